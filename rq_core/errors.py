@@ -1,7 +1,7 @@
 """Every error that rq-core raises on purpose.
 
 A class's docstring is its default message: ``{fields}`` are filled from the keyword arguments, which the error keeps
-as attributes. The annotations are for type checkers. Messages and attributes have masked passwords only.
+as attributes. The annotations are for type checkers. Passwords in messages and attributes are masked.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 from rq_core.masking import masked
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
-"""The longest duration: 100 years. A longer one makes Unix ms of more than the 14 digits that Lua prints exactly."""
+"""Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
 _COMMAND: Final = re.compile(r"`(rq-core (?!audit )[^`]*)`")
-"""A command about a queue that a message advises. Those about the log ask SQL."""
+"""Finds a command in a message, except `rq-core audit …`, which reads SQL and takes no prefix."""
 
 
 class RqCoreError(Exception):
@@ -28,13 +28,13 @@ class RqCoreError(Exception):
         for name, value in facts.items():
             setattr(self, name, value)
         if message is None:
-            # A class without a docstring of its own says what the one above it says.
+            # A class without a docstring of its own has the message of its base class.
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
             message = " ".join(said.split()).format(**facts)
         super().__init__(masked(message))
 
     def name_prefix(self, prefix: str) -> None:
-        """Let the commands that the message advises name the prefix of the queue's keys, which is not the usual one."""
+        """Add ``--prefix`` to the commands in the message: the queue's keys have another prefix than the default."""
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])
@@ -60,7 +60,7 @@ class InvalidOption(UsageError):
 
     @classmethod
     def of(cls, option: str, value: object, must: str) -> Self:
-        """Make one of its facts."""
+        """Return the error for an option; ``must`` says what the value must be."""
         return cls(option=option, value=value, must=must)
 
 
@@ -161,8 +161,8 @@ class Refused(RqCoreError):
 
 
 class QueueFull(Refused):
-    """queue {queue!r} takes no new jobs: Redis has reached maxmemory. No job of this call was accepted. Workers go on
-    and free memory: enqueue again later, or raise maxmemory."""
+    """queue {queue!r} takes no new jobs: Redis has reached maxmemory. No job of this call was accepted. Workers still
+    run jobs and free memory: enqueue again later, or raise maxmemory."""
 
 
 class AuditBacklogFull(Refused):
@@ -183,8 +183,8 @@ class AuditElsewhere(Refused):
 
 
 class AuditStampDiffers(Refused):
-    """queue {queue!r} has the stamp {found} in Redis, and its audit database knows it by another: start the mirror
-    again, which says what to do."""
+    """queue {queue!r} has the stamp {found} in Redis and another stamp in its audit database: start the mirror again;
+    its log says what to do."""
 
     found: str
 
@@ -260,8 +260,8 @@ class RestoredMeanwhile(Refused):
 
 
 class QueueInUse(Refused):
-    """queue {queue!r} was not deleted: jobs in it: {jobs}; workers run {claims} of them. Let workers finish those that
-    run. `rq-core queue delete {queue} --force --reason WHY` removes those that wait or are dead."""
+    """queue {queue!r} was not deleted: jobs in it: {jobs}; workers run {claims} of them. Let workers finish the running
+    jobs. `rq-core queue delete {queue} --force --reason WHY` removes waiting and dead jobs."""
 
     jobs: int | str
     claims: int
@@ -325,7 +325,7 @@ class QueueDamaged(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server goes on. Its jobs
+    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server continues. Its jobs
     are in .ids. Enqueue them again under the same ids: a job that is live is then a duplicate and changes nothing."""
 
     seconds: float
@@ -342,7 +342,7 @@ class JobFailed(NoResult):
     """job {id} is dead: {said}. `rq-core job {id}` shows it."""
 
     reason: str
-    error: Any  # a JobError; None if it died of something else
+    error: Any  # a JobError; None if the job died for another reason than an exception
     said: str
 
 
@@ -385,11 +385,11 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Return a delay that a handler asks for, in seconds, at least 0. Raises InvalidOption in the handler itself."""
+    """Return the delay that a handler passed, in seconds, at least 0. Raises InvalidOption in the handler."""
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
-    # Not a number is not below anything.
+    # NaN is not less than or equal to any number.
     if (
         isinstance(seconds, int | float)
         and not isinstance(seconds, bool)
@@ -404,7 +404,7 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is a delay, as for Snooze; None leaves it to the task's retry policy. Raises InvalidOption."""
+        """``after`` is a delay as in Snooze; None: the delay of the task's retry policy. Raises InvalidOption."""
         super().__init__(str(reason), after=after)
         self.after = None if after is None else _seconds(after)
 
@@ -413,8 +413,8 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is in seconds, or a timedelta: no worker claims the job before its end; 0 or less: at once. Raises
-        InvalidOption for an invalid duration."""
+        """``after`` is in seconds, or a timedelta: no worker claims the job before this time has passed; with 0 or
+        less, the job is ready at once. Raises InvalidOption for an invalid duration."""
         super().__init__(str(reason), after=after)
         self.after = _seconds(after)
 

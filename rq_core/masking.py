@@ -1,10 +1,10 @@
-r"""Passwords in texts: every URL and every message that people may read passes through :func:`masked`.
+r"""Masks passwords in texts: every URL and every message that people may read passes through :func:`masked`.
 
-It rather hides too much than too little: what follows the name of a user or of a secret goes, up to the place where the
-secret must have ended.
+It rather masks too much than too little: it replaces the text after the name of a user or of a secret, up to the last
+place at which the secret can end.
 
-A handler's error may have any text, so each expression here reads a text once: a run of word characters is tried at its
-beginning only and never given back (``++``), and what belongs to an ``@`` is looked for in one word at a time.
+A handler's error may have any text, so each expression here must take linear time: it tries a run of word characters at
+its beginning only, without backtracking (``++``), and searches the password before an ``@`` within one word.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Final
 
 MASK: Final = "***"
 
-# Not compiled here: most processes that import this never need it.
+# Not compiled here: most processes that import this module never use the expressions.
 _NAMED: Final = (
     r"(?i)(?<!\w)(?=\w*(?:password|passwd|passphrase|pwd|secret|token))(\w++\s?=\s?)"
     r"('(?:[^'\\]|\\[\s\S])*+(?:'|\\?\Z)|[^\s&]+)"
 )
-"""``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
+"""Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
-"""``?pass%77ord=…``: a name with an escape in it may be any."""
+"""Finds ``?pass%77ord=…``: a name with an escape may be that of a secret."""
 _WORD: Final = r"\S+"
 _OF_URL: Final = r"//[^/@:]*:"
-"""``//user:password@``, to the last ``@``: people forget to escape ``/``, ``@`` and ``#``."""
+"""Finds the user in ``//user:password@``. The password ends at the last ``@``: people forget to escape it."""
 _OF_NO_URL: Final = r"(?:^|(?<=['\"(=]))[^/@:'\"(=]*:(?!//)(?=.)"
-"""``user:password@host``, by people who forget the scheme, too."""
+"""Finds the user in ``user:password@host``, a URL without its scheme."""
 
 
 def masked(text: str) -> str:
-    """A text with ``***`` for every password in it."""
+    """Return a text with ``***`` in the place of every password."""
     if "=" in text:
-        # First: such a value may have an @, which would end another's password.
+        # Before the @ is searched: a value may have an @, which would be taken for the end of another password.
         text = re.sub(_NAMED, rf"\1{MASK}", text)
         if "%" in text:
             text = re.sub(_ESCAPED, rf"\1{MASK}", text)

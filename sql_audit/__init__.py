@@ -1,4 +1,4 @@
-"""The audit log of rq-core in SQL: the mirror that writes it, and the questions it answers.
+"""The audit log of rq-core in SQL: the mirror that writes the log, and the queries that read it.
 
-It may import ``rq_core``; never the reverse.
+This package may import ``rq_core``; ``rq_core`` never imports this package.
 """

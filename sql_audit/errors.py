@@ -179,8 +179,8 @@ class SchemaAhead(AuditError):
 
 
 class SchemaForeign(AuditError):
-    """the database {url} has tables of other origin named as ours ({tables}): use another database
-    or schema for the audit log.
+    """the database {url} has tables that rq-core did not create but that have the names of its audit tables ({tables}):
+    use another database or schema for the audit log.
     """
 
     url: str

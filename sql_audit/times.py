@@ -1,4 +1,4 @@
-"""Times and lengths of time, as people read and write them."""
+"""Reads and writes times and time spans in the form that people use, such as ``10m ago`` and ``90d``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _UNITS_MS: Final = {
     "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
 }  # fmt: skip
 _MS_DIGITS: Final = 15
-"""Digits of the last ms of the year 9999, the last one that datetime has."""
+"""Number of digits of the largest Unix ms that datetime can hold (the end of the year 9999)."""
 
 
 def span_ms_of(text: str) -> int:
-    """Read a length of time like ``90d``, as ms. A year has 365 days. Raises ValueError."""
+    """Return a time span such as ``90d`` in ms; a year has 365 days. Raise ValueError if the text is not a span."""
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
         raise ValueError(f"{text!r} is not a time span: write 90d (s, m, h, d, w or y)")
@@ -21,8 +21,11 @@ def span_ms_of(text: str) -> int:
 
 
 def moment_of(text: str, now: datetime) -> int:
-    """Read a time as Unix ms: ``2026-11-21 10:00``; ``10:00``, the last time that it was ten; ``10m ago``;
-    ``now``; or Unix ms. It is UTC if no zone is given. Raises ValueError or OverflowError."""
+    """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last time that a clock showed it),
+    ``10m ago``, ``now``, or a number of Unix ms. A time without a zone is in UTC.
+
+    Raise ValueError or OverflowError if the text is not such a time.
+    """
     if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
         return int(text)
     if text == "now":
@@ -40,7 +43,7 @@ def moment_of(text: str, now: datetime) -> int:
 
 
 def readable(at_ms: int) -> str:
-    """Unix ms as people read it, in UTC: ``2026-11-21 10:00:00.123Z``."""
+    """Return Unix ms as a date and a time in UTC, ``2026-11-21 10:00:00.123Z``; ``N ms`` if datetime cannot hold it."""
     try:
         moment = datetime.fromtimestamp(at_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):

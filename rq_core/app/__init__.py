@@ -1,6 +1,6 @@
 """The names that user code sees: apps, tasks, handles, caps, retries, and the context of a running job.
 
-This room owns how a function becomes a task, and a call of it a job. :mod:`rq_core.worker` runs jobs.
+This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_core.worker` runs jobs.
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
@@ -9,7 +9,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``handlers/``: the context of a handler, what surrounds it, and what follows its error.
 - ``handles/``: handles of the jobs that a producer enqueued, and waiting for them.
 
-- ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part that a task needs of it.
+- ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part of the app that tasks use.
 - ``clients``: an app's connections.
 - ``task``, ``registration``, ``options``, ``unknown_options``: tasks; how a function becomes one; its options; the
   error for an unknown option.
@@ -17,5 +17,5 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``untyped_enqueue``: enqueueing by a task's name, without its code.
 - ``arguments``, ``hints``: checking arguments; whether annotated values survive JSON.
 - ``loading``: finding an app by ``module:app``, and a task by module and name.
-- ``fork_safety``: a fork waits for preparations of an app's first use.
+- ``fork_safety``: makes a fork wait while another thread prepares an app's first use.
 """

@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-Making an app, and defining tasks on it, connects to nothing and reads nothing but the environment.
+Making an app, and defining tasks on it, opens no connection and reads only environment variables.
 """
 
 from __future__ import annotations
@@ -78,15 +78,16 @@ class TaskDecorator(Protocol):
 
 
 class App(ScheduleProducer):
-    """A set of tasks and where their jobs go. Threads may share one.
+    """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
     RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the audit database: a path, sqlite:///PATH or
     postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience``
     is how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in seconds. A call
-    that could not be sent then raises ServerUnavailable. One that was sent is sent again until its answer comes, then
-    raises OutcomeUnknown. ``ids`` makes job ids. ``redact`` is a function, or its import path; each error's text
-    passes through it before the text is kept or logged. ``audit_payload`` "full"
+    that cannot be sent within ``unsent`` raises ServerUnavailable. A call that was sent is repeated until an answer
+    comes; without an answer within ``unknown`` it raises OutcomeUnknown. ``ids`` is a function that returns a new job
+    id. ``redact`` is a function, or its import path; each error's text passes through it before the text is stored or
+    logged. ``audit_payload`` "full"
     keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
     ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments out of SQL.
     Raises InvalidName or InvalidOption.
@@ -123,7 +124,8 @@ class App(ScheduleProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """Return the function that ``redact`` names. Raises InvalidOption if there is no such function."""
+        """The function in ``redact``, or at its import path; None without one. Raises InvalidOption without such a
+        function at the path."""
         return redactor_of(self.redact)
 
     # Tasks.
@@ -175,21 +177,21 @@ class App(ScheduleProducer):
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        ``keep_result`` keeps what the function returns for so long after a job's end (seconds or timedelta; True is an
-        hour), as JSON by the annotation: JobHandle.result. Otherwise it is dropped. ``audit_result`` "full" keeps the
-        value in the audit log as well, as it is, where JobHandle.result finds it once Redis has forgotten it; "digest"
-        keeps what proves it. ``name`` is by default the
-        function's own. ``retry`` says how long a failed job waits and how often it is tried: RetryPolicy(), 3 attempts,
-        unless given. ``timeout`` (seconds or timedelta) is that of one attempt; None leaves it to the
-        worker. ``max_losses`` is after how many lost workers a job is taken for poison and dies.
-        ``caps`` are Caps and Rates; a claim takes a place in each of them, or none. ``unique``
-        is Unique, Throttle, Debounce or Latest: which of several calls of one name run. ``aliases`` are names
-        that the task had: it also runs jobs that were enqueued under one of these, or still are, and
-        counts them in the same caps; the log keeps the name under which each job was enqueued. With
-        ``isolation="process"`` workers run it in a process of its own, which is killed at its timeout (its start
-        counts) and may crash without harm; ``max_memory`` (bytes) is all that this process may have. ``on_dead`` is
-        called, as a job of its own, with a DeadJob when a job of this task has died, however that came;
-        more than once only after a fault. Raises InvalidTask, InvalidName or InvalidOption.
+        ``keep_result`` is how long Redis keeps the function's result after the job's end (seconds or timedelta; True is
+        an hour), as JSON by the annotation, for JobHandle.result; False drops the result. ``audit_result`` "full" also
+        stores the value, unredacted, in the audit log, where JobHandle.result finds it once Redis has forgotten it;
+        "digest" stores only a digest that proves the value. ``name`` is by default the function's own. ``retry`` is how
+        many attempts a job has, and how long it waits between them; by default RetryPolicy(), 3 attempts. ``timeout``
+        (seconds or timedelta) is the limit of one attempt; with None, the worker's limit holds. ``max_losses`` is the
+        number of lost workers at which a job counts as poison and dies. ``caps`` are Caps and Rates; a claim takes a
+        place in all of them or in none. ``unique`` is Unique, Throttle, Debounce or Latest: it decides which of
+        several calls of one name run. ``aliases`` are former names of the task: it also runs jobs that were enqueued
+        under a former name, or still are, and counts them in the same caps; the log keeps the name under which each job
+        was enqueued. With ``isolation="process"`` workers run the function in a process of its own: they kill it at the
+        timeout, which includes the start of the process, and survive its crash; ``max_memory`` is the most bytes that
+        this process may use. ``on_dead`` is called with a DeadJob, as a job of its own, when a job of this task has
+        died for any reason; it is called more than once only after a fault. Raises InvalidTask, InvalidName or
+        InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption.of("function", function, "must be a function: options go by name")
@@ -258,11 +260,12 @@ class App(ScheduleProducer):
         """Put a context manager around every handler of this app: ``@app.around``.
 
         ``function`` is called with the JobContext, in a worker and for each attempt. It is a generator that yields
-        once, a class of context managers, or what ``contextmanager`` or ``asynccontextmanager`` makes. The first one
-        is outermost, and all are outside of the dependencies. It sees what the handler raises, and may raise something
-        else in its place; it cannot hide it. Around a ``def`` handler it runs in the handler's thread; around an
-        ``async def`` one on the event loop, which it must not block. Raises InvalidOption; InvalidTask for an async one
-        if the app has ``def`` tasks.
+        once, a class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``. The
+        first around of an app is the outermost, and all are entered before the dependencies. ``function`` sees the
+        exception that the handler raises, and may raise another one in its place; it cannot suppress one. Around a
+        ``def`` handler it runs in the handler's thread; around an ``async def`` handler it runs on the event loop,
+        which it must not block. Raises InvalidOption; InvalidTask if ``function`` is async and the app has ``def``
+        tasks.
         """
         self.surroundings.add(function, self._tasks.values())
         return function
@@ -270,27 +273,27 @@ class App(ScheduleProducer):
     def override(
         self, provider: Callable[..., Any], other: Callable[..., Any], /
     ) -> AbstractContextManager[None]:
-        """Let ``other`` make what ``provider`` does for Depends, in the block: ``with app.override(session, fake):``.
+        """Call ``other`` in place of a Depends' ``provider`` in a block: ``with app.override(session, fake):``.
 
-        For tests. Isolated tasks of a real worker do not see it: their processes import the app themselves. Raises
-        InvalidOption, or InvalidTask for a task that cannot have ``other``.
+        For tests. Isolated tasks of a real worker do not see the override: their processes import the app themselves.
+        Raises InvalidOption, or InvalidTask for a task that cannot have ``other``.
         """
         return self.surroundings.override(provider, other, self._tasks.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
-        """The tasks by name, and by each of their aliases."""
+        """The app's tasks, by name and by each alias."""
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
-        """Return the result type of the task of this name; None if its code is not here."""
+        """Return the result type of the task of this name; None if the app does not have the task."""
         found = self._tasks.get(task or "")
         return None if found is None else found.returned
 
     def check(self) -> None:
-        """Resolve the annotations of all tasks now.
+        """Resolve the annotations of all tasks, and the redactor's import path, now.
 
-        Raises InvalidTask, or InvalidOption for a redactor that is not there. A worker does so
+        Raises InvalidTask, or InvalidOption if the redactor does not exist. A worker calls this
         before it claims.
         """
         self.redactor  # noqa: B018 - it is looked up on access
@@ -306,11 +309,11 @@ class App(ScheduleProducer):
     # Producers.
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
-        """Return the handle of a job of this app. Raises ScopeFull if it was rejected."""
+        """Return the handle of a job of this app. Raises ScopeFull if a full scope rejected the job."""
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
-        """Return the handle of a job whose id was kept. Nothing is asked: its state says whether there is such a job.
+        """Return the handle of a job by its id. This sends nothing: JobHandle.state reports whether the job exists.
 
         Raises InvalidName.
         """
@@ -326,12 +329,12 @@ class App(ScheduleProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> NewJob:
-        """Return a job for enqueue_many, by the task's name; its code need not be here.
+        """Return a job for enqueue_many, by the task's name. This process need not have the task's code.
 
         If this app has the task, the task's options are the defaults and the arguments are validated
-        here. Otherwise the worker validates them, and the options and caps are those that workers have
+        here. Otherwise the worker validates the arguments, and the options and caps are those that workers have
         registered in the queue, which this method reads every few seconds (in an event loop use job_async).
-        ``keys`` are the keys, by the caps' names, that the task takes from functions. Raises
+        ``keys`` are the keys, by the caps' names, that the task's code would compute by functions. Raises
         InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if
         it reads the queue, ServerUnavailable or ServerUnsuitable.
         """
@@ -367,9 +370,9 @@ class App(ScheduleProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
-        """Enqueue by the task's name.
+        """Enqueue a job by its task's name, and return its handle.
 
-        Its code need not be here. See job, and Task.enqueue for what is raised.
+        This process need not have the task's code. See job for the options, and Task.enqueue for the errors.
         """
         job = self.job(queue, task, args, keys=keys, **options)
         return self.handle(job, self.client.enqueue_one(job))

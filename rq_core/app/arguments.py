@@ -1,11 +1,11 @@
 """Arguments between Python and JSON, checked against annotations on both sides.
 
-A producer binds and validates them here and hands over a JSON object by name; a worker validates
+A producer binds and validates a call's arguments here and sends a JSON object by name; a worker validates
 that JSON back into the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic
-models, sets and containers of them survive the trip. What is annotated ``Any``, or not at all,
-has only the types of JSON: a datetime would arrive as text, so it is refused.
+models, sets and containers of these keep their types. A value annotated ``Any``, or not at all,
+may have only the types of JSON: a datetime would arrive as text, so it is refused.
 
-A parameter that is left out stays out of the JSON, so the default that applies is the worker's.
+An argument that the caller leaves out stays out of the JSON, so the worker's default applies.
 
 pydantic is imported when the first task is used, not when it is defined: defining tasks must stay
 cheap.
@@ -44,15 +44,15 @@ class Arguments:
 
     Raises InvalidTask for a signature that cannot travel by name.
 
-    Annotations are looked at on first use (they may name things that are defined later): every
-    method may raise InvalidTask for one that cannot be resolved or that JSON cannot carry, and
-    ArgumentsInvalid for bad values.
+    Annotations are resolved at first use (they may name things that are defined later): every
+    method may raise InvalidTask for an annotation that cannot be resolved or that JSON cannot carry,
+    and ArgumentsInvalid for invalid values.
     """
 
     def __init__(
         self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
     ) -> None:
-        """``injected`` are the parameters that dependencies fill: they are no arguments."""
+        """``injected`` names the parameters that dependencies fill: they are no arguments of the job."""
         self.task = task
         self._function = function
         self._injected = injected
@@ -73,18 +73,18 @@ class Arguments:
         )
         self._adapters: dict[str, TypeAdapter[dict[str, Any]]] = {}
         self.names = tuple(self._signature.parameters)
-        """The arguments' names."""
+        """The names of the task's arguments, without those that dependencies fill."""
         self.defaults = {
             name: parameter.default
             for name, parameter in self._signature.parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
-        """The values of arguments that are left out."""
+        """The default values, by argument."""
 
     def check(self) -> None:
-        """Look at the annotations now.
+        """Resolve the annotations now. Raises InvalidTask.
 
-        A worker does so when it starts, to fail before it claims.
+        A worker calls this when it starts, to fail before it claims.
         """
         self._adapter  # noqa: B018 - it is made on first access
 
@@ -93,16 +93,18 @@ class Arguments:
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments as the annotated types, by name. Defaults are not filled in."""
+        """Return a call's arguments by name, in the annotated types. Defaults are not filled in."""
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments given by name as the annotated types."""
+        """Return arguments that are given by name, in the annotated types."""
         return self._validate(_check_names(self.task, values))
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
-        """Return these of some validated arguments, or all, in plain types that are the same for the same values:
-        defaults are filled in, and sets are sorted. Raises ArgumentsInvalid for a value that has no JSON."""
+        """Return the arguments in ``names`` (None: all) of the validated ``values``, in plain types.
+
+        Equal values give equal results: defaults are filled in, and sets are sorted. Raises ArgumentsInvalid for a
+        value that has no JSON form."""
         whole = {**self.defaults, **values}
         try:
             return {
@@ -118,7 +120,7 @@ class Arguments:
             raise _invalid(self.task, self._unserialisable(values, error)) from None
 
     def canonical_json(self, values: Mapping[str, Any]) -> str:
-        """Return some validated arguments as JSON that is the same for the same values. Raises ArgumentsInvalid."""
+        """Return validated arguments as JSON text; equal values give equal texts. Raises ArgumentsInvalid."""
         return json.dumps(self.canonical(values, None), sort_keys=True, separators=(",", ":"))
 
     def _adapter_of(self, name: str) -> TypeAdapter[dict[str, Any]]:
@@ -128,7 +130,7 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Return a JSON object's arguments as the annotated types, to call the function with."""
+        """Return the arguments in a JSON object in the annotated types, for the call of the function."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -158,7 +160,7 @@ class Arguments:
         return _invalid(self.task, problems)
 
     def dump_valid(self, valid: dict[str, Any]) -> str:
-        """Return arguments that were validated as a JSON object."""
+        """Return validated arguments as a JSON object. Raises ArgumentsInvalid if JSON cannot carry a value."""
         try:
             if self._plain_json is not None:
                 dumped = self._plain_json(valid)
@@ -185,11 +187,11 @@ class Arguments:
 
     @cached_property
     def _open(self) -> frozenset[str]:
-        """The arguments whose annotations leave the type of some value open."""
+        """Names of the arguments whose annotations leave the type of a value open, such as ``Any``."""
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Which fields have no JSON, asked one by one."""
+        """Return the problem of each argument that has no JSON form, by name; each argument is tried alone."""
         problems = {}
         for name, value in valid.items():
             try:
@@ -201,7 +203,7 @@ class Arguments:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        """The parameters' types by name."""
+        """The resolved types of the parameters, by name; ``Any`` without an annotation. Raises InvalidTask."""
         function = inspect.unwrap(self._function)
         try:
             written = getattr(function, "__annotations__", {})
@@ -257,7 +259,7 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The adapter's validator itself: through the adapter, each call would take twice as long."""
+        """The validator of Python values, taken out of the adapter: a call through the adapter takes twice as long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
         )
@@ -265,10 +267,10 @@ class Arguments:
 
     @cached_property
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
-        """The adapter's serializer, if every value that validates is known to load again from its JSON.
+        """The adapter's serializer, if each valid value is known to load again from its JSON; otherwise None.
 
-        Such values are of the annotated types, so there is nothing to warn of; having warnings made errors would cost
-        more than all the rest.
+        Such values are of the annotated types, so the serializer has nothing to warn of; turning its warnings into
+        errors would cost more than the serialization.
         """
         if not all(map(is_plain, self._hints.values())):
             return None
@@ -277,7 +279,7 @@ class Arguments:
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:
-        """The same for JSON."""
+        """The validator of JSON text, taken out of the adapter like ``_check``."""
         read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
         return read
 
@@ -309,7 +311,9 @@ class Arguments:
 def _without(
     task: str, signature: inspect.Signature, injected: Collection[str]
 ) -> inspect.Signature:
-    """A signature without the parameters that dependencies fill. Raises InvalidTask."""
+    """Return the signature without the parameters that dependencies fill.
+
+    Raises InvalidTask if an argument follows such a parameter."""
     kept: list[inspect.Parameter] = []
     passed = ""
     for name, parameter in signature.parameters.items():
@@ -326,9 +330,9 @@ def _without(
 
 
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
-    """Return arguments for a task whose code is not here as a JSON object. Raises ArgumentsInvalid.
+    """Return arguments as a JSON object, for a task whose code is not in this process. Raises ArgumentsInvalid.
 
-    Types that JSON lacks are written as pydantic writes them; the worker's annotations turn them
+    Types that JSON lacks are written as pydantic writes them; the worker's annotations convert them
     back.
     """
     _check_names(task, values)
@@ -350,7 +354,7 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """A value in plain types, its sets sorted."""
+    """Return a value in plain types: sets become sorted lists, and keys of dicts become text."""
     from pydantic_core import to_jsonable_python
 
     if isinstance(value, dict):
@@ -372,7 +376,7 @@ def _check_names(task: str, values: Any) -> Mapping[str, Any]:
 
 
 def _strict_json(value: Any) -> bytes:
-    """UTF-8 JSON. Raises ValueError for NaN, infinities and lone surrogates, which are not JSON."""
+    """Return UTF-8 JSON. Raises ValueError for NaN, infinities and lone surrogates, which are not JSON."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -385,7 +389,7 @@ _WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no s
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:
-    """Return the problems by place: ``to``, ``rows.3.when``."""
+    """Return the problems of a validation error, by place in the arguments: ``to``, ``rows.3.when``."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):

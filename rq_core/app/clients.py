@@ -1,6 +1,6 @@
-"""An app's clients: one synchronous, one per event loop, each made when it is first needed.
+"""An app's clients: one synchronous client, and one for each event loop. Each is made when it is first needed.
 
-The client modules (and with them redis-py) are imported only then, so that importing tasks stays
+The client modules (and with them redis-py) are imported at that time, so that importing tasks stays
 cheap.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def in_event_loop() -> bool:
-    """Whether this thread runs an event loop. Imports nothing."""
+    """Whether an event loop runs in this thread. Imports nothing."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
@@ -31,30 +31,30 @@ def in_event_loop() -> bool:
 
 
 class Connections:
-    """Makes and keeps the clients of one server. Threads may share it."""
+    """Makes and keeps an app's clients of one server. Threads may share this object."""
 
     def __init__(self, url: str, *, prefix: str, patience: Patience | None = None) -> None:
         self.url = url
         self.prefix = prefix
         self.patience = patience
         self.policies = PolicyCache()
-        """The policies of tasks whose code is not here, as the queues' workers registered them."""
+        """The policies that workers registered in the queues, for tasks whose code is not in this process."""
         self.warns = True
-        """Whether to say so when the synchronous client is used in an event loop."""
+        """Whether the next use of the synchronous client in an event loop logs a warning; only the first use does."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def make_client(self) -> Client:
-        """Make a client; nothing is sent yet."""
+        """Return a new synchronous client; it sends nothing yet."""
         from rq_core.connections.client import Client
 
-        # Each connection looks its host up, and the first one would import this, after the lock was given back.
+        # Each connection resolves its host. The first one would import this codec, outside of the fork lock.
         codecs.lookup("idna")
         return Client(self.url, prefix=self.prefix, patience=self.patience)
 
     def make_async_client(self) -> AsyncClient:
-        """Make a client for the running event loop; nothing is sent yet."""
+        """Return a new client for the running event loop; it sends nothing yet."""
         from rq_core.connections.async_client import AsyncClient
 
         codecs.lookup("idna")
@@ -62,7 +62,7 @@ class Connections:
 
     @property
     def client(self) -> Client:
-        """The synchronous client."""
+        """The synchronous client; its first use makes it."""
         if self.warns and in_event_loop():
             self._warn_of_loop()
         if self._client is None:
@@ -72,7 +72,7 @@ class Connections:
         return self._client
 
     def _warn_of_loop(self) -> None:
-        """Say once that a call blocks the event loop of this thread, and where it was made."""
+        """Log one warning that a call blocks the event loop of this thread, with the caller's file and line."""
         self.warns = False
         import logging
 
@@ -86,7 +86,7 @@ class Connections:
         )
 
     def make_waiter(self) -> Waiter:
-        """Make a waiter for the ends of jobs; nothing is begun yet."""
+        """Return a new waiter for the ends of jobs; it sends nothing yet."""
         from rq_core.connections.client import Client
         from rq_core.connections.wait_thread import PATIENCE, Waiter
 
@@ -94,7 +94,7 @@ class Connections:
 
     @property
     def waiter(self) -> Waiter:
-        """The waiter for the ends of jobs, of all threads and event loops."""
+        """The waiter for the ends of jobs; all threads and event loops share it, and its first use makes it."""
         if self._waiter is None:
             with preparing():
                 if self._waiter is None:
@@ -102,9 +102,9 @@ class Connections:
         return self._waiter
 
     def async_client(self) -> AsyncClient:
-        """Return the running event loop's client.
+        """Return the running event loop's client; its first use makes it.
 
-        Raises RuntimeError if no loop runs in this thread.
+        Raises RuntimeError if no event loop runs in this thread.
         """
         import asyncio
 
@@ -112,14 +112,14 @@ class Connections:
         found = self._async_clients.get(loop)
         if found is None:
             with preparing():
-                # A loop that is closed took its connections with it.
+                # The connections of a closed loop are closed, too.
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     del self._async_clients[other]
                 found = self._async_clients[loop] = self.make_async_client()
         return found
 
     def close(self) -> None:
-        """Close the synchronous client, and wait for no more jobs. A later use makes a new one."""
+        """Close the synchronous client, and end all waits for jobs. A later use makes a new client."""
         self._close()
 
     def _close(self, *, join: bool = True) -> None:
@@ -136,5 +136,5 @@ class Connections:
         found = self._async_clients.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
-        # Its thread ends by itself: the loop does not wait for it.
+        # The waiter's thread ends by itself: the loop does not wait for it.
         self._close(join=False)

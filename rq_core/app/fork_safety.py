@@ -1,12 +1,12 @@
-"""A fork waits until another thread has prepared an app's first use.
+"""Makes a fork wait while another thread prepares an app's first use.
 
-The client, and with it redis-py, is imported when it is first needed. A child that was forked in the middle of that
-would wait for ever, for locks that a thread of its parent had: those of the modules that were being imported among
-them, which Python does not renew. So such work is done under locks of ours, which every fork takes first.
+The client, and with it redis-py, is imported when it is first needed. A child that was forked during this import would
+wait for ever for locks that a thread of its parent held; Python does not renew the locks of modules that were being
+imported. So the import, and similar work, runs under locks of this module, which every fork takes first.
 
-A fork takes the locks of what was imported last first. Who prepares something may need the locks of the standard
-library's modules that have such a lock, so ours must be taken before theirs: it is registered after they were imported,
-and another one is held meanwhile.
+Modules of the standard library, such as ``logging``, also have locks that a fork takes, and the work under our lock may
+need theirs. So a fork must take our lock before theirs. A fork takes the lock that was registered last first:
+``_late`` is registered after those modules were imported, and ``_early`` is held during their import.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# A lock that a fork takes first, so that no child is made while another thread works under it.
+# A fork takes the gate's lock first, so that no child is made while another thread works under the lock.
 
 
 class ForkGate:
-    """Forks wait while it is closed by another thread. The thread that forks may have closed it itself."""
+    """A lock that makes forks wait while another thread has the gate closed. The thread that closed it may fork."""
 
     def __init__(self, wait_s: float) -> None:
-        """``wait_s``: seconds after which a fork goes on all the same; then its child may hang, never the parent."""
+        """``wait_s``: seconds after which a fork proceeds without the lock. Its child may hang, never the parent."""
         self._wait_s = wait_s
         self._lock = threading.RLock()
         self._forking: int | None = None
-        """The thread that forks, if it has the lock."""
+        """Identifier of the thread that holds the lock for its fork; None if no fork holds the lock."""
         os.register_at_fork(
             before=self.before, after_in_parent=self._after, after_in_child=self._in_child
         )
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Hold up forks in here, and the other threads that would be in here."""
+        """Close the gate for a block: forks of other threads, and other blocks, wait until it ends."""
         with self._lock:
             yield
 
     def before(self) -> None:
-        """Take the lock for a fork that this thread is about to make. It may be asked twice."""
-        # Another thread may fork at the same time: it waits here until that is done.
+        """Take the lock for a fork that this thread is about to make. A second call for the same fork does nothing."""
+        # If another thread forks at the same time, this thread waits here until that fork is made.
         if self._forking != threading.get_ident() and self._lock.acquire(timeout=self._wait_s):
             self._forking = threading.get_ident()
 
@@ -51,22 +51,23 @@ class ForkGate:
             self._lock.release()
 
     def _in_child(self) -> None:
-        # Who has the old one, if not this thread, is not here. If it is this thread, it gives back the old one.
+        # Other threads do not exist in the child, so none would release the old lock. A block of this thread that
+        # holds the old lock releases the old object.
         self._lock = threading.RLock()
         self._forking = None
 
 
 WAIT_S: Final = 60.0
-"""Seconds after which a fork goes on all the same."""
+"""Seconds after which a fork proceeds without the lock."""
 
 
 class _EarlyGate(ForkGate):
-    """The one that is there from the beginning."""
+    """The gate that exists from the import of this module; it also takes the late gate's lock."""
 
     def before(self) -> None:
         super().before()
         if _late is not None:
-            # It was made while this fork waited, which therefore does not ask it by itself.
+            # If the late gate was registered while this fork waited, the fork does not call it by itself.
             _late.before()
 
 
@@ -76,7 +77,9 @@ _late: ForkGate | None = None
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Import or make in here what a forked child would need, too. The thread that forks may be in here itself."""
+    """Make forks of other threads wait for a block that imports or makes what a forked child needs, too.
+
+    The thread in the block may fork."""
     global _late  # noqa: PLW0603 - forks are the process' own, too
     with _early.closed():
         if _late is None:

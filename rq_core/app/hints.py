@@ -1,4 +1,4 @@
-"""Annotations, and whether values of them arrive as they were sent when they travel as JSON."""
+"""Checks whether values of an annotated type are the same after their way through JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rq_core.model.lib.text import printable
 
 
 def is_open(hint: Any) -> bool:
-    """Whether an annotation lets a value be of any type, itself or in a container."""
+    """Whether an annotation allows a value of any type, itself or in a container."""
     bare = (Any, object, list, dict, set, frozenset, tuple)
     return hint in bare if not typing.get_args(hint) else any(map(is_open, typing.get_args(hint)))
 
 
 def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
-    """Return the first place at which a value differs after it has travelled as JSON, and the difference in words.
+    """Return the first place at which a value differs after its way through JSON, and a message; None if it is equal.
 
-    None: the values are equal. ``given`` was sent, ``loaded`` arrives; ``where`` is the place of both.
+    ``given`` is the value before JSON, ``loaded`` the value after it; ``where`` is the place of both.
     """
     if isinstance(given, dict) and isinstance(loaded, dict) and given.keys() == loaded.keys():
         inside = ((given[key], loaded[key], f"{where}.{printable(str(key))}") for key in given)

@@ -1,4 +1,4 @@
-"""Finding an app by name: ``module:app``, as command lines give it."""
+"""Imports an app by its name on a command line, ``module:app``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def load_app(target: str) -> App:
-    """Import ``module:app`` (``app`` may be left out), with the current directory first on the path.
+    """Import ``module:app`` (``app`` may be left out), with the current directory first on the path, and return it.
 
-    Raises InvalidOption if there is no such module or app, TargetBroken for what the module itself raises.
+    Raises InvalidOption if there is no such module or app, TargetBroken if the module itself raises an exception.
     """
     from rq_core.app.app import App
 
@@ -53,7 +53,7 @@ def load_app(target: str) -> App:
 
 
 def _where(error: BaseException) -> str:
-    """File and line at which an import went wrong: the innermost that is neither Python's nor a package's."""
+    """Return the file and line of an import error: the innermost line outside Python and installed packages."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     found = "unknown"

@@ -1,4 +1,4 @@
-"""How a job is enqueued: the options of callers, written once, and the fields that they become."""
+"""The options of an enqueue, as callers pass them, and the fields into which they are converted."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 PriorityName = Literal["critical", "high", "normal", "low"]
 
 TIMEOUT_S_MIN: float = 0.001
-"""Seconds."""
+"""Shortest timeout, in seconds."""
 EXPIRES_S_MIN: float = 0.001
-"""Seconds."""
+"""Shortest time until a deadline, in seconds."""
 REMEMBER_S_MIN: float = 0.001
-"""Seconds."""
+"""Shortest time for which an id is remembered, in seconds."""
 KEEP_S_MIN: float = 0.001
-"""Seconds."""
+"""Shortest time for which a result is kept, in seconds."""
 KEEP_MS: Final = 3_600_000
-"""How long a result is kept by default."""
+"""Milliseconds for which a result is kept with keep_result=True."""
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """``delay`` and ``timeout`` are in seconds, or timedeltas: how long the job waits before it is ready, and how long
-    one attempt may take. ``at`` says instead when it becomes ready: a datetime with a time zone. ``expires`` is the
-    job's deadline, in seconds from now or as a datetime with a time zone: no worker begins it then or later; it is
-    gone, or dead if it had failed before. After ``max_attempts`` failures, or ``max_losses`` lost workers, the job
-    is dead. ``id`` makes the enqueue idempotent: while a job of that id is live, another one is a duplicate and
-    changes nothing. ``remember``, in seconds or a timedelta, lets that hold after its end, too, up to so long after
-    the first call. ``idempotency_key`` makes the id of a text, per task, and remembers it for a day unless
-    ``remember`` says otherwise: the same job for every repetition of a call. A repetition with another task or
-    other arguments raises IdempotencyMismatch. ``headers`` are small strings that travel beside the arguments, 2
-    KiB at most: ``current_job().headers``. ``keep_result`` keeps what the handler returns for so long after the job's
-    end, in seconds or a timedelta: ``handle.result()``; True is an hour, False keeps nothing.
-    ``audit_result`` says what the audit log keeps of a kept result: "digest", or "full", the value as it is. Options
-    that are left out, or None, stay as the task has them.
+    """``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
+    seconds, or timedeltas. ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a
+    time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
+    begins the job at that time or later; the job expires, or is dead if it had failed before. After ``max_attempts``
+    failures, or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of this
+    id is live, another enqueue of the id is a duplicate and changes nothing. ``remember``, in seconds or a timedelta
+    after the first call, is how long this holds even if the job ends. ``idempotency_key`` is a text that makes the id,
+    per task, and is remembered for a day unless ``remember`` is given: each repetition of the call then returns the
+    same job. A repetition with another task or other arguments raises IdempotencyMismatch. ``headers`` are short texts
+    that go with the arguments, at most 2 KiB together: ``current_job().headers``. ``keep_result`` is how long the
+    handler's result is kept after the job's end, in seconds or a timedelta, for ``handle.result()``; True is an hour,
+    False keeps no result. ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full"
+    (the value, unredacted). For options that are left out, or None, the task's options hold.
     """
 
     delay: Duration | None
@@ -82,7 +82,7 @@ _TYPES: Final = {
 
 
 def spelling_out_options(function: F) -> F:
-    """Let help() and inspect tell the options that a function takes as ``**options: Unpack[EnqueueOptions]``."""
+    """Make help() and inspect show each option that a function takes as ``**options: Unpack[EnqueueOptions]``."""
     signature = inspect.signature(function)
     *others, _ = signature.parameters.values()
     options = (
@@ -96,14 +96,14 @@ def spelling_out_options(function: F) -> F:
 
 
 def keep_ms_of(keep_result: bool | Duration) -> int:
-    """How long a result is kept, in ms; 0: it is not. Raises InvalidOption."""
+    """Return the milliseconds for which a result is kept; 0 if it is not kept. Raises InvalidOption."""
     if isinstance(keep_result, bool):
         return KEEP_MS if keep_result else 0
     return _ms_or("True, False", "keep_result", keep_result, KEEP_S_MIN)
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Return a duration in ms, where ``others`` are allowed, too. Raises InvalidOption."""
+    """Return a duration in ms. The text of InvalidOption also names the ``others`` that the option allows."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -112,7 +112,7 @@ def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
 
 
 def _deadline(expires: Duration | datetime) -> dict[str, Any]:
-    """Return the fields of JobOptions that say a deadline."""
+    """Return the fields of JobOptions for a deadline. Raises InvalidOption."""
     if isinstance(expires, datetime):
         at_ms = instant_ms_of("expires", expires)
         if at_ms <= time.time() * 1000:
@@ -124,35 +124,37 @@ def _deadline(expires: Duration | datetime) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How a job is enqueued. Checked when it is made: raises InvalidName or InvalidOption."""
+    """The checked options of an enqueue. The constructor raises InvalidName or InvalidOption."""
 
     queue: str
     priority: str = DEFAULT_PRIORITY
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """None leaves it to the task, as the worker has it; this holds for the two above as well."""
+    """Milliseconds that one attempt may take. None: the worker takes the value of the job's task; the same holds for
+    max_attempts and max_losses."""
     delay_ms: int = 0
     due_ms: int = 0
-    """The due time, in place of a delay; 0: no due time."""
+    """Unix ms at which the job becomes ready, in place of a delay; 0 without such a time."""
     id: str | None = None
     """The job's id; None makes a new one."""
     headers_json: str = ""
     expires_in_ms: int = 0
-    """The deadline, in ms from when Redis accepts the job; 0: no such deadline."""
+    """The deadline, in ms after Redis accepts the job; 0 without such a deadline."""
     expires_at_ms: int = 0
-    """The deadline as an instant; 0: no such deadline."""
+    """The deadline, in Unix ms; 0 without such a deadline."""
     unique: Named | None = None
     idempotency_key: str | None = None
-    """The text from which, with the task's name, the id is made; None: the id is not made of a text."""
+    """The text from which, with the task's name, the id is made; None if the id is made otherwise."""
     remember_ms: int = 0
-    """How long the id is remembered from the first call on; 0: while its job is alive."""
+    """Milliseconds after the first call for which the id is remembered; 0: while its job is alive."""
     keep_ms: int = 0
-    """How long its result is kept after its end; 0: it is not."""
+    """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
     audit_result: str = DIGEST
-    """The part of a kept result that the log keeps: its digest, or (full) the value as well."""
+    """The part of a kept result that the log keeps: "digest", or "full" (the value, too)."""
     ties: str = field(init=False, default="")
-    """The things that end with such a job (a name, a result, …), as :func:`rq_core.model.job.ties_of` writes them."""
+    """The facts that end with the job (its unique name, its kept result, …), as JSON of
+    :func:`rq_core.model.job.ties_of`."""
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -177,9 +179,9 @@ class JobOptions:
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
-        """Return these options with those that are not None put in their place.
+        """Return a copy of these options with the given ones in their place; None changes nothing.
 
-        Raises TypeError for one that there is not, which Python cannot see.
+        Raises InvalidName or InvalidOption; TypeError for an unknown option.
         """
         if not options.keys() <= _TYPES.keys():
             unknown = next(name for name in options if name not in _TYPES)
@@ -201,7 +203,7 @@ class JobOptions:
         if "keep_result" in given:
             given["keep_ms"] = keep_ms_of(given.pop("keep_result"))
             if not given["keep_ms"]:
-                # What is kept nowhere is not in the log either, whatever the task says.
+                # Without a kept result the log has no value either, even if the task asks for it.
                 given.setdefault("audit_result", DIGEST)
         if "headers" in given:
             given["headers_json"] = headers_json(given.pop("headers"))
@@ -216,7 +218,7 @@ class JobOptions:
         return {name: value for name, value in facts.items() if value != getattr(usual, name)}
 
     def _identity(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields for the options of callers that concern the job's id."""
+        """Return the fields for the options id, idempotency_key and remember. Raises InvalidOption."""
         if not given.keys() & {"id", "idempotency_key", "remember"}:
             return {}
         from rq_core.model.idempotency import WINDOW_MS, check_key
@@ -243,7 +245,7 @@ class JobOptions:
         return found
 
     def id_for(self, task: str) -> str | None:
-        """Return the id that a job of ``task`` gets; None: a new one."""
+        """Return the id of a job of ``task``; None if the producer must make a new id."""
         if self.idempotency_key is None:
             return self.id
         from rq_core.model.idempotency import id_of_key
@@ -251,14 +253,16 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return what NewJob.call has of a job with these validated arguments. Raises ArgumentsInvalid."""
+        """Return NewJob.call (``=`` and a digest) for a job with these validated arguments. Raises ArgumentsInvalid."""
         from rq_core.model.idempotency import call_digest
 
         return f"={call_digest(task, arguments.canonical_json(values))}"
 
     def check_due(self) -> None:
-        """Raise InvalidOption if the job would be ready only at its deadline, or later; where one of the two is an
-        instant, only Redis' clock can tell. Or if it has a delay, and its Debounce or Latest says when it is ready."""
+        """Raise InvalidOption if the job would be ready only at its deadline, or later.
+
+        Only Redis' clock decides that if one of the two is an instant and the other a duration. Also raises it for a
+        delay beside a Debounce or Latest, which set the due time."""
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
             raise InvalidOption.of(
@@ -276,7 +280,7 @@ class JobOptions:
             )
 
     def profile(self, task: str) -> Profile:
-        """Return what jobs of ``task`` with these options have in common.
+        """Return the profile that jobs of ``task`` with these options share.
 
         Raises InvalidName or InvalidOption.
         """

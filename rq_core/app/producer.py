@@ -1,6 +1,6 @@
-"""The part of an app that enqueues its jobs: its server and clients, and how a job is put together.
+"""The part of an app that enqueues jobs: it has the server and the clients, and makes jobs from arguments and options.
 
-Tasks, handles and jobs by name need this part of an app, and nothing else.
+Tasks, handles and untyped enqueues use only this part of an app.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 MAX_PAYLOAD: Final = 1024 * 1024
-"""Bytes of a job's arguments as JSON."""
+"""Maximum number of bytes of a job's arguments as JSON, by default."""
 AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 
 AuditPayload = Literal["digest", "full"]
-"""The part of a job's arguments that the log keeps."""
+"""The part of a job's arguments that the audit log keeps: their digest, or the arguments (full)."""
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return the most bytes of a job that its event keeps. Raises InvalidOption."""
+    """Return the most bytes of a job's arguments that its event carries. Raises InvalidOption."""
     if audit_payload not in AUDIT_PAYLOADS:
         raise InvalidOption.of(
             "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
@@ -57,7 +57,7 @@ def _check_patience(patience: object) -> None:
 
 
 def _checked(ids: Callable[[], str]) -> Callable[[], str]:
-    """Return the function ``ids`` with a check of the names that it makes. Raises InvalidOption."""
+    """Return a function that checks each id which ``ids`` returns. Raises InvalidOption if ``ids`` is no function."""
     given: object = ids
     if not callable(given):
         must = "must be a function that takes nothing and returns a job's id"
@@ -66,7 +66,7 @@ def _checked(ids: Callable[[], str]) -> Callable[[], str]:
 
 
 class Producer:
-    """The part of an app that enqueues jobs. Threads may share one. For the arguments see :class:`rq_core.App`."""
+    """The part of an app that enqueues jobs. Threads may share it. See :class:`rq_core.App` for the arguments."""
 
     def __init__(
         self,
@@ -97,11 +97,12 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """The same number of queues that override it."""
+        """Maximum number of bytes of a job's arguments that its event carries, by queue, for queues that override the
+        app's."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
-        """The context managers and dependencies that workers put around its handlers."""
+        """The arounds and the overridden dependencies of the app's handlers."""
 
     def new_job(
         self,
@@ -113,8 +114,8 @@ class Producer:
         name: str = "",
         call: str = "",
     ) -> NewJob:
-        """Put a job together. ``name`` and ``call`` are as NewJob has them. Raises PayloadTooLarge."""
-        # Most are far below the limit; four bytes is the most that a character takes.
+        """Return a new job. ``name`` and ``call`` are fields of NewJob. Raises PayloadTooLarge."""
+        # Most texts are far below the limit, so their bytes need not be counted: a character takes at most four.
         if len(args_json) * 4 > self.max_payload:
             size = len(args_json.encode())
             if size > self.max_payload:
@@ -132,13 +133,13 @@ class Producer:
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
-        """Return the result type of the task of this name; None if its code is not here."""
+        """Return the result type of the task of this name; None if the producer does not have the task."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
         """Use another server or prefix from now on, as the command line does.
 
-        Call it before the first call that sends.
+        Callers do this before the first call to the server.
         """
         check_url("redis", redis, DEFAULT_URL)
         self.connections.close()
@@ -150,11 +151,11 @@ class Producer:
 
     @property
     def client(self) -> Client:
-        """The synchronous client, made on first use."""
+        """The synchronous client; its first use makes it."""
         return self.connections.client
 
     def async_client(self) -> AsyncClient:
-        """Return the running event loop's client, made on first use."""
+        """Return the running event loop's client; its first use makes it."""
         return self.connections.async_client()
 
     def close(self) -> None:

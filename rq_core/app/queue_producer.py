@@ -1,4 +1,4 @@
-"""The part of an app that concerns whole queues: their settings, and their limits."""
+"""The part of an app for whole queues: it declares their settings and limits, and changes caps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.scope_reads import ScopeStatus
 
 LIST_MAX: Final = 1_000_000_000
-"""Most scopes that are listed."""
+"""Maximum number of scopes that one call of ``caps`` lists."""
 
 
 class QueueProducer(ManyProducer):
-    """A producer with the methods for settings and limits of queues. Threads may share one."""
+    """A producer with the methods for settings and limits of queues. Threads may share a producer."""
 
     # Queues.
 
@@ -44,12 +44,13 @@ class QueueProducer(ManyProducer):
         """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
 
         ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
-        how long dead jobs are kept in Redis; both in seconds, or timedeltas. ``cap`` is how many of
-        the queue's jobs may be claimed at once. ``fair`` names the argument whose values share the queue:
-        among jobs of one priority each value is served in turn, in proportion to its weight (1, if
-        ``weights`` does not have it), however many jobs wait for the other values; False ends that.
-        ``audit_payload`` overrides App's for the jobs that this app enqueues here; it takes effect at
-        once. Options that are left out, or None, stay as they are. Raises InvalidName, InvalidOption.
+        how long Redis keeps dead jobs; both in seconds, or timedeltas. ``cap`` is the most jobs of the
+        queue that may be claimed at once. ``fair`` names the argument whose values share the queue:
+        among jobs of one priority workers take jobs of each value in turn, in proportion to the value's
+        weight (1, if ``weights`` does not have it), regardless of the number of jobs that wait for other
+        values; False ends fairness. ``audit_payload`` overrides the App's option for the jobs that this
+        app enqueues into the queue; it takes effect at once. Options that are left out, or None, change
+        nothing. Raises InvalidName, InvalidOption.
         """
         changes: dict[str, int] = {}
         kept = None if audit_payload is None else spec_max(audit_payload)
@@ -75,18 +76,18 @@ class QueueProducer(ManyProducer):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
-        """The declared settings by queue, as Client.configure takes them."""
+        """The declared settings by queue, each a mapping of a setting's name to its value."""
         return MappingProxyType(self.declared.settings)
 
     @property
     def queues(self) -> list[str]:
-        """The queues that the code declares: with a task, or with ``queue``."""
+        """The queues that the code declares, by a task or by ``queue``."""
         return list(dict.fromkeys([*self.declared.queues, *self.declared.settings]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the declarations of ``queues`` to a server: settings, limits, and tasks' policies.
+        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits and tasks' policies.
 
-        Returns the declarations that the server refuses, as sentences.
+        The plan's result is one sentence for each declaration that the server refused.
         """
         from rq_core.protocol.calls.caps import DECLARED_WHY
 
@@ -102,7 +103,7 @@ class QueueProducer(ManyProducer):
         return refused
 
     def apply_settings(self) -> None:
-        """Write what the code declares of queues and caps to the server, as a worker does when it starts.
+        """Write the settings, limits and policies that the code declares to the server, as a starting worker does.
 
         Raises ServerUnavailable, ServerUnsuitable.
         """
@@ -126,13 +127,13 @@ class QueueProducer(ManyProducer):
         by: str | None = None,
         version: int | None = None,
     ) -> CapChange:
-        """Change a limit while everything runs; every worker follows at once.
+        """Change a limit in the running system, at once and for every worker. Returns the change.
 
         ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (send.tenant=acme). 0 stops the scope, None lifts the cap. Lowering a limit
-        ends no claim. "code" restores the limit that code declares; one key goes back to the limit of
-        its family. A number for a rate is per the rate's own window. With ``version``, CapConflict is
-        raised if the limit has another version by now; without it, the last change holds. Raises
+        each key), or one key (send.tenant=acme). 0 stops the scope, None removes the limit. Lowering a limit
+        ends no claim. "code" restores the limit that code declares; one key then has the limit of its
+        family again. A number for a rate is per the rate's own window. With ``version``, CapConflict is
+        raised if the limit now has another version; without it, the last change wins. Raises
         InvalidOption, UnknownScope, NothingDeclared.
         """
         client, declared = self.client, self.declared.families(queue)
@@ -161,7 +162,7 @@ class QueueProducer(ManyProducer):
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return the state of a queue's scopes: scopes that have limits, then keys in use, at most ``limit``."""
+        """Return the states of at most ``limit`` scopes of a queue: scopes with their own limits, then keys in use."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

@@ -1,4 +1,4 @@
-"""How a function becomes a task of an app, and which functions are refused."""
+"""Makes tasks of functions, and refuses functions that cannot be tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_task(
     isolation: Isolation | None = None,
     max_memory: int | None = None,
 ) -> Task[..., Any]:
-    """Return the task that a function is, and note its caps. ``known`` are the app's other tasks, by name and alias.
+    """Return a new task for a function, and declare its caps. ``known`` are the app's other tasks, by name and alias.
 
     Raises InvalidTask, InvalidName or InvalidOption."""
     own_name = getattr(function, "__name__", None)
@@ -55,7 +55,7 @@ def make_task(
     producer.surroundings.check(name, is_async=is_async)
     steps = planned_steps(name, dependencies_of(name, function), is_async=is_async)
     arguments = Arguments(name, function, injected=steps.keys())
-    # Checked before the caps are noted: a task that is refused leaves no trace.
+    # Checked before the caps are declared, so that a refused task declares nothing.
     options.profile(name)
     naming = None
     if options.unique is not None:
@@ -82,7 +82,7 @@ def make_task(
 
 
 def _check_no_method(function: Callable[..., Any], name: str | None) -> None:
-    """Raise InvalidTask for a function in a class that takes the object, or the class: a worker has neither."""
+    """Raise InvalidTask for a method or class method: a worker has no object to call it on."""
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     in_class = bool(scope) and not scope.endswith("<locals>")
     code = getattr(function, "__code__", None)
@@ -125,17 +125,17 @@ def _check_aliases(
 
 
 def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | Rate]:
-    """The caps of a task, with those that its Latest brings along."""
+    """Return the caps of a task, with the cap that its Latest adds."""
     brought = getattr(unique, "caps", ())
     if not isinstance(caps, list | tuple):
-        return caps  # It is refused later.
+        return caps  # ``add_task`` refuses it.
     return [*caps, *(cap for cap in brought if cap not in caps)]
 
 
 def check_unique(
     task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
 ) -> None:
-    """Raise InvalidTask if the jobs of a task cannot have such names."""
+    """Raise InvalidTask unless ``unique`` is a Unique, Throttle, Debounce or Latest that fits the task."""
     from rq_core.app.unique.naming import Named
 
     if not isinstance(unique, Named):

@@ -1,4 +1,4 @@
-"""Tasks: functions that can be called, or enqueued with the same arguments.
+"""Tasks: functions that a program can call, or enqueue with the same arguments.
 
 @app.task(queue="mail", timeout=30)
 def send(tenant: str, to: str) -> None: ...
@@ -45,9 +45,9 @@ _NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 
 
 class PreparedTask(Generic[P, R]):
-    """A task with the options of its next jobs.
+    """A task together with the options for jobs that are enqueued through this object.
 
-    ``R`` is what the function returns, awaited if it is async.
+    ``R`` is the type of the function's result, after awaiting it if the function is async.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PreparedTask(Generic[P, R]):
         self.returned = returned
         self.options = options
         self.placing = app.declared.placing(name, options.queue)
-        """The placing, by which its jobs get their lanes."""
+        """The placing that assigns lanes to the task's jobs."""
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms, options.due_ms)
@@ -72,7 +72,7 @@ class PreparedTask(Generic[P, R]):
     if not TYPE_CHECKING:  # Type checkers know what a task has.
 
         def __getattr__(self, name: str) -> Any:
-            """Name the method here in the error for another library's name."""
+            """Raise AttributeError; for the name of another library's method, the error names the method to use."""
             hint = _ELSEWHERE.get(name)
             words = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)
@@ -81,9 +81,9 @@ class PreparedTask(Generic[P, R]):
     def with_options(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> PreparedTask[P, R]:
-        """Return this task with other options for its next jobs.
+        """Return the task with other options, for jobs that are enqueued through the returned object.
 
-        Raises InvalidName or InvalidOption; InvalidTask if results of such a task cannot be kept.
+        Raises InvalidName or InvalidOption; InvalidTask if JSON cannot carry results that should be kept.
         """
         changed = self.options.changed(queue=queue, **options)
         if changed.keeps_result and not self.options.keeps_result:
@@ -91,9 +91,9 @@ class PreparedTask(Generic[P, R]):
         return PreparedTask(self.app, self.name, self.arguments, changed, self.returned)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return a job for App.enqueue_many, of a call with these arguments.
+        """Return a job with these arguments, for App.enqueue_many.
 
-        Raises ArgumentsInvalid (also for a cap's key that is too long, or more than one value), PayloadTooLarge, and
+        Raises ArgumentsInvalid (also for a cap's key that is too long, or not a single value), PayloadTooLarge, and
         InvalidTask if an annotation cannot be used.
         """
         unique, remembered = self.options.unique, self.options.remember_ms
@@ -107,11 +107,11 @@ class PreparedTask(Generic[P, R]):
         return self.app.new_job(self._profile, self.options, args_json, *lane, name, call)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Hand over a call with these arguments to the workers.
+        """Enqueue a job with these arguments for the workers, and return its handle. Blocks; in an event loop use
+        enqueue_async.
 
-        Raises what job raises, what the queue refuses (ScopeFull, UniqueHeld, IdempotencyMismatch,
-        ResultsFull, QueueFull, AuditBacklogFull), ServerUnavailable, ServerUnsuitable or OutcomeUnknown. Blocks;
-        in an event loop use enqueue_async.
+        Raises the errors of ``job``; ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull, QueueFull or
+        AuditBacklogFull if the queue refuses the job; ServerUnavailable, ServerUnsuitable or OutcomeUnknown.
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, self.app.client.enqueue_one(job))
@@ -119,14 +119,14 @@ class PreparedTask(Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips.
 
-        A caller that is cancelled does not take its job back: it is enqueued all the same, unless it was not sent yet.
+        Cancelling the caller does not cancel the job: it is enqueued nevertheless, unless the call was not sent yet.
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
 
 
 class Task(PreparedTask[P, R]):
-    """A function that workers can run, by name. Made by ``@app.task``."""
+    """A function that workers can run by its name. ``@app.task`` makes tasks."""
 
     is_async: bool = False
     """Whether calling the function returns an awaitable."""
@@ -159,16 +159,16 @@ class Task(PreparedTask[P, R]):
         self.isolation = isolation
         self.max_memory = max_memory
         self.steps = steps
-        """The providers of its dependencies, by parameter; usually empty."""
+        """The providers of the function's dependencies, by parameter; usually empty."""
         self.aliases = aliases
-        """Other names whose jobs it runs."""
+        """Other task names whose jobs this task runs."""
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """Return the lane that a job claimed from ``lane`` belongs into; None if ``lane`` is the right one."""
+        """Return the lane into which a job that was claimed from ``lane`` must move; None if ``lane`` is right."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)
@@ -177,7 +177,9 @@ class Task(PreparedTask[P, R]):
         return placing.moved(lane, self._profile.rank, values)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now, as if it were no task. Dependencies that are not given are made, and left."""
+        """Call the function directly, without a job, and return its result.
+
+        Dependencies that the caller does not pass are made before the call and left after it."""
         if self.steps:
             made: R = self.app.surroundings.call(self, args, kwargs)
             return made
@@ -193,7 +195,7 @@ class AsyncTask(Task[P, R]):
     def __call__(  # type: ignore[override]  # `R` is what awaiting it gives
         self, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """Run the function here and now, as if it were no task; await the result. See Task about dependencies."""
+        """Call the function directly, without a job; the caller awaits the result. See Task about dependencies."""
         if self.steps:
             made: Coroutine[Any, Any, R] = self.app.surroundings.call(self, args, kwargs)
             return made

@@ -1,4 +1,4 @@
-"""The error for an unknown option: it names the option that was meant, and all options."""
+"""Makes the error for an unknown option: it names the option that the caller probably meant, and all options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_JOBS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("task_id", "job_id", "_job_id", "message_id"), "id=…"),
     **dict.fromkeys(("ttl", "expire", "max_age"), "expires=…"),
 }
-"""The same for options of jobs."""
+"""The options of jobs in other libraries, by name, with the option to write here."""
 OF_TASKS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **{
@@ -47,11 +47,13 @@ OF_TASKS: Final[Mapping[str, str]] = {
     },
     "queue_name": "queue=…",
 }
-"""The same for options of tasks."""
+"""The options of tasks in other libraries, by name, with the option to write here."""
 
 
 def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
-    """Let a method refuse an unknown option with an error that names the option that is meant, and all options."""
+    """Return a decorator that makes a method raise the error of ``unexpected`` for an unknown option.
+
+    ``what`` is the method's name; ``meant`` has the options of other libraries, each with the option to write."""
 
     def decorate(function: F) -> F:
         _, *others = inspect.signature(function).parameters.values()
@@ -72,7 +74,9 @@ def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
 def unexpected(
     what: str, given: str, known: Collection[str], meant: Mapping[str, str], whose: str
 ) -> TypeError:
-    """Return the error for the option ``given`` of ``what``, whose options are ``known``."""
+    """Return the error for the unknown option ``given`` of ``what``, whose options are ``known``.
+
+    ``meant`` has the options of other libraries, each with the option to write."""
     write = meant.get(given, "")
     hint = f" (write {write})" if write.partition("=")[0] in known else ""
     return TypeError(

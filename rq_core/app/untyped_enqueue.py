@@ -1,4 +1,4 @@
-"""Jobs by their task's name, whether the task's code is here or only the workers have it."""
+"""Makes jobs by their task's name, also if only the workers have the task's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job whose lane may not be known yet."""
+    """A job that is being made; before its lane is known, the queue may have to be asked for the task's policy."""
 
     __slots__ = (
         "_args_json",
@@ -46,7 +46,7 @@ class Draft:
         args: Mapping[str, Any] | None,
         options: EnqueueOptions,
     ) -> None:
-        """``known`` is the task, if its code is here.
+        """``known`` is the task, if the app has it.
 
         Raises InvalidName, InvalidOption, InvalidTask or ArgumentsInvalid; TypeError for an unknown option."""
         defaults = known.options if known else JobOptions(queue)
@@ -59,9 +59,9 @@ class Draft:
         # Without the task's code, its defaults and types are unknown: such calls are not compared.
         self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
-        """The values of the arguments, as Placing.lane takes them; None until they are needed."""
+        """The validated arguments; None without the task's code."""
         self.placing: Placing | None
-        """The placing, by which the job gets its lane; None: the queue must be asked for its policy (see read)."""
+        """The placing that assigns the job's lane; None if the queue must be asked for the task's policy (see read)."""
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)
@@ -77,7 +77,7 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Take the task's policy as the queue has it; None if workers have registered none."""
+        """Set the placing by the policy that workers registered in the queue; None if they registered no policy."""
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(
             self._producer.declared.unregistered(self._task, queue)
@@ -109,8 +109,9 @@ class Draft:
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
-        """Give the job its name, as the queue's workers would, and return its options with that name's ties. Raises
-        InvalidOption, or KeyNeeded if a function makes the name's value and no ``key`` was given."""
+        """Set the job's unique name by the workers' rule ``naming``, and return the job's options with the rule's ties.
+
+        Raises InvalidOption, or KeyNeeded if a function makes the name's value and the caller gave no ``key``."""
         given = self._options
         if naming.function and key is None:
             raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)

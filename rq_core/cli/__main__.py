@@ -1,4 +1,4 @@
-"""``python -m rq_core.cli`` is ``rq-core``."""
+"""Runs the command line as ``python -m rq_core.cli``."""
 
 from rq_core.cli import main
 

@@ -1,6 +1,6 @@
-"""Which columns of a table have room on a terminal, and how wide each is: words are not broken while a column can go.
+"""Chooses the columns of a table that fit a terminal, and their widths. Columns are left out before words are broken.
 
-Rich alone makes all columns narrower, down to two letters, so that neither heads nor words can be read.
+Rich by itself narrows all columns, down to two letters, so that neither heads nor words can be read.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WORD_MAX: Final = 24
-"""Characters from which on a word is broken before a column is left out."""
+"""Characters of the longest word that is not broken; a longer word is broken before a column is left out."""
 CUT_MIN: Final = 12
-"""Characters that are left at least of a cell that is cut, before a column is left out."""
+"""Least characters that remain of a cell that is cut; if fewer fit, a column is left out."""
 _BETWEEN: Final = 3
-"""Characters that each column but the first takes beside its cells; the first takes one less."""
+"""Characters that each column takes for its margin; the first column takes one less."""
 
 
 class Column(NamedTuple):
-    """A head and its cells, one a row."""
+    """One column of a table: its head, and one cell for each row."""
 
     title: str
     cells: Sequence[str]
     right: bool = False
     """Whether the cells are aligned to the right, as numbers are."""
     whole: bool = False
-    """Whether no cell is folded or cut, however long it is."""
+    """Whether cells of any length are shown whole, neither folded nor cut."""
     cut: bool = False
-    """Whether a cell that is too long is cut, and not folded."""
+    """Whether a cell that is too long is cut; otherwise it is folded."""
 
     @property
     def most(self) -> int:
-        """The width of the widest cell."""
+        """The width of the widest cell, the head included, in characters."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (self.title, *self.cells)))
 
     @property
     def least(self) -> int:
-        """How wide the column must be so that no word is broken."""
+        """The least width of the column, in characters, at which no word is broken."""
         from rich.cells import cell_len
 
         if self.whole:
@@ -52,8 +52,8 @@ class Column(NamedTuple):
 
 
 def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> list[Column]:
-    """Return the columns that have room in ``width``. Those named in ``drop`` go, in this order, until the others
-    have."""
+    """Return the columns that fit ``width`` (characters). Columns named in ``drop`` are left out, in this order, until
+    the rest fits."""
     left = list(columns)
     for title in drop:
         if _total([each.least for each in left]) <= width:
@@ -63,8 +63,9 @@ def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> l
 
 
 def widths(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return how wide each column is, or None if they have no room without broken words. What is left over goes to
-    the columns that need the least more."""
+    """Return the width of each column in characters; None if the columns do not fit ``width`` without broken words.
+
+    Spare characters go first to the columns that lack the fewest."""
     found = [each.least for each in columns]
     spare = width - _total(found)
     if spare < 0:
@@ -82,7 +83,7 @@ def _total(of_columns: Collection[int]) -> int:
 
 
 def table_of(columns: Sequence[Column], width: int) -> Table:
-    """Return a table of these columns. Where they have no room, all but the whole ones are folded, or cut."""
+    """Return a table of these columns. If they do not fit, cells are folded or cut, except in ``whole`` columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Groups of commands, and groups whose commands are imported when they are used, but not to list them."""
+"""Groups of commands: LazyGroup imports a command when it is used, but not to list it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import click
 
 Commands = Mapping[str, tuple[str, str]]
-"""Name → place of its definition (module:attribute), and the first sentence of its help; in the order of use."""
+"""For each command's name: the place of its definition (module:attribute), and the first sentence of its help."""
 
 
 class CommandGroup(click.Group):
-    """Commands that have all options: the group has none. It says where an option belongs that is before a command."""
+    """A group without options of its own: the error for an option before a command says where the option belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before the command. Raises UsageError for an option that belongs behind it."""
+        """Parse the words before the command. Raises UsageError for an option that belongs after the command."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if place := self._takes(ctx, words, error.option_name):
-                says = f"{error.option_name} belongs behind the command: `{place} {error.option_name} …`"
+                says = f"{error.option_name} belongs after the command: `{place} {error.option_name} …`"
                 raise click.UsageError(says, ctx) from None
             raise
 
     def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
-        """Return the command among these words if it has the option; else empty."""
+        """Return the path of the command in these words if the command has the option; else an empty text."""
         command: click.Command | None = self
         path = [ctx.command_path]
         for word in words:
@@ -44,21 +44,21 @@ class CommandGroup(click.Group):
 
 
 class LazyGroup(CommandGroup):
-    """Commands of ``package``, by name."""
+    """A group of commands in modules of ``package``, which are imported at first use."""
 
     def __init__(self, *, package: str, commands: Commands, **attributes: Any) -> None:
-        # click guesses which command was meant from these stand-ins.
+        # For a misspelt command, click suggests names of these stand-ins.
         stand_ins = {name: click.Command(name, help=says) for name, (_, says) in commands.items()}
         super().__init__(commands=stand_ins, **attributes)
         self._package = package
         self._places = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names, in the order of use."""
+        """Return the names of the commands, in the order of the table."""
         return [*self._places]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
+        """Import and return a command; None for an unknown name."""
         if cmd_name not in self._places:
             return None
         name, _, attribute = self._places[cmd_name][0].partition(":")
@@ -72,6 +72,6 @@ class LazyGroup(CommandGroup):
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from what is known without importing them."""
+        """Write the list of commands, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.says(ctx, name)) for name in self.list_commands(ctx)])

@@ -1,4 +1,4 @@
-"""The common parts of several commands: options, the client, the queues that exist."""
+"""Parts that several commands share: options, the client, and the check that queues exist."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNSENT_S: Final = 0.5
-"""Seconds for which a command waits for a server that is not there; a person is waiting for it."""
+"""Seconds for which a command waits for a server that cannot be reached: short, since an operator waits."""
 UNKNOWN_S: Final = 30.0
-"""Seconds for which a command waits for an answer that got lost."""
+"""Seconds for which a command waits for the answer to a call that was sent."""
 LIST_MAX: Final = 1_000_000_000
-"""Most entries that a command lists; a far larger number is invalid for Redis or a database."""
+"""Maximum number of entries that a command lists; a far larger number is invalid for Redis or a database."""
 
 
 def server_options(function: F) -> F:
-    """Add ``--redis`` and ``--prefix``: the arguments ``redis_url`` and ``prefix``."""
+    """Add the options ``--redis`` and ``--prefix``, as the arguments ``redis_url`` and ``prefix``."""
     for option in (prefix_option, redis_option):
         function = option(function)
     return function
@@ -45,11 +45,11 @@ redis_option = click.option(
     show_envvar=True,
     default=DEFAULT_URL,
     show_default=True,
-    help="The server; embedded:// for the one that comes with rq-core, or"
+    help="The URL of the server; embedded:// for the server that comes with rq-core, or"
     " redis+sentinel://HOST:PORT,…/SERVICE.",
 )
 prefix_option = click.option(
-    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="What the keys begin with."
+    "--prefix", default=DEFAULT_PREFIX, show_default=True, help="The prefix of all keys in Redis."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 verbose_option = click.option(
@@ -60,7 +60,9 @@ verbose_option = click.option(
 
 
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
-    """``--limit``: how many of these a command lists, 100 by default and ``most`` (None: any number) at the most."""
+    """Return the option ``--limit``, the most entries that a command lists: by default 100.
+
+    ``what`` names the entries; ``most`` is the highest limit, None for no highest."""
     return click.option(
         "--limit",
         type=click.IntRange(1, most),
@@ -72,14 +74,14 @@ def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
 
 
 def audit_url_option(says: str) -> Callable[[F], F]:
-    """``--audit``: the audit database, which need not be given."""
+    """Return the option ``--audit``, the audit database, with ``says`` as its help; the argument may be None."""
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 
 def wait_option(seconds: float, says: str) -> Callable[[F], F]:
-    """``--wait``: how long a command waits for the mirror, by default ``seconds``."""
+    """Return the option ``--wait``, the seconds that a command waits for the mirror; by default ``seconds``."""
     return click.option(
         "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
         help=says,
@@ -94,7 +96,8 @@ def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def force_option(also: str = "") -> Callable[[F], F]:
-    """``--force``, which overrules what a command would refuse: a server, and what ``also`` says."""
+    """Return the option ``--force``, which makes a command use a server that it would otherwise refuse. ``also`` is
+    appended to the help of the option."""
     return click.option(
         "--force",
         is_flag=True,
@@ -105,7 +108,7 @@ def force_option(also: str = "") -> Callable[[F], F]:
 
 
 def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
-    """The queue that was given. Raises click.BadParameter for more than one: the last would hold, and no word of it."""
+    """Return the value of --queue; None without it. Raises BadParameter for a repeated option, which click accepts."""
     if len(given) > 1:
         raise click.BadParameter("give one queue, or none for all", ctx, param)
     return given[0] if given else None
@@ -117,7 +120,7 @@ queue_option = click.option(
     multiple=True,
     callback=once,
     metavar="QUEUE",
-    help="Look in this queue only, not in all.",
+    help="Read only this queue, not all.",
 )
 queues_option = click.option(
     "--queue",
@@ -125,13 +128,13 @@ queues_option = click.option(
     "queues",
     multiple=True,
     metavar="QUEUE",
-    help="Look in this queue only, not in all; may be repeated.",
+    help="Read only this queue, not all; may be repeated.",
 )
 
 
 @contextlib.contextmanager
 def showing_causes(*, verbose: bool) -> Iterator[None]:
-    """With ``verbose``, print the traceback of what kept an app's module from being imported."""
+    """Print the traceback of the cause, with ``verbose``, if the block cannot import an app's module."""
     try:
         yield
     except TargetBroken as error:
@@ -146,7 +149,7 @@ by_option = click.option(
 
 
 def audited_options(function: F) -> F:
-    """Add ``--by`` and ``--reason``, which the change's event carries."""
+    """Add the options ``--by`` and ``--reason``; the change's event carries their values."""
     for option in (
         click.option("--reason", default="", help="Why the change is made, for the log."),
         by_option,
@@ -156,7 +159,7 @@ def audited_options(function: F) -> F:
 
 
 def actor(by: str | None) -> str:
-    """Return the name that audited changes carry. Raises InvalidName for a bad ``by``."""
+    """Return the operator's name for the events of changes: ``by``, or the system's user. Raises InvalidName."""
     if by is not None:
         return check_name("actor", by)
     try:
@@ -167,7 +170,7 @@ def actor(by: str | None) -> str:
 
 
 def connect(redis_url: str, prefix: str) -> Client:
-    """Return a client that waits as long as a person at a terminal would."""
+    """Return a client with the short timeouts of the command line, UNSENT_S and UNKNOWN_S."""
     from rq_core.connections.client import Client
     from rq_core.model.ids import boot_id
     from rq_core.protocol.engine.plan import Patience
@@ -181,11 +184,10 @@ def connect(redis_url: str, prefix: str) -> Client:
 
 
 def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
-    """Return the queues given (None is no queue), or all that the user may read if none is. Raises UnknownQueue, or
-    InvalidName.
+    """Return the given queues (None is ignored); without any, all queues that the user may read.
 
-    Entries of the list that cannot name a queue are reported on standard error, unless the caller has ``warned`` of
-    them; so are queues that the user may not read.
+    Raises UnknownQueue, or InvalidName. Reports on standard error the queues that the user may not read, and entries of
+    the list that cannot name a queue, unless the caller has ``warned`` of these.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:
@@ -195,7 +197,7 @@ def known_queues(client: Client, *given: str | None, warned: bool = False) -> li
     if listed.strays and not warned:
         say(f"rq-core: {listed.complaint}", err=True)
     for queue in queues:
-        # The list lies outside the queue's own slot, so it may lag behind.
+        # The list is outside of the queue's slot, so a new queue may be missing there.
         if queue not in known and not client.run(client.calls.reads.is_there(queue)):
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
     if queues:
@@ -206,10 +208,10 @@ def known_queues(client: Client, *given: str | None, warned: bool = False) -> li
 
 
 def tell_denied(queues: Sequence[str]) -> None:
-    """Say on standard error which queues are left out, since the user may not read them."""
+    """Report on standard error the queues that are left out because the user may not read them."""
     if queues:
         say(
-            f"rq-core: not looked at, since this user may not read them: {', '.join(queues)}",
+            f"rq-core: left out, since this user may not read them: {', '.join(queues)}",
             err=True,
         )
 

@@ -1,4 +1,4 @@
-"""The group of all commands, which are imported when they are used, and the lines for errors.
+"""The group of all commands. It prints errors as lines.
 
 An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
 the code that it imports.
@@ -21,37 +21,38 @@ from rq_core.views.text import one_line
 
 COMMANDS: Final[Commands] = {
     "worker": ("worker:worker", "Run the jobs of an app's tasks."),
-    "enqueue": ("enqueue:enqueue", "Hand over a job."),
+    "enqueue": ("enqueue:enqueue", "Enqueue a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
-    "job": ("job:job", "Show a job's state, and what it waits for."),
+    "job": ("job:job", "Show a job's state, and the caps for which it waits."),
     "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (
         "lists:jobs",
-        "List a queue's jobs, and mark those whose task no live worker has.",
+        "List a queue's jobs, and mark jobs whose task no live worker has.",
     ),
     "unique": ("lists:unique", "Show which jobs hold the names of unique jobs."),
     "dead": ("lists:dead", "Show the jobs that died last, and why."),
     "cancel": ("change:cancel", "Cancel jobs."),
     "edit": ("change:edit", "Change the priority, the due time or the deadline of jobs that wait."),
-    "requeue": ("change:requeue", "Give dead jobs another life."),
+    "requeue": ("change:requeue", "Make dead jobs ready again."),
     "prune": ("change:prune_command", "Remove dead jobs."),
-    "pause": ("change:pause_command", "Let a queue give out no jobs."),
-    "resume": ("change:resume", "Let a paused queue give out jobs again."),
+    "pause": ("change:pause_command", "Stop claims of jobs in a queue."),
+    "resume": ("change:resume", "Allow claims of jobs in a paused queue again."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "queue": ("queue:queue", "Delete a queue."),
-    "cap": ("change:cap", "Change how many jobs may run, of a queue, a task or a key."),
-    "caps": ("lists:caps", "Show what limits a queue's jobs, and how many wait for it."),
+    "cap": ("change:cap", "Change how many jobs of a queue, a task or a key may run."),
+    "caps": ("lists:caps", "Show the limits of a queue's jobs, and how many jobs wait for each."),
     "schedules": ("schedules:schedules", "Show the schedules, and when each is due next."),
     "schedule": ("schedules:schedule", "Show the next instants of a schedule, or change it."),
     "workers": ("lists:workers", "Show the workers, and which code each runs."),
     "top": (
         "top:top",
-        "Show the state of the queues and what is wrong with them, again and again.",
+        "Show the state of the queues and what is wrong with them, continuously.",
     ),
+    "web": ("web:web", "Serve a web page of the queues, which changes nothing."),
     "metrics": ("metrics:metrics", "Serve the state of the queues to Prometheus."),
-    "health": ("health:health", "Say whether the workers of this machine work."),
-    "doctor": ("doctor:doctor", "Compare queues with their logs; mend differences."),
-    "acl": ("acl:acl", "Print the Redis user with exactly the rights of a role."),
+    "health": ("health:health", "Check whether the workers of this machine work."),
+    "doctor": ("doctor:doctor", "Compare queues with their logs; repair differences."),
+    "acl": ("acl:acl", "Print the command that makes a Redis user with the rights of a role."),
     "server": (
         "server:server",
         "Run, find or stop the server that comes with rq-core; prepare any server.",
@@ -60,18 +61,18 @@ COMMANDS: Final[Commands] = {
 
 
 SENTENCE_MAX: Final = 200
-"""Characters of a plugin's first sentence in the list of commands."""
+"""Maximum number of characters of a plugin's first sentence in the list of commands."""
 
 
 class Root(LazyGroup):
-    """The commands of this package and of plugins."""
+    """The group of the commands of this package and of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names: this package's in the order of use, then plugins."""
+        """Return the names of the commands: this package's in the order of the table, then plugins'."""
         return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command. Raises ClickException for a plugin that cannot be used."""
+        """Import and return a command; None for an unknown name. Raises ClickException for an invalid plugin."""
         own = super().get_command(ctx, cmd_name)
         point = plugins.commands().get(cmd_name) if own is None else None
         if point is None:
@@ -87,7 +88,7 @@ class Root(LazyGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:
-        """Return the first sentence of a command; of a plugin, from its own help."""
+        """Return the first sentence about a command; for a plugin, the first sentence of its help."""
         if name in COMMANDS:
             return super().says(ctx, name)
         try:
@@ -97,7 +98,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Its return value is no exit status."""
+        """Run the command, and drop its result, which is no exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
@@ -111,7 +112,7 @@ class Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Do as click's main; errors become one line and an exit status."""
+        """Run like click's main, and print each error as one line. Exits with the status."""
         extra |= {"prog_name": prog_name, "complete_var": complete_var}
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)
@@ -131,7 +132,7 @@ class Root(LazyGroup):
             where = f"{error.filename}: " if error.filename else ""
             return _tell(f"{where}{error.strerror or error}", 1)
         except Exception as error:
-            # A plugin must make an RqCoreError of its database's errors.
+            # A plugin must convert its database's errors to RqCoreError.
             if type(error).__module__.partition(".")[0] != "redis":
                 raise
             return _tell(f"Redis refuses: {error}", 1)
@@ -170,7 +171,7 @@ def _tell_usage(error: click.ClickException) -> int:
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Times are in seconds. The server is {DEFAULT_URL} unless --redis or"
-    f" {REDIS_URL_VARIABLE} says otherwise; embedded:// is one that comes with rq-core.",
+    f" {REDIS_URL_VARIABLE} names another; embedded:// is the server that comes with rq-core.",
 )
 @click.version_option(package_name="rq-core", prog_name="rq-core")
 def root() -> None:

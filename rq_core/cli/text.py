@@ -1,4 +1,4 @@
-"""Lines and tables for people."""
+"""Prints lines and tables for people."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIELD_MAX: Final = 1_000
-"""Characters of a table's cell, whatever is in it."""
+"""Maximum number of characters of a table's cell."""
 PROSE_WIDTH: Final = 140
-"""Columns from which on a table has room for a column of prose."""
+"""Least width of a terminal, in characters, at which a table has a column of prose."""
 PIPED_WIDTH: Final = 1_000
-"""Columns where the output is no terminal: wide enough that nothing is cut."""
+"""Characters of a line if the output is no terminal: wide enough that nothing is cut."""
 
 
 def terminal() -> Console:
-    """Return what prints tables: as wide as the terminal, or as wide as a line may get where a program reads.
+    """Return the console that prints tables: as wide as the terminal, or PIPED_WIDTH if the output is no terminal.
 
-    Where the environment variable COLUMNS is a number, it is the width of both.
+    If the environment variable COLUMNS is a number, it is the width in both cases.
     """
     from rich.console import Console
 
@@ -44,12 +44,12 @@ def print_table(
     drop: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """Print rows under their heads; numbers, and the columns named in ``right``, to the right. ``empty`` is
-    printed if there are no rows.
+    """Print rows under their heads, or ``empty`` if there are no rows. Numbers, and the columns named in ``right``, are
+    aligned to the right.
 
-    On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the others is
-    broken, and a line names them: only for commands with --json, which prints all. Those named in ``whole`` are never
-    folded.
+    On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the other columns
+    is broken, and a line names the columns that are missing. Only commands with --json, which prints all, have
+    ``drop``. The columns named in ``whole`` are never folded.
     """
     found = [list(row) for row in rows]
     if not found:
@@ -85,8 +85,8 @@ def print_records(
     empty: str,
     whole: Collection[str] = (),
 ) -> None:
-    """Print rows as a table whose last column is prose. On a terminal where that would be a narrow strip, print each
-    row as a few lines: the cell of the first head, the others with their heads, and the prose."""
+    """Print rows as a table whose last column is prose. On a terminal narrower than PROSE_WIDTH, print each row as
+    lines instead: the first cell, the other cells with their heads, and the prose."""
     import textwrap
 
     width = terminal().width
@@ -104,5 +104,6 @@ def print_records(
 
 
 def say(line: object = "", *, err: bool = False) -> None:
-    """Print one line, made fit. Commands print nothing by another way, so that no text of a job reaches a terminal."""
+    """Print one line, with control characters escaped. Commands print text in no other way, so that no control
+    character of a job's text reaches the terminal."""
     click.echo(fit(line), err=err)

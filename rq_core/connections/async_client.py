@@ -1,4 +1,5 @@
-"""The asyncio client: the same plans as :class:`rq_core.connections.client.Client`, awaited."""
+"""The asyncio client: carries out the same plans as :class:`rq_core.connections.client.Client`, and awaits their
+steps."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A connection to a server's queues, for one event loop. See rq_core.connections.client.Client for the methods."""
+    """A client of a server's queues, for one event loop. See rq_core.connections.client.Client for the methods."""
 
     def __init__(
         self,
@@ -49,20 +50,21 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Whether it can wait for one queue at a time only, as in a cluster."""
+        """Whether one blocking command can wait for one queue only, as in a cluster."""
         return self._transport.one_slot
 
     @property
     def prefix(self) -> str:
-        """The beginning of its key names."""
+        """The beginning of the names of all keys."""
         return self.calls.delivery.prefix
 
     async def run(self, what: Plan[T] | Call[T]) -> T:
-        """Drive a plan to its end, or carry out one call."""
+        """Carry out a plan or one call, and return its result."""
         return await self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Carry out calls in one round trip, as Delivery.carry_out does: a value or an RqCoreError per call."""
+        """Carry out calls in one round trip. Return a value or an RqCoreError for each call, as Delivery.carry_out
+        does."""
         delivery = self.calls.delivery
         if len(calls) != 1:
             return await self._drive(delivery.carry_out(calls))
@@ -83,8 +85,9 @@ class AsyncClient:
     async def _drive(
         self, plan: Plan[T], reply: Any = None, *, through: Through | None = None
     ) -> T:
-        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already. ``through``
-        carries out each step, with the function that would do so."""
+        """Carry out a plan, and return its result. ``reply`` is the reply to the plan's first step, if that step was
+        carried out already. ``through`` carries out each step; it receives the step and the function that would
+        otherwise carry it out."""
         while True:
             try:
                 step = plan.send(reply)
@@ -99,7 +102,7 @@ class AsyncClient:
                     self._carry_out(step) if through is None else through(step, self._carry_out)
                 )
             except BaseException as error:
-                # The plan may have something to tell with it, such as which jobs were accepted.
+                # The plan may add data to the error, such as the jobs that were accepted.
                 with contextlib.suppress(type(error), StopIteration):
                     plan.throw(error)
                 plan.close()
@@ -123,9 +126,9 @@ class AsyncClient:
         await self.close()
 
     async def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, together with others that are enqueued at the same time. Returns the outcome of this one.
+        """Enqueue one job, in one call with other jobs that are enqueued at the same time. Return this job's outcome.
 
-        A few calls are under way at once; jobs that come meanwhile share the next. An error of a shared call is
+        A few calls are under way at once; jobs that arrive meanwhile share the next call. An error of a shared call is
         raised to each of its callers. A job whose caller is cancelled before its call was sent is not enqueued.
         """
         return await self.shared.enqueue(job)
@@ -136,10 +139,11 @@ class AsyncClient:
         seconds: float,
         on_token: Callable[[str], None] = lambda _: None,
     ) -> str | None:
-        """Take a wake token: the queue that had one, or None after ``seconds``. With ``one_slot`` it must be one queue.
+        """Take a wake token. Return the queue that had the token, or None after ``seconds``. With ``one_slot``, name
+        one queue only.
 
-        ``on_token`` is called with the queue a round of the loop before this returns it. Raises Unsent, Lost or
-        ReplyError of rq_core.protocol.engine.plan.
+        ``on_token`` is called with the queue, one round of the event loop before this method returns. Raises Unsent,
+        Lost or ReplyError of rq_core.protocol.engine.plan.
         """
         names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
 
@@ -152,8 +156,8 @@ class AsyncClient:
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:
-        """Put a wake token back that will not be used, unless there is one."""
+        """Put an unused wake token back, unless the queue has a token by now."""
         key = queue_keys(queue, self.prefix)("wake")
-        # In one step: workers that stop together, and scripts, push as well.
+        # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
         await self.run(self.calls.delivery.ask([both]))

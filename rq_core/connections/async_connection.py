@@ -1,7 +1,8 @@
-"""One connection of an event loop: bytes out, replies in. redis-py makes it; then this is its protocol.
+"""One connection of an event loop: sends bytes, and parses replies. redis-py connects; then this object is the
+connection's asyncio protocol.
 
-Bytes are read where the loop hands them over, and the task that waits is woken when all replies are there. Streams
-would wake the task for each piece, and a timeout of its own for each exchange costs as much as the exchange.
+Bytes are parsed in the loop's callback, and the task that waits is woken when all replies are complete. asyncio's
+streams would wake the task for each piece, and a separate timeout for each exchange costs as much as the exchange.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class AsyncConnection(asyncio.Protocol):
     """A connection to one server. One task at a time may use it."""
 
     def __init__(self, source: Any) -> None:
-        """``source`` is a pool of redis-py; nothing is connected yet."""
+        """Create a connection that is not connected yet. ``source`` is a pool of redis-py."""
         self._source = source
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
@@ -35,24 +36,26 @@ class AsyncConnection(asyncio.Protocol):
         """See Connection."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
-        """redis-py's own protocol, which is notified of the end: its connection waits for that."""
+        """redis-py's own protocol. It must be notified when the connection ends: redis-py's connection waits for
+        that."""
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set when it connects
         self._reader: Any = None
         self._answer: asyncio.Future[None] | None = None
-        """The future of the exchange that is under way."""
+        """The future of the exchange under way, or None."""
         self._missing = 0
-        """Replies that it still waits for."""
+        """Number of replies of the exchange under way that have not arrived."""
         self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
-        """The replies of the last exchange that have come."""
+        """The replies of the last exchange that have arrived."""
         self._within = 0.0
         self._deadline = 0.0
-        """When the next reply is overdue, on the loop's clock."""
+        """Time on the loop's clock from which the next reply is overdue."""
         self._watchdog: asyncio.TimerHandle | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected, the server has not ended it, and it sent nothing unasked."""
+        """Whether the connection is open: the server has not closed it, and it received no bytes that no command asked
+        for."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -78,7 +81,7 @@ class AsyncConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = new_reader()
         self._streams = transport.get_protocol()
-        # With room for nothing, uvloop writes at once, and not at the end of the loop's round.
+        # With a write buffer of 0 bytes, uvloop writes at once, not at the end of the loop's round.
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(self)
         self._transport = transport
@@ -88,17 +91,18 @@ class AsyncConnection(asyncio.Protocol):
             await tls_probe.check_tls_async(self._made, error)
 
     async def disconnect(self) -> None:
-        """End the connection, and wait until that is done. An exchange under way fails. It can be connected again."""
+        """Close the connection, and wait until it is closed. An exchange under way fails. ``connect`` can open it
+        again."""
         self._fail(EOFError("the connection was closed on this side"))
         self._forget()
         await self._made.disconnect()
 
     async def drop(self) -> None:
-        """End the connection at once, whatever is under way on it. It can be connected again."""
+        """Close the connection at once, even during an exchange. ``connect`` can open it again."""
         if self._transport is not None:
             self._transport.abort()
         self._forget()
-        # It waits for nothing: a task that is cancelled once more cannot leave the connection open here.
+        # ``nowait``: a second cancellation of the task cannot leave the connection open here.
         await self._made.disconnect(nowait=True)
 
     def ask(
@@ -108,12 +112,12 @@ class AsyncConnection(asyncio.Protocol):
         within: float,
         hear: Callable[[Any], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send, and have ``count`` replies put into ``replies``; an error becomes a ReplyError in its place.
+        """Send ``data``, and return a future that is done when ``replies`` has ``count`` replies; an error is a
+        ReplyError among them.
 
-        The future is done when all are there. Its awaiter goes on in the next round of the loop; ``hear`` is
-        called at once, with the last reply. It raises OSError (TimeoutError if none came for ``within`` seconds),
-        or EOFError if the server has ended the connection. A caller that stops waiting must drop the
-        connection.
+        The awaiter resumes in the next round of the loop; ``hear`` is called at once, with the last reply. The future
+        raises OSError (TimeoutError if no reply arrived for ``within`` seconds), or EOFError if the server closed the
+        connection. A caller that stops waiting must drop the connection.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this connection"
@@ -128,10 +132,10 @@ class AsyncConnection(asyncio.Protocol):
         self._transport.write(data)
         return answer
 
-    # What the loop calls.
+    # Callbacks of the event loop.
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
+        """Parse the bytes that have arrived, and complete the exchange if its last reply is among them."""
         reader = self._reader
         reader.feed(data)
         replies, came = self.replies, len(self.replies)
@@ -140,8 +144,8 @@ class AsyncConnection(asyncio.Protocol):
                 if type(reply) is Push:
                     continue
                 if not self._missing:
-                    # The next command would take it for its reply.
-                    self._end(ConnectionError("the server speaks without being asked"))
+                    # The next command would take this reply for its own.
+                    self._end(ConnectionError("the server sent a reply that no command asked for"))
                     return
                 self._missing -= 1
                 replies.append(reply)
@@ -150,7 +154,7 @@ class AsyncConnection(asyncio.Protocol):
             return
         if self._answer is None:
             if reader.has_data():
-                # The rest would be read as the beginning of the next command's reply.
+                # The incomplete reply would be read as the beginning of the next command's reply.
                 self._end(ConnectionError("the server sent a reply that no command asked for"))
             return
         if not self._missing:
@@ -163,13 +167,13 @@ class AsyncConnection(asyncio.Protocol):
             self._deadline = self._loop.time() + self._within
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Notify the caller that waits for a reply."""
+        """Fail the exchange under way, if any: the connection has ended."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))
         self._forget()
 
-    # The end.
+    # Ending the connection.
 
     def _end(self, error: Exception) -> None:
         if self._transport is not None:
@@ -190,7 +194,7 @@ class AsyncConnection(asyncio.Protocol):
             self._watchdog.cancel()
             self._watchdog = None
 
-    # The watchdog: one timer, which is moved only when it goes off, or if it would go off too late.
+    # The watchdog: one timer, which is set again only when it fires, or if it would fire too late.
 
     def _watch(self) -> None:
         if self._watchdog is not None:

@@ -1,4 +1,4 @@
-"""The synchronous client: drives the plans of :mod:`rq_core.protocol.operations` over a
+"""The synchronous client: carries out the plans of :mod:`rq_core.protocol.operations` over a
 :class:`rq_core.connections.transport.Transport`.
 
     client = Client("redis://localhost:6379/0")
@@ -31,13 +31,13 @@ T = TypeVar("T")
 L = TypeVar("L", bound=Connection)
 
 POLL_EVERY_S: Final = 0.1
-"""Seconds between two looks at streams for which no server can wait at once."""
+"""Seconds between two polls of streams that no single blocking command can wait for."""
 
 
 class Client:
-    """A connection to a server's queues: ``calls`` has what can be asked, ``run`` asks it.
+    """A client of a server's queues: ``calls`` has the possible calls and plans, ``run`` carries them out.
 
-    ``run`` may raise ServerUnavailable and ServerUnsuitable, whatever it is asked.
+    ``run`` may raise ServerUnavailable and ServerUnsuitable for every call.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Client:
 
     @property
     def prefix(self) -> str:
-        """The beginning of its key names."""
+        """The beginning of the names of all keys."""
         return self.calls.delivery.prefix
 
     def run(self, what: Plan[T] | Call[T]) -> T:
-        """Drive a plan to its end, or carry out one call."""
+        """Carry out a plan or one call, and return its result."""
         return self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     def enqueue_one(self, job: NewJob) -> Accepted:
-        """Enqueue one job, and return its outcome. Raises the errors of ``run``."""
+        """Enqueue one job, and return its outcome. Raises the same errors as ``run``."""
         single = self.calls.single
         begun = single.begin(job)
         if begun is None:
@@ -84,7 +84,8 @@ class Client:
             single.end(job, begun)
 
     def _drive(self, plan: Plan[T], reply: Any = None) -> T:
-        """Drive a plan to its end. ``reply`` answers the plan's first step, if it was carried out already."""
+        """Carry out a plan, and return its result. ``reply`` is the reply to the plan's first step, if that step was
+        carried out already."""
         while True:
             try:
                 step = plan.send(reply)
@@ -101,24 +102,24 @@ class Client:
                     self._sleep(step.seconds)
                     reply = None
             except BaseException as error:
-                # The plan may have something to tell with it, such as which jobs were accepted.
+                # The plan may add data to the error, such as the jobs that were accepted.
                 with contextlib.suppress(type(error), StopIteration):
                     plan.throw(error)
                 plan.close()
                 raise
 
     def place(self, queue: str) -> object:
-        """Return which of its servers has a queue, as far as is known: equal for queues whose calls should travel
-        together."""
+        """Return an object that identifies the server of a queue, as far as it is known. Equal objects: the queues'
+        calls should travel together."""
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
-        """A connection of its own to the server that has a queue; it connects to nothing yet. None: which server that
-        is is not known yet."""
+        """Return a new connection, not connected yet, to the server that has a queue; None if that server is not known
+        yet."""
         return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
     def is_current(self, connection: Connection) -> bool:
-        """Whether a connection leads to where a new one would."""
+        """Whether a connection leads to the same server as a new connection would."""
         return self._transport.is_current(connection)
 
     def close(self) -> None:
@@ -132,8 +133,8 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or ``seconds`` are over. Return the
-        queues with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
+        """Wait until an outbox has an entry after ``last`` (queue → outbox id), or for ``seconds``. Return the queues
+        with such an entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
         if self._transport.one_slot and len(names) > 1:
@@ -147,8 +148,8 @@ class Client:
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:
-        """Do the same by looking again and again, for streams that are on several servers. Streams whose server does
-        not answer count as without news; raises the error if no server answers."""
+        """Wait like ``wait_outbox``, by polling streams that are on several servers. A stream whose server does not
+        answer counts as unchanged; raises the error if no server answers."""
         commands = [["XREAD", "COUNT", 1, "STREAMS", name, last[q]] for name, q in names.items()]
         deadline = time.monotonic() + seconds
         while True:

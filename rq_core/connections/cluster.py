@@ -2,7 +2,7 @@
 
     redis+cluster://user:password@host:7000,host:7001     (rediss+cluster:// with TLS)
 
-Any nodes will do; the others are found. What else the URL says (user, TLS, options) holds for every node.
+The URL may name any nodes; they report the others. Its user, TLS and options apply to every node.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds in which a connection to a node is made. A frozen node accepts it and does not greet; another node may be the
-primary by now."""
+"""Seconds within which a connection to a node must be made. A frozen node accepts a connection and sends no greeting;
+another node may be the primary by now."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
-    """Return the nodes that a URL names. Raises InvalidOption."""
+    """Return the nodes that a URL names. Raises InvalidOption if the URL is invalid."""
     check_password(url)
     parts = urlsplit(url)
     hosts = parts.netloc.rpartition("@")[2].split(",")
@@ -72,7 +72,7 @@ def _seed(text: str) -> Node:
 
 
 class _Nodes(Generic[W]):
-    """A transport for each node of a cluster, made when it is first needed."""
+    """The transports to the nodes of a cluster; each is created when it is first needed."""
 
     one_slot = True
 
@@ -93,7 +93,7 @@ class _Nodes(Generic[W]):
         self._transports: dict[Node, W] = {}
         seeds = seeds_of(url)
         self._routing = Routing(seeds)
-        # What is wrong with the URL shows here, not at the first command.
+        # An invalid URL raises an error here, not at the first command.
         for seed in seeds:
             self._to(seed)
 
@@ -111,7 +111,7 @@ class _Nodes(Generic[W]):
             place = f"{user}{at}{host}:{node.port}"
             scheme = SCHEMES[parts.scheme]
             url = urlunsplit((scheme, place, "", parts.query, ""))
-            # Threads that come at the same time must share one.
+            # Threads that arrive at the same time must share one transport.
             found = self._transports.setdefault(node, self._make_transport(url))
         return found
 
@@ -120,15 +120,16 @@ class _Nodes(Generic[W]):
 
 
 class _Budget:
-    """How long the rounds of one exchange may take together."""
+    """The time left for all rounds of one exchange."""
 
     def __init__(self, patience: Patience | None, connect_within: float) -> None:
-        """Without a ``patience``, finding nodes and connecting to them may take ``connect_within`` seconds in all."""
+        """Start measuring now. Without a ``patience``, finding nodes and connecting to them may take ``connect_within``
+        seconds in all."""
         self._patience = patience or Patience(unsent=connect_within, unknown=math.inf)
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """Return how long a round may take from now on."""
+        """Return how long the round ``of`` may take from now on."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:
@@ -137,7 +138,7 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return what to do when this round has been sent: nothing after a brief one, which does not have the caller's
+    """Return the callback for when this round has been sent: None for a brief round, which has none of the caller's
     commands."""
     return None if step.brief else meanwhile
 
@@ -202,7 +203,7 @@ class ClusterTransport(_Nodes[PoolTransport]):
 
 
 class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
-    """The same for asyncio; commands for several nodes are sent to them at the same time."""
+    """An AsyncTransport to the nodes of a cluster; commands for several nodes are sent at the same time."""
 
     _is_closed = False
 
@@ -230,7 +231,7 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     async def close(self) -> None:
-        """Close all connections, and keep none from now on: a call under way may still find another node."""
+        """Close all connections, and let no new connection stay open: a call under way may still find another node."""
         self._is_closed = True
         ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):

@@ -1,4 +1,5 @@
-"""One connection of a thread: bytes out, replies in. redis-py makes it; then it is spoken on the socket itself."""
+"""One connection of a thread: sends bytes, and parses replies. redis-py connects; then this module uses the socket
+itself."""
 
 from __future__ import annotations
 
@@ -12,35 +13,36 @@ import redis
 from rq_core.connections import tls_probe
 from rq_core.protocol.engine.plan import ReplyError
 
-# How replies are read: hiredis takes them apart, and an error is a ReplyError in the place of its reply.
+# Parsing of replies: hiredis parses them; an error reply becomes a ReplyError in its place.
 
 PENDING: Final = object()
-"""The value that a reader returns while a reply is incomplete. None and False may be replies."""
+"""The reader's return value while a reply is incomplete. (None and False can be replies.)"""
 Push: Final = hiredis.PushNotification
-"""A message that the server sends unasked, to clients that speak RESP3. It is no reply."""
+"""A message that a server sends unasked to clients that speak RESP3. It is not a reply."""
 
 
 def new_reader() -> Any:
-    """Return a reader for the bytes that one connection receives."""
+    """Return a new parser for the bytes that one connection receives."""
     return hiredis.Reader(
         protocolError=_garbled,
         replyError=reply_error,
         encoding="utf-8",
-        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can name the job.
         errors="surrogateescape",
         notEnoughData=PENDING,
     )
 
 
 def reply_error(text: str) -> ReplyError:
-    """Return the error for a server's error reply: its code comes first (NOSCRIPT, OOM…), unless that is ERR."""
+    """Return the ReplyError for a server's error text. The text begins with the error code (NOSCRIPT, OOM…), except for
+    ERR."""
     return ReplyError(explained(text.removeprefix("ERR ").rstrip(".")))
 
 
 def explained(text: str) -> str:
-    """Return a server's error text, in clearer words where it misleads."""
+    """Return a server's error text, in clearer words if the original misleads."""
     if "Protocol error: unauthenticated" in text:
-        # What a server that asks for a password says to a command of more than ten words.
+        # This is the answer of a server that asks for a password to a command of more than ten words.
         return f"NOAUTH Authentication required ({text})"
     return text
 
@@ -49,35 +51,37 @@ def _garbled(text: str) -> Exception:
     return ConnectionError(f"what the server sent is not a reply: {text}")
 
 
-# The internals of redis-py's connections that are in use. redis-py makes a connection, and then only lends its socket.
+# Access to internals of redis-py's connections. redis-py connects; after that only its socket is used.
 #
-# redis-py knows how a connection is made: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. Its work for each
-# command after that costs more than the exchange itself, so :mod:`rq_core.connections.connection` and
-# :mod:`rq_core.connections.async_connection` speak on the socket. redis-py has no public name for it: the two that are
-# used stand here, and ``tests/unit/test_connections.py`` says which is missing if a version of redis-py has others.
+# redis-py implements connecting: TCP or a Unix socket, TLS, AUTH, HELLO, SELECT, names. Its work for each command after
+# that costs more than the exchange itself, so :mod:`rq_core.connections.connection` and
+# :mod:`rq_core.connections.async_connection` use the socket directly. redis-py has no public name for the socket: the
+# two private names in use are here, and ``tests/unit/test_connections.py`` reports a name that a version of redis-py
+# lacks.
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket of a redis.Connection that is connected; with TLS, the one that encrypts."""
+    """Return the socket of a connected redis.Connection; with TLS, the socket that encrypts."""
     return connection._sock  # noqa: SLF001 - see above
 
 
 def transport_of(connection: Any) -> asyncio.Transport:
-    """Return the transport of a redis.asyncio.Connection that is connected."""
+    """Return the asyncio transport of a connected redis.asyncio.Connection."""
     transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001 - see above
     return transport
 
 
 RECEIVE_BYTES: Final = 65_536
 SOON_S: Final = 0.05
-"""Seconds that are waited at least, whatever is left of a caller's patience."""
+"""Minimum wait in seconds, even if less of the caller's patience is left."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Seconds in which a connection is made, and the server has greeted."""
+"""Seconds within which a connection must be made and the server must have sent its greeting."""
 
 
 def soonest(bound: float, within: float | None) -> float:
-    """Return how many seconds to wait: ``bound``, or ``within`` if that is less."""
+    """Return how many seconds to wait: the lower of ``bound`` and ``within``, but ``within`` counts as SOON_S at
+    least."""
     return bound if within is None else min(bound, max(SOON_S, within))
 
 
@@ -90,32 +94,32 @@ class Connection:
     """A connection to one server. One thread at a time may use it."""
 
     def __init__(self, source: Any) -> None:
-        """``source`` is a pool of redis-py; nothing is connected yet."""
+        """Create a connection that is not connected yet. ``source`` is a pool of redis-py."""
         self._made = source.connection_class(**source.connection_kwargs)
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """Whether it was connected before: then it is known whether the port speaks TLS."""
+        """Whether the connection was open once. If so, it is known whether the port speaks TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
-        """Asks whether there is something to receive. Making it takes longer than asking it."""
+        """The poll object that shows whether the socket has bytes to read. It is kept, since creating it takes longer
+        than polling."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether it was connected, as far as is known without looking."""
+        """Whether the connection was opened and not closed on this side. The server may have closed it."""
         return self._socket is not None
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it leads, or led; not that of a Unix socket."""
+        """Host and port of the server that the connection leads to, or led to. Not for Unix sockets."""
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
-        """Whether it is connected, the server has not ended it, and it sent nothing unasked.
+        """Whether the connection is open: the server has not closed it, and it has no unread bytes.
 
-        A command that is sent to a server which has ended the connection would count as sent, and its outcome as
-        unknown.
+        A command on a connection that the server has closed would count as sent, with an unknown outcome.
         """
         if self._socket is None or self._reader.has_data():
             return False
@@ -124,13 +128,14 @@ class Connection:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect, again if it was connected. ``within``: seconds, if fewer than connections are given.
+        """Connect; reconnect if it was connected. ``within``: most seconds, if that is less than the pool's timeout for
+        connecting.
 
-        Raises what redis-py does if that cannot be done, or OtherProtocol.
+        Raises redis-py's error if it cannot connect, or OtherProtocol.
         """
         self.disconnect()
         made = self._made
-        # What a server that is frozen never sends is the reply to the greeting.
+        # A frozen server never replies to the greeting.
         made.socket_timeout = made.socket_connect_timeout = soonest(self._connect_within, within)
         try:
             made.connect()
@@ -143,25 +148,26 @@ class Connection:
             raise redis.ConnectionError("the server sent a reply that no command asked for")
         self._socket, self._reader = socket_of(made), new_reader()
         self._socket.settimeout(self._answer_within)
-        # What TLS has decrypted no longer shows on the socket. Some libraries that replace sockets take poll away.
+        # Bytes that TLS has decrypted no longer show on the socket. Some libraries that replace sockets remove
+        # ``poll``.
         if hasattr(select, "poll") and not hasattr(self._socket, "pending"):
             self._look = select.poll()
             self._look.register(self._socket, select.POLLIN)
 
     def disconnect(self) -> None:
-        """End the connection. It can be connected again."""
+        """Close the connection. ``connect`` can open it again."""
         self._socket = self._reader = self._look = None
         self._made.disconnect()
 
     def send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError."""
+        """Send all of ``data``. Raises OSError."""
         self._socket.sendall(data)
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """Put the next replies into ``replies`` as they come, an error as a ReplyError in its place.
+        """Append the next ``count`` replies to ``replies`` as they arrive; an error reply is a ReplyError.
 
-        Raises OSError (TimeoutError after the seconds that connections are given), or EOFError if the server has
-        ended the connection.
+        Raises OSError (TimeoutError after the timeout of ``wait_for``), or EOFError if the server has closed the
+        connection.
         """
         reader, socket = self._reader, self._socket
         gets = reader.gets
@@ -175,7 +181,7 @@ class Connection:
             replies.append(reply)
 
     def wait_for(self, seconds: float | None) -> None:
-        """Set how long to wait for the next replies, in seconds; None: the connections' own bound."""
+        """Set the timeout for the next replies, in seconds; None: the pool's own timeout."""
         self._socket.settimeout(self._answer_within if seconds is None else seconds)
 
     def _can_read(self) -> bool:

@@ -1,4 +1,4 @@
-"""From a URL to a pool of redis-py, which makes connections. Nothing is connected here."""
+"""Converts a URL to a pool of redis-py, which makes connections. Nothing connects here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """Return the URL that redis-py understands; ``embedded://`` starts or finds the server that comes with rq-core.
+    """Return a URL that redis-py understands. For ``embedded://``, start or find the server that comes with rq-core.
 
-    Raises InvalidOption for a URL that is neither.
+    Raises InvalidOption for a URL of no known kind.
     """
     if url.startswith("embedded:"):
-        # Imported only here: most processes talk to a server of their own.
+        # Imported only here: most processes connect to a server of their own.
         from rq_core.embedded import server
 
         return server.resolve_url(url)
@@ -37,7 +37,8 @@ def resolve_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages and for other processes: that of an embedded server names its data directory."""
+    """Return the URL for messages and for other processes. The URL of an embedded server gets the absolute path of its
+    data directory."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
@@ -48,7 +49,7 @@ def shown_url(url: str) -> str:
 def _options(retry: Any, answer_within: float, connect_within: float) -> dict[str, Any]:
     return {
         "decode_responses": True,
-        # A reply with bytes that are not UTF-8 must reach the code that can say which job it is.
+        # A reply with bytes that are not UTF-8 must reach the code that can name the job.
         "encoding_errors": "surrogateescape",
         "retry": retry,
         "socket_connect_timeout": min(connect_within, answer_within),
@@ -73,8 +74,8 @@ def source_of(
 ) -> Any:
     """Return a pool of redis-py, which makes connections. Nothing is connected yet. Raises InvalidOption.
 
-    redis-py would ignore a path that is not the number of a database, and notice an unknown option only when it
-    connects.
+    The checks are here since redis-py would ignore a path that is not the number of a database, and would notice an
+    unknown option only when it connects.
     """
     check_password(url)
     pool: Any = None
@@ -90,7 +91,7 @@ def source_of(
             options |= more
         _check_address(real)
         pool = pool_class.from_url(real, **_for_unix(real, options))
-        # redis-py's pool for asyncio takes the class that goes with rediss:// in its place.
+        # redis-py's pool for asyncio uses the class for rediss:// instead of the given one.
         pool.connection_class = options.get("connection_class", pool.connection_class)
         pool.connection_class(**pool.connection_kwargs)
         _check_files(pool.connection_kwargs)
@@ -98,10 +99,10 @@ def source_of(
         problem = str(error)
         if unknown := _UNKNOWN.search(problem):
             problem = f"it has no option {unknown[1]}: known are {OPTIONS}"
-            # The name may be that of a password, misspelt, and is then not masked.
+            # The option may be a misspelt password, which would not be masked.
             url = url.partition("?")[0]
     if problem is not None:
-        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        # Raised outside the except block: the library's error would be the context, and may repeat the whole URL.
         raise InvalidOption.of("redis", url, f"must be a URL ({problem})")
     return pool
 
@@ -111,12 +112,12 @@ OPTIONS: Final = (
     " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
     " sentinel_username"
 )
-"""The options that a URL may have after its question mark."""
+"""The options that a URL may have after its question mark, for messages."""
 _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 
 def _check_address(url: str) -> None:
-    """Raise ValueError for a path or a port that is no number."""
+    """Raise ValueError if the URL's path is not the number of a database, or its port is not a number."""
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if not url.startswith("unix:") and not (database or "0").isdecimal():
@@ -127,7 +128,7 @@ def _check_address(url: str) -> None:
 
 
 def _check_files(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for a file that is not there: OpenSSL would not say which, and only when it connects."""
+    """Raise ValueError for a missing file: OpenSSL would not name the file, and would fail only when it connects."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).is_file():

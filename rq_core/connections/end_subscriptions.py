@@ -1,8 +1,10 @@
-"""Looks at jobs that clients wait for, on connections that receive messages about their ends: one for each server.
+"""Checks jobs that clients wait for, on connections that receive messages about the jobs' ends: one connection per
+server.
 
-A look subscribes to the queue's channel, if that was not done, and asks whether the jobs have ended, in one write. If
-that is not possible (no connection, no right, a slot that is elsewhere), :mod:`rq_core.connections.wait_thread` makes a
-plain look."""
+A check subscribes to the queue's channel, unless it is subscribed, and asks whether the jobs have ended, in one write.
+If that is not possible (no connection, a missing right, a slot that has moved), :mod:`rq_core.connections.wait_thread`
+checks the jobs with ordinary commands.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,17 @@ from rq_core.protocol.engine.plan import ReplyError
 from rq_core.protocol.reads import result_reads
 from rq_core.protocol.reads.result_reads import Found
 
-# One connection that receives messages of channels, between replies, as RESP3 has it.
+# A connection that receives channel messages between replies, as RESP3 allows.
 #
-# Redis answers in order: a message that is published between a subscription and a reply comes before the reply. So a
-# look in one write with the subscription finds all ends for which no message will come.
+# Redis answers in order: a message that is published between a subscription and a reply arrives before the reply. So a
+# check in one write with the subscription finds all ends for which no message will arrive.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
-"""Commands that a message answers, and the first word of that message."""
+"""Commands that the server answers with a message → the first word of that message."""
 
 
 class HearingConnection(Connection):
-    """A connection for the commands and the messages of one thread."""
+    """A connection that receives replies and channel messages, for one thread."""
 
     def __init__(self, source: Any) -> None:
         """See Connection."""
@@ -45,21 +47,21 @@ class HearingConnection(Connection):
 
     @property
     def socket(self) -> Any:
-        """The socket, which becomes readable when bytes come; None if it is not connected."""
+        """The socket, which becomes readable when bytes arrive; None if it is not connected."""
         return self._socket
 
     def connect(self, within: float | None = None) -> None:
-        """See Connection.connect. Raises redis.ConnectionError, too, if the server does not speak RESP3."""
+        """See Connection.connect. Also raises redis.ConnectionError if the server does not speak RESP3."""
         super().connect(within)
         self._messages.clear()
-        # redis-py has greeted by now, and speaks RESP2: its own handling of RESP3 is not wanted here.
+        # redis-py has greeted by now, in RESP2: its own handling of RESP3 is not wanted here.
         (reply,) = self.exchange([["HELLO", "3"]], soonest(self._connect_within, within))
         if isinstance(reply, ReplyError):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
-        """Return the replies to commands, within ``within`` seconds each: a ReplyError for an error, None for a
-        subscription that has begun or ended. Raises what Connection.receive does, or OSError."""
+        """Send commands, and return their replies: a ReplyError for an error, None for a subscription that has begun or
+        ended. Each read may take ``within`` seconds. Raises the errors of Connection.receive."""
         self._socket.settimeout(within)
         self.send(b"".join(hiredis.pack_command(tuple(each)) for each in commands))
         replies = [self._reply_to(each) for each in commands]
@@ -67,8 +69,8 @@ class HearingConnection(Connection):
         return replies
 
     def messages(self) -> list[tuple[str, str, str]]:
-        """Return the messages since the last call: the kind (smessage, sunsubscribe), the channel, and the text.
-        Raises OSError, or EOFError if the server has ended the connection."""
+        """Return the messages since the last call, each as (kind, channel, text); the kind is smessage or sunsubscribe.
+        Raises OSError, or EOFError if the server has closed the connection."""
         if self._socket is not None:
             self._read()
         found = [*self._messages]
@@ -95,7 +97,8 @@ class HearingConnection(Connection):
         self._reader.feed(data)
 
     def _read(self) -> None:
-        """Read what is there. (Bytes that TLS has decrypted no longer show on the socket.)"""
+        """Read all bytes that have arrived, without waiting. (Bytes that TLS has decrypted no longer show on the
+        socket.)"""
         self._socket.settimeout(0)
         while True:
             while (message := self._reader.gets()) is not PENDING:
@@ -113,25 +116,25 @@ class HearingConnection(Connection):
 log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 2.0
-"""Seconds without an answer after which a connection is given up."""
+"""Seconds without an answer after which a connection is closed."""
 CONNECT_S: Final = 1.0
-"""Seconds in which one is made."""
+"""Seconds within which a connection must be made."""
 AGAIN_S: Final = 0.25
-"""Seconds after which one that could not be made is tried again."""
+"""Seconds before another attempt to connect to a server after a failed one."""
 DEAF_S: Final = 60.0
-"""Seconds for which a queue is not listened to where that was of no use."""
+"""Seconds without subscriptions to a queue whose messages did not arrive or are not permitted."""
 
 
 class Looked(NamedTuple):
-    """The result of a look."""
+    """The result of a check of jobs."""
 
     found: dict[str, Found]
     hearing: object | None
-    """The subscription on which messages about the other jobs' ends come; None: no messages come."""
+    """The subscription that will report the ends of the other jobs; None: no messages will arrive."""
 
 
 class _Subscription:
-    """One queue's channel on one connection, from the moment of its beginning on."""
+    """One uninterrupted subscription to a queue on one connection; compared by identity."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue
@@ -139,7 +142,7 @@ class _Subscription:
 
 
 class _Ear:
-    """The connection to one server, and when to try again if it could not be made."""
+    """The connection to one server, and the time of the next attempt to connect."""
 
     def __init__(self, connection: HearingConnection) -> None:
         self.connection = connection
@@ -147,17 +150,17 @@ class _Ear:
 
 
 class Deafness:
-    """The queues whose ends are not published to this process, shared by its threads."""
+    """The queues whose job ends are not published to this process. The threads of the process share it."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
-        """Queue → until when it is not listened to."""
+        """Queue → clock time from which it may be subscribed again."""
         self.warned: set[str] = set()
-        """The warnings that were logged: once is enough."""
+        """The warnings that were logged: each is logged once."""
 
 
 class Listener:
-    """Looks and subscriptions of one thread. Close it."""
+    """The checks and subscriptions of one thread. Close it after use."""
 
     def __init__(self, client: Client, clock: Callable[[], float], deaf: Deafness) -> None:
         self._client = client
@@ -170,7 +173,7 @@ class Listener:
         self._missed: list[str] = []
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
-        """Look at jobs, and listen for the ends of those that are alive. None: not possible now.
+        """Check jobs, and subscribe to the ends of those that are alive. Return None if that is not possible now.
 
         Raises QueueDamaged.
         """
@@ -187,8 +190,8 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """Return the ids of jobs whose ends were published, by queue, and the queues whose messages may have been
-        missed, since their subscription or its connection has ended."""
+        """Return the (queue, job ids) whose ends were published, and the queues whose messages may have been missed
+        because their subscription or its connection ended."""
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
             if not ear.connection.is_connected:
@@ -210,7 +213,7 @@ class Listener:
         return told, missed
 
     def sockets(self) -> list[Any]:
-        """Return the sockets that become readable when messages come."""
+        """Return the sockets that become readable when messages arrive."""
         return [ear.connection.socket for ear in self._ears.values() if ear.connection.is_connected]
 
     def subscribed(self) -> set[str]:
@@ -218,7 +221,7 @@ class Listener:
         return set(self._subscriptions)
 
     def leave(self, queues: Iterable[str]) -> None:
-        """Listen to these queues no more."""
+        """End the subscriptions to these queues."""
         for queue in queues:
             subscription = self._subscriptions.pop(queue, None)
             if subscription is None:
@@ -230,16 +233,16 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Stop listening to a queue for a while: one of its jobs has ended without a message."""
+        """Do without subscriptions to a queue for DEAF_S seconds: one of its jobs ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
             "not all ends of jobs of queue %s are published: the user of a worker may lack the right &%s, which"
-            " `rq-core acl worker%s` prints. Waits go on by looks, up to a second apart",
+            " `rq-core acl worker%s` prints. Waits continue by polling, at most a second apart",
         )
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for ear in self._ears.values():
             self._drop(ear)
         self._ears.clear()
@@ -263,8 +266,9 @@ class Listener:
                 left += look.later
                 told_ms = look.told_ms
             if told_ms <= 0 and queue in self._subscriptions:
-                # No client has said lately that it waits: this process was stopped, or Redis forgot it. No message was
-                # published for jobs that ended meanwhile, and no worker is to blame.
+                # No client has recently registered that it waits: this process was stopped, or Redis forgot the
+                # registration. No message was published for jobs that ended meanwhile, and this is not a worker's
+                # missing right.
                 self._subscriptions[queue] = _Subscription(queue, ear)
             alive = [job_id for job_id in ids if job_id not in found]
             if alive and not left and not has_asked and not LISTEN_MS / 2 <= told_ms <= LISTEN_MS:
@@ -275,7 +279,8 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Return the replies to looks; subscribe first if that was not done. None: not possible here, or not now."""
+        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. None: not possible on
+        this connection, or not now."""
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
         subscription = self._subscriptions.get(queue)
@@ -297,16 +302,17 @@ class Listener:
         return replies
 
     def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
-        """Say to the queue that a client waits. False: not possible now."""
+        """Register at the queue that a client waits, so that workers publish ends. Return False if that is not possible
+        now."""
         try:
             calls = self._client.calls
             (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
             if is_demoted([reply]):
-                # Another server has the queue by now: the plain look finds it.
+                # Another server has the queue by now: the check without a subscription finds the server.
                 self._drop(ear)
                 return False
             if not isinstance(reply, list) or reply[0] != "ok":
-                # The client knows what to do about it: it loads the function, meets the queue.
+                # The client handles the answer: it loads the function, or makes the handshake with the queue.
                 self._client.run(calls.endings.listen(queue))
                 self._client.close()
         except RqCoreError as error:
@@ -321,7 +327,8 @@ class Listener:
         self._warn(
             queue,
             "this process gets no messages when jobs of queue %s end: its user lacks the right &%s, or a command for"
-            " it; `rq-core acl producer%s` prints all that it needs. Waits go on by looks, up to a second apart",
+            " it; `rq-core acl producer%s` prints all rights that the user needs. Waits continue by polling, at most a"
+            " second apart",
         )
 
     def _warn(self, queue: str, text: str) -> None:
@@ -332,7 +339,7 @@ class Listener:
             log.warning(text, queue, queue_keys(queue, prefix).channel, option)
 
     def _ear_for(self, queue: str) -> _Ear | None:
-        """Return the connection to the server that has a queue. None: it cannot be made now."""
+        """Return the connection to the server that has a queue; None if it cannot connect now."""
         place = self._client.place(queue)
         ear = self._ears.get(place)
         if ear is None:
@@ -355,13 +362,14 @@ class Listener:
         return ear
 
     def _drop(self, ear: _Ear) -> None:
-        """End a connection, and all subscriptions on it."""
+        """Close a connection; that ends all subscriptions on it."""
         ear.connection.disconnect()
         for queue in [*self._subscriptions]:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """Note that the subscription to a queue on this connection has ended."""
+        """Remove a queue's subscription if it is on this connection, and report that its messages may have been
+        missed."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:
             del self._subscriptions[queue]

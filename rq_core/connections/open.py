@@ -1,4 +1,4 @@
-"""From a URL to a transport: to one server, to the primary that Sentinel names, or to a Redis Cluster."""
+"""Converts a URL to a transport: to one server, to the primary that Sentinel names, or to a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from rq_core.model.lib.url import is_cluster
 from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
-"""Seconds after which a server without an answer is given up where another may have taken its place. A call that is
-sent again is carried out once."""
+"""Seconds without an answer after which a connection is closed where another server may have taken over (Sentinel,
+Cluster). A call that is sent again is carried out once."""
 SECONDS_MIN: Final = 1.0
-"""A connection may take so long to be made, and an answer to come, however little patience its caller has."""
+"""Minimum timeout in seconds for connecting and for an answer, even if the caller's patience is shorter."""
 
 
 def open_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> Transport:
-    """Return a transport to the server that a URL names; it is not connected yet. ``patience`` is that of its calls.
+    """Return a transport to the server that a URL names; it is not connected yet. ``patience``: the patience of the
+    caller's calls.
 
     Raises InvalidOption.
     """
@@ -42,7 +43,7 @@ def open_transport(
 def open_async_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> AsyncTransport:
-    """The same for asyncio."""
+    """Return an asyncio transport. See ``open_transport``."""
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):
         from rq_core.connections.cluster import AsyncClusterTransport
@@ -52,7 +53,7 @@ def open_async_transport(
 
 
 def _bounds(url: str, answer_within: float, patience: Patience) -> tuple[float, float]:
-    """Return the seconds that an answer, and making a connection, may take."""
+    """Return the most seconds for an answer, and for connecting."""
     if is_cluster(url) or sentinel.named_by(url):
         answer_within = min(answer_within, ELSEWHERE_AFTER_S)
     return (

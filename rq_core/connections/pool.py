@@ -1,11 +1,11 @@
-"""Connections that lie idle between exchanges; the one that was used last is used next.
+"""A pool of idle connections; the connection that was used last is used next.
 
-redis-py makes the connections, and could keep them, too. But its pools lock, retry, record metrics and dispatch events
-whenever a connection is taken or given back, and every exchange takes one: that was half of what Python does in it.
-A pool keeps objects of :mod:`rq_core.connections.connection`, which are connected when they are taken.
+redis-py makes the connections, and could also keep them. But its pools lock, retry, record metrics and dispatch events
+whenever a connection is taken or given back, and every exchange takes one connection: that was half of Python's work in
+an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects each when it is taken.
 
-Where all connections that the URL allows are in use (redis-py allows 100 if it says nothing), a caller waits
-in a queue, for as long as the queue moves.
+If all connections that the URL allows are in use (redis-py allows 100 if the URL names no limit), callers wait in a
+queue. A caller fails when the queue has not moved for a while.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ L = TypeVar("L", bound=Connection)
 
 
 class Pool:
-    """Connections as ``source``, a pool of redis-py, makes them. Threads and forked children may share it."""
+    """A pool of connections that ``source``, a pool of redis-py, makes. Threads and forked children may share it."""
 
     def __init__(
         self, source: Any, *, wait: float, make_connection: Callable[[Any], Connection] = Connection
     ) -> None:
-        """``wait``: seconds after which a queue of callers that does not move is left, with redis.ConnectionError."""
+        """``wait``: seconds after which a caller gives up waiting in a queue that does not move, with
+        redis.ConnectionError."""
         self._source = source
         self._sentinels = sentinels_of(source)
         self._wait = wait
@@ -46,20 +47,20 @@ class Pool:
         self._freed = threading.Condition(self._lock)
         self._waiting = 0
         self._moved = 0.0
-        """When a connection that works was given back last while others waited, on the monotonic clock."""
+        """Monotonic time at which a working connection was last given back while callers waited."""
         self._idle: list[Connection] = []
         self.busy: set[Connection] = set()
-        """The connections that are taken."""
+        """The connections in use."""
         self._leaving: set[Connection] = set()
-        """The taken connections that must not be used again."""
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        """The connections in use that must be closed when they are given back."""
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     def take(self, within: float | None = None) -> Connection:
-        """Return a connection with nothing to be read on it. Give it back. Raises what redis-py does if it cannot be
-        made within ``within`` seconds, or within the connections' own bound if that is less."""
+        """Return a connection with no unread bytes; the caller must give it back. Raises redis-py's error if it cannot
+        connect within ``within`` seconds, or within the pool's own timeout if that is less."""
         if os.getpid() != self._pid:
-            # A forked child must not speak on its parent's connections.
+            # A forked child must not use its parent's connections.
             self._begin_process()
         with self._lock:
             if len(self.busy) >= self._source.max_connections:
@@ -70,25 +71,26 @@ class Pool:
             if not connection.is_ready() or self.leads_elsewhere(connection):
                 connection.connect(within)
         except BaseException:
-            # One that broke in the middle of its greeting counts as connected with redis-py.
+            # redis-py counts a connection that broke during its greeting as connected.
             connection.disconnect()
             self.give_back(connection)
             raise
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Whether the sentinels name another server by now."""
+        """Whether the sentinels now name another server than the connection's."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
         return self._sentinels.primary != connection.address
 
     def new_connection(self, kind: Callable[[Any], L]) -> L:
-        """A connection that is not the pool's, and that is not connected yet."""
+        """Return a new connection that is not in the pool and not connected yet."""
         return kind(self._source)
 
     def give_back(self, connection: Connection) -> None:
-        """Let others have a connection. One that may have replies under way must have been disconnected."""
+        """Make a connection available to other callers. If replies may still arrive on it, it must have been
+        disconnected."""
         with self._lock:
             if connection in self._leaving:
                 self._leaving.discard(connection)
@@ -101,7 +103,7 @@ class Pool:
                 self._freed.notify()
 
     def _wait_for_room(self, within: float | None) -> None:
-        """Wait until another thread gives a connection back; call it under the lock."""
+        """Wait until another thread gives a connection back. The caller must hold the lock."""
         since = time.monotonic()
         wait = soonest(self._wait, within)
         self._waiting += 1
@@ -119,20 +121,20 @@ class Pool:
             connection.disconnect()
 
     def disconnect(self) -> None:
-        """Disconnect all: a connection in use by another thread is disconnected when it is given back."""
+        """Disconnect all connections; a connection that another thread uses is disconnected when it is given back."""
         with self._lock:
             self._leaving |= self.busy
         self.disconnect_idle()
 
 
 class AsyncPool:
-    """The same for asyncio: for one event loop."""
+    """A pool of connections for one event loop. See Pool."""
 
     def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
-        """See Pool. ``keep``: whether connections are used again; a pool that is closed keeps none."""
+        """See Pool. ``keep``: whether connections are reused; a closed pool reuses none."""
         self._source = source
         self.sentinels = sentinels_of(source)
-        """The sentinels that the URL names; None: it names none."""
+        """The sentinels that the URL names, or None."""
         self._wait = wait
         self._waiting: deque[asyncio.Future[AsyncConnection]] = deque()
         self._moved = 0.0
@@ -141,7 +143,7 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """Return the connection that was used last, if it can be used at once; None: ``take`` may have one."""
+        """Return the connection that was used last if it is usable at once; None: call ``take``."""
         idle = self._idle
         # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
@@ -169,14 +171,14 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Whether the sentinels name another server by now."""
+        """Whether the sentinels now name another server than the connection's."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
         return self.sentinels.primary != connection.address
 
     def give_back(self, connection: AsyncConnection) -> None:
-        """See Pool.give_back. If the pool keeps none, drop the connection before."""
+        """See Pool.give_back. If the pool keeps no connections, drop the connection first."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -188,7 +190,7 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in the queue of callers for a connection; it stays busy from hand to hand."""
+        """Wait in the queue of callers for a connection; the connection counts as in use all the time."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -209,9 +211,9 @@ class AsyncPool:
             await connection.drop()
 
     async def disconnect(self) -> None:
-        """Disconnect all, and keep none from now on. A caller that waits for a reply gets an error.
+        """Disconnect all connections, and reuse none from now on. A caller that waits for a reply receives an error.
 
-        One that is being connected meanwhile cannot be disconnected yet: it ends when it is given back.
+        A connection that is being opened cannot be disconnected yet: it is closed when it is given back.
         """
         self.keeps = False
         connections = (*self._idle, *self.busy)
@@ -223,18 +225,20 @@ class AsyncPool:
 
 
 def sentinels_of(source: Any) -> Sentinels | None:
-    """Return the sentinels that connections of this pool of redis-py ask for their server."""
+    """Return the sentinels that connections of this pool of redis-py ask for their server; None if the URL names
+    none."""
     found: Sentinels | None = source.connection_kwargs.get("sentinels")
     return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
-    """Return how long to stay in a queue of callers that moved then. Raises redis.ConnectionError if that is over."""
+    """Return how many more seconds to wait in a queue of callers that last moved at ``moved``. Raises
+    redis.ConnectionError if the time is over."""
     left = moved + wait - time.monotonic()
     if left <= 0:
         most = source.max_connections
         busy = counted(most, "connection is", "connections are")
         raise redis.ConnectionError(
-            f"{busy} in use, as many as there may be, and none was given back for {wait:g} s"
+            f"{busy} in use, as many as the URL allows, and none was given back for {wait:g} s"
         )
     return left

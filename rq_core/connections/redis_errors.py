@@ -1,4 +1,4 @@
-"""Errors of redis-py, OpenSSL and the system, in our words, and their meaning for a call."""
+"""The project's texts for errors of redis-py, OpenSSL and the system, and what the errors mean for a call."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from rq_core.connections.connection import explained
 from rq_core.protocol.engine.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
-"""The error codes of a server that is no longer the primary, or whose replicas follow another one by now: the next call
-needs another connection, perhaps elsewhere."""
+"""The error codes of a server that is no longer the primary, or whose replicas now follow another server: the next call
+needs another connection, perhaps to another server."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:
-    """Return the error in the place of a reply to a command for which no connection could be made."""
+    """Return the error that replaces the reply to a command for which no connection could be made."""
     broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
     return Unsent(own_words(error)) if broken else ReplyError(own_words(error))
 
 
 def is_demoted(replies: Sequence[Any]) -> bool:
-    # Most have no error among them: that is seen at once.
+    # Most replies contain no error; the first test finds this quickly.
     return ReplyError in map(type, replies) and any(
         isinstance(reply, ReplyError) and str(reply).startswith(_DEMOTED) for reply in replies
     )
 
 
 def own_words(error: BaseException) -> str:
-    """Return the error's own words, with the prefix (NOSCRIPT, OOM…) that redis-py turns into a class."""
+    """Return the error's text. Puts back the prefix (NOSCRIPT, OOM…) that redis-py drops when it chooses an exception
+    class, and adds advice for TLS errors."""
     text = str(error).rstrip(".") or type(error).__name__
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:
             return f"{advice} ({text})"
     text = explained(text)
     if "invalid username-password" in text:
-        # redis-py has one class for a password that lacks and for one that is wrong, and drops the server's prefix.
+        # redis-py has one class for a missing and for a wrong password, and drops the server's prefix.
         return text if text.startswith("WRONGPASS") else f"WRONGPASS {text}"
     prefix = _PREFIXES.get(type(error))
     return text if prefix is None or text.startswith(prefix) else f"{prefix} {text}"
@@ -54,10 +55,10 @@ _TLS_ADVICE: Final = {
     "self-signed certificate": "its certificate is signed by itself or by an authority that is not known here: name the"
     " authority's file in the URL, ?ssl_ca_certs=/path/ca.crt",
     "CERTIFICATE_REQUIRED": _NAME_YOURS,
-    # What is written before that alert is read meets a connection that has ended.
+    # A write before the alert is read fails with this text, since the server has ended the connection.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
-"""Texts of OpenSSL's errors, each with advice."""
+"""Parts of OpenSSL's error texts → advice."""
 
 
 _PREFIXES: Final[dict[type, str]] = {
@@ -80,9 +81,10 @@ BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
 
 
 BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
-"""RuntimeError is what uvloop raises where a connection is written to that was just reset."""
+"""Errors of a broken asyncio connection. uvloop raises RuntimeError if a connection that was just reset is
+written to."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
-"""Errors that redis-py counts as a broken connection, though the server answered: it carried nothing out, and says
-why."""
+"""Errors that redis-py counts as a broken connection, although the server answered: it carried nothing out, and gave
+the reason."""

@@ -1,12 +1,12 @@
-"""Where the keys of a Redis Cluster are, and what to do when they are elsewhere. No I/O.
+"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. No I/O.
 
-All keys of a queue lie in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
-exchange by node by what its map says (:mod:`rq_core.connections.routing`), and follows MOVED and ASK. Its methods are
-generators: each yields commands by node and is sent the replies, so that the loops of both kinds of transport
+All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
+exchange by node according to its :class:`SlotMap`, and follows MOVED and ASK. Its methods are generators: each yields
+commands by node and is sent the replies, so that the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
-What a cluster cannot do for now (a slot on its way, a shard without a primary) stays in the place of the reply, for
-:mod:`rq_core.protocol.engine.delivery` to send again.
+An error that passes (a slot that is being moved, a shard without a primary) stays in the place of the reply;
+:mod:`rq_core.protocol.engine.delivery` sends the command again.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rq_core.protocol.engine.plan import Lost, Patience, ReplyError, Unsent
 
-# The map of a cluster's slots: which node serves which, and which nodes can be relied on. No I/O.
+# The map of a cluster's slots: which node serves which slot, and which nodes are doubted. No I/O.
 #
-# A node that is silent, or says that the cluster is down, is *doubted*: other nodes are asked for the map before it.
-# One call asks, and waits a second at most for each node; others go on meanwhile with the map that is there. So a
-# frozen node, or a primary that is cut off from its cluster, holds up the calls to its own slots only.
+# A node that is silent, or reports that the cluster is down, is *doubted*: other nodes are asked for the map first. One
+# exchange asks, and waits at most a second for each node; other exchanges use the existing map meanwhile. So a frozen
+# node, or a primary that is cut off from its cluster, delays only the calls to its own slots.
 
 T = TypeVar("T")
 Command = Sequence[Any]
 
 SLOTS: Final = 16_384
 REFRESH_EVERY_S: Final = 0.1
-"""Seconds between two looks at the map while it does not come right."""
+"""Seconds between two requests for the map while the map is stale."""
 ASKED_MAX: Final = 3
-"""Nodes that are asked for the map in one exchange: one that is silent costs a timeout."""
+"""Maximum number of nodes that are asked for the map in one exchange: each silent node costs a timeout."""
 BRIEF: Final = Patience(unsent=1.0, unknown=1.0)
-"""How long to wait for a node if another can answer in its place."""
+"""The patience for a node if another node can answer instead."""
 _ASK: Final = ("CLUSTER", "SLOTS")
 
 
 class Node(NamedTuple):
-    """The address of a server."""
+    """The host and port of a server."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str, otherwise: str) -> Node:
-        """Read HOST:PORT. A node that does not know its name says nothing for HOST: it is ``otherwise`` then."""
+        """Parse HOST:PORT. A node that does not know its own host leaves HOST empty; the result then has the host
+        ``otherwise``."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]") or otherwise, int(port))
 
 
 class Round(NamedTuple):
-    """Commands that are sent at the same time."""
+    """Commands that are sent at the same time, by node."""
 
     commands: dict[Node, list[Command]]
     brief: bool = False
-    """Whether no node is waited for longer than ``BRIEF``."""
+    """Whether to wait for each node no longer than ``BRIEF``."""
 
 
 Replies = dict[Node, list[Any]]
@@ -65,7 +66,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """Return the slot of a key: that of its hash tag, if it has one."""
+    """Return the slot of a key: the slot of its hash tag, if it has one."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -73,56 +74,58 @@ def slot_of(key: str) -> int:
 
 
 class SlotMap:
-    """The map of one cluster's slots, as far as it is known."""
+    """The known map of one cluster's slots."""
 
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds`` are asked for the map at first, and again when all other nodes are silent."""
+        """``seeds``: the nodes that are asked for the map at first, and again when all other nodes are silent."""
         self._seeds = tuple(seeds)
         self._clock = clock
         self._slots: list[Node | None] = [None] * SLOTS
         self._known: tuple[Node, ...] = ()
-        """All nodes of the last map."""
+        """All nodes that the last map names, and the node that returned the map."""
         self._primaries: tuple[Node, ...] = ()
         self._heard: dict[Node, float] = {}
-        """When nodes answered last."""
+        """Node → clock time of its last answer."""
         self._doubted: dict[Node, float] = {}
-        """Nodes that were silent, or said that the cluster is down, and have not answered since; and when."""
+        """Doubted nodes → clock time: they were silent, or reported that the cluster is down, and have not answered
+        since."""
         self._outdated: dict[Node, float] = {}
-        """Nodes whose map named a doubted node as a primary, and when: others may know more."""
+        """Nodes whose map named a doubted node as a primary → clock time: other nodes may have a newer map."""
         self._turn = 0
         self._stale = True
         self._look_at = float("-inf")
-        """When the map may be asked for again, if there is one."""
+        """Clock time from which the map may be requested again, if there is a map."""
 
     def home(self, slot: int) -> Node | None:
-        """Return the node that serves a slot by the latest map; None: not known."""
+        """Return the node that serves a slot according to the latest map; None if the map names no node."""
         return self._slots[slot]
 
     def distrust(self) -> None:
-        """Note that a slot is not where the map says: the next exchange asks for the map again."""
+        """Mark the map as stale, since it is wrong about a slot: the next exchange requests the map again."""
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """Note that a slot has another node. Others may, too: the next exchange asks for the whole map."""
+        """Store that ``node`` has a slot now. Other slots may have moved, too: the next exchange requests the whole
+        map."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Return a primary that can be relied on, another at each call. There must be a map."""
+        """Return one of the primaries of ``sound``, another one at each call. There must be a map."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
 
     def sound(self) -> Sequence[Node]:
-        """Return the primaries that are not doubted; all primaries if each is."""
+        """Return the primaries that are not doubted; all primaries if all are doubted."""
         if not self._doubted:
             return self._primaries
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
 
     def note(self, node: Node, reply: Any) -> None:
-        """Learn from a reply, or from the exception in its place, whether the node can be relied on."""
+        """Mark a node as doubted or as sound, by its reply or by the exception in the reply's place."""
         if isinstance(reply, Lost | Unsent) or says_down(reply):
             self._doubted[node] = self._clock()
             self._stale = True
@@ -131,14 +134,14 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Ask for the map if it is stale. Returns why it could not be read, or None."""
+        """Request the map if it is stale. Return the error if there is no map to use, or None."""
         if not self._stale:
             return None
         began = self._clock()
         if self._primaries:
             if began < self._look_at:
                 return None
-            # Others go on with the map as it is meanwhile.
+            # Meanwhile, other exchanges use the existing map.
             self._look_at = began + ASKED_MAX * BRIEF.unsent
         trouble: Exception = Unsent("no node of the cluster answers")
         try:
@@ -155,8 +158,8 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Return the nodes to ask for the map: first those that answered last, then those with an old map, then doubted
-        ones."""
+        """Return the nodes in the order in which they are asked for the map: sound nodes (the latest answer first),
+        nodes with an outdated map, doubted nodes."""
 
         def order(node: Node) -> tuple[float, float, float]:
             never = float("-inf")
@@ -169,12 +172,13 @@ class SlotMap:
         return sorted(dict.fromkeys((*self._known, *self._seeds)), key=order)
 
     def _learn(self, reply: list[Any], asked: Node) -> None:
-        """Read the reply to CLUSTER SLOTS: [first slot, last slot, primary, replica…], each node [host, port, …]."""
+        """Store the map of a reply to CLUSTER SLOTS: [first slot, last slot, primary, replica…], each node [host, port,
+        …]."""
         slots: list[Node | None] = [None] * SLOTS
         known: dict[Node, None] = {asked: None}
         primaries: dict[Node, None] = {}
         for first, last, *nodes in reply:
-            # A node that does not know its own name, or shall not say it, is where it was asked.
+            # A node that does not know or does not announce its own name has the address at which it was asked.
             found = [Node(each[0] or asked.host, int(each[1])) for each in nodes if each[0] != "?"]
             known |= dict.fromkeys(found)
             if found:
@@ -182,7 +186,7 @@ class SlotMap:
                 slots[int(first) : int(last) + 1] = [found[0]] * (int(last) - int(first) + 1)
         self._slots, self._known, self._primaries = slots, tuple(known), tuple(primaries)
         self._stale = not primaries
-        # A map is no answer to a command: a node that says that the cluster is down has one, too.
+        # A map is not an answer to a command: a node that reports that the cluster is down has a map, too.
         self._heard[asked] = self._clock()
         if self._doubted.keys() & primaries.keys():
             self._outdated[asked] = self._clock()
@@ -194,7 +198,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Whether a node answered that its cluster is down: it may be the only one that thinks so."""
+    """Whether the reply reports that the cluster is down; perhaps only this node believes so."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 
@@ -205,7 +209,7 @@ def _explained(trouble: Exception) -> Exception:
 
 
 REDIRECTS_MAX: Final = 5
-"""Nodes that a command is sent on to in one exchange."""
+"""Maximum number of redirects of a command within one exchange."""
 ASKING: Final = ("ASKING",)
 
 _KEYLESS: Final = frozenset({
@@ -213,11 +217,11 @@ _KEYLESS: Final = frozenset({
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
-"""Commands that go to each primary."""
+"""Commands that are sent to every primary."""
 
 
 def key_of(command: Command) -> str | None:
-    """Return the first key of a command, or None."""
+    """Return the first key of a command; None if it has no key."""
     name = command[0]
     if name in _KEYLESS:
         return None
@@ -232,7 +236,7 @@ class _Unit(NamedTuple):
     """Commands that must be carried out together: one command, or one transaction."""
 
     at: int
-    """Its place in the exchange."""
+    """Index of the first command in the exchange."""
     commands: tuple[Command, ...]
     slot: int | None
     everywhere: bool
@@ -255,12 +259,12 @@ def _units(commands: Sequence[Command]) -> Iterator[_Unit]:
 
 
 class _Redirect(NamedTuple):
-    """Where an error reply says that a slot is."""
+    """The node to which an error reply redirects, and the slot."""
 
     slot: int
     node: Node
     asking: bool
-    """For this command only: the slot is on its way there."""
+    """Whether the redirect is for this command only (ASK), since the slot is being moved to the node."""
 
 
 def _redirect(reply: Any, asked: Node) -> _Redirect | None:
@@ -278,24 +282,26 @@ class Routing:
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds`` are asked for the map at first, and again when all other nodes are silent."""
+        """``seeds``: the nodes that are asked for the map at first, and again when all other nodes are silent."""
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Return the node that had the key by the latest map, or None."""
+        """Return the node that has the key according to the latest map; None if the map names no node."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        """Carry out commands where their keys are; an exception takes the place of a reply that did not come.
+        """Carry out commands on the nodes that have their keys. Return the replies; an exception replaces each reply
+        that did not arrive.
 
-        Commands without a key go where others of the exchange go (TIME asks for that clock), else to any primary; those
-        that load scripts go to all primaries, and so does CONFIG GET, whose answers are joined.
+        A command without a key goes to the node of the exchange's other commands (TIME reads that node's clock), else
+        to any primary. Commands that load scripts go to all primaries, and so does CONFIG GET, whose replies are
+        joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
             return [trouble] * len(commands)
         results: list[Any] = [None] * len(commands)
-        # Where each unit goes, and whether as an exception.
+        # (unit, its node, whether it follows an ASK).
         todo: list[tuple[_Unit, Node, bool]] = []
         units = list(_units(commands))
         slot = next((unit.slot for unit in units if unit.slot is not None), None)
@@ -303,7 +309,7 @@ class Routing:
             slot = slot if unit.slot is None else unit.slot
             home = self.map.any() if slot is None else self.map.home(slot)
             if unit.everywhere:
-                # A node that does not get it says so at its next call, and gets it then.
+                # A node that misses the script reports this at its next call, and receives the script then.
                 replies = yield Round(
                     {n: list(unit.commands) for n in self.map.sound()}, brief=True
                 )
@@ -326,7 +332,7 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units and take note of replies. Returns the units that must be sent elsewhere."""
+        """Send units, and store their replies in ``results``. Return the units that must be sent to another node."""
         commands: dict[Node, list[Command]] = {}
         places = []
         for unit, node, asking in todo:
@@ -337,7 +343,7 @@ class Routing:
             batch += unit.commands
         replies = yield Round(commands)
         for node, got in replies.items():
-            # The last one: a connection that breaks leaves no answer behind the break.
+            # The last reply: a connection that breaks has no replies after the break.
             self.map.note(node, next(filter(says_down, got), got[-1]))
         again = []
         for (unit, node, _), start in zip(todo, places, strict=True):
@@ -351,13 +357,14 @@ class Routing:
             elif len(unit.commands) == 1:
                 again.append((unit, redirect.node, True))
             else:
-                # A transaction cannot be asked for elsewhere: ASKING holds for one command, and MULTI would queue it.
+                # A transaction cannot follow an ASK: ASKING is for one command, and MULTI would queue it.
                 moving = ReplyError(f"TRYAGAIN slot {redirect.slot} is on its way")
                 results[unit.at : unit.at + len(got)] = [moving] * len(got)
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """Return the node for a command that is sent on a connection of its own. Raises Unsent, or ReplyError."""
+        """Return the node for a command that is sent on a separate connection. Raises Unsent or ReplyError if no node
+        is known."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble
@@ -369,7 +376,8 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Take note of an error reply to such a command. True: it must be sent again, to where its key is now."""
+        """Learn from an error reply to such a command. Return True if the command must be sent again, to the node that
+        has its key now."""
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
         if redirect is None:
@@ -381,10 +389,10 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """Return one reply for the replies of all primaries: an error that will stay, else a success (lists are
-        joined), else an error that may pass.
+        """Return one reply for the replies of all primaries: a lasting error if there is one; else a success (lists are
+        joined); else a passing error.
 
-        A call to a node on which it was not done says so, and that it is loaded begins again.
+        If a node missed a script's loading, a later call reports the missing script, and the script is loaded again.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

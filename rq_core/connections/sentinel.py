@@ -1,12 +1,13 @@
-"""Redis behind Sentinel: who the primary is, asked at every connection, and checked with the server itself.
+"""Redis behind Sentinel: the sentinels name the primary at every connection, and the server itself must confirm its
+role.
 
     redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
 
-User and password before the hosts are those of the Redis servers; ``sentinel_username`` and ``sentinel_password`` those
-of the sentinels. ``rediss+sentinel://`` speaks TLS with both. All other options are redis-py's own.
+User and password before the hosts are for the Redis servers; ``sentinel_username`` and ``sentinel_password`` are for
+the sentinels. ``rediss+sentinel://`` uses TLS for both. All other options are redis-py's own.
 
-Sentinel's answer may be older than a failover, so a server counts as the primary only if its ROLE says so. Until then a
-connection cannot be made, which callers wait out like any outage. :mod:`rq_core.connections.sentinel` asks.
+Sentinel's answer may be older than a failover, so a server counts as the primary only if its ROLE says so. Until then
+connecting fails, and callers wait as in any outage.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ from rq_core.connections import tls_probe
 from rq_core.connections.connection import CONNECT_TIMEOUT_S, soonest
 from rq_core.model.lib.url import check_port
 
-# The sentinels of a service, and what they say of its primary: asked at every connection, and once a second.
+# The sentinels of a service: they are asked for the primary's address at every connection, and once a second.
 #
-# A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) takes writes for some
-# ten seconds more, until Sentinel makes it a replica, and they are lost then. So a pool looks once a second whether
-# the sentinels still name the server that its connections lead to; if not, they are not used again.
+# A primary that is replaced while it lives (an operator asked for a failover, or it was frozen) accepts writes for some
+# ten seconds more, until Sentinel makes it a replica; those writes are lost. So a pool checks once a second that the
+# sentinels still name the server of its connections; if not, the connections are not used again.
 
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S: Final = 1.0
-"""Seconds after which the next sentinel is asked: a connection waits for each sentinel that is dead."""
+"""Seconds after which the next sentinel is asked: each dead sentinel delays a connection by this time."""
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between two questions which server is the primary, while connections to it are used."""
+"""Seconds between two requests for the primary's address while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
-"""The same once no sentinel has answered: a primary that works is not held up by sentinels that do not."""
+"""Seconds until the next request once no sentinel has answered: dead sentinels must not delay a primary that works."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
-"""A sentinel's answer; None: it knows no such service."""
+"""A sentinel's answer: host and port, or an error; None if the sentinel knows no such service."""
 
 
 @dataclass
 class Sentinels:
-    """The sentinels of one service. Threads and forked children may share it."""
+    """The sentinels of one service. Threads and forked children may share the object."""
 
     addresses: Sequence[Address]
     service: str
@@ -66,28 +67,29 @@ class Sentinels:
         self._begin_process()
         self._order = list(self.addresses)
         self.primary: Address | None = None
-        """The address that a sentinel named last."""
+        """The address that a sentinel named last; None before the first answer."""
         self._look_at = 0.0
-        """When to ask again whether that is still the primary, on the monotonic clock."""
+        """Monotonic time from which the sentinels are asked again."""
         self._failed = 0
-        """Looks in a row that had no answer."""
+        """Number of requests in a row that no sentinel answered."""
 
     def _begin_process(self) -> None:
         self._own_lock = threading.Lock()
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     @property
     def _lock(self) -> threading.Lock:
-        """A lock, held for short steps that leave ``_order`` whole at each moment: a fork may come in between."""
+        """The lock of this process. It is held for short steps that each leave ``_order`` complete: a fork may come
+        between them."""
         if os.getpid() != self._pid:
-            # Another thread of the parent may have had it.
+            # Another thread of the parent may have held the lock at the fork.
             self._begin_process()
         return self._own_lock
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Return the primary's address, from the first sentinel that has one. Raises redis.ConnectionError if no
-        sentinel answers with one within ``within`` seconds."""
+        """Return the primary's address from the first sentinel that names one. Raises redis.ConnectionError if no
+        sentinel names one within ``within`` seconds."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = self._ask_one(sentinel, seconds)
@@ -103,7 +105,7 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """The same for asyncio."""
+        """Return the primary's address. See ``ask``."""
         silent: dict[Address, BaseException | None] = {}
         for sentinel, seconds in self._in_order(within):
             said = await self._ask_one_async(sentinel, seconds)
@@ -119,32 +121,33 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
-        """Ask again who the primary is, if that was last heard more than a second ago.
+        """Ask a sentinel again which server is the primary, if the last answer is older than LOOK_EVERY_S.
 
-        One call asks one sentinel; others go on with what is known.
+        Meanwhile, other callers use the last answer.
         """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """The same for asyncio."""
+        """Ask a sentinel again. See ``look``."""
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
 
     def doubt(self) -> None:
-        """Ask the first sentinel last from now on: the server that it named could not be used, so it may know less."""
+        """Move the first sentinel to the end of the order: the server that it named was unusable, so its answer may be
+        outdated."""
         with self._lock:
             first, *others = self._order
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Whether an address is that of the primary, by a recent answer of a sentinel."""
+        """Whether a sentinel recently named this address as the primary's."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
-        """Whether a sentinel was asked a moment ago, or it is no use to ask."""
+        """Whether no sentinel has to be asked now: one was asked recently, or all failed recently."""
         return time.monotonic() < self._look_at
 
     def _begin_look(self) -> Address:
@@ -157,7 +160,7 @@ class Sentinels:
             self._heard(sentinel, said)
             return
         with self._lock:
-            # The next look asks another one.
+            # The next request asks another sentinel.
             self._order = [*self._others(sentinel), sentinel]
             self._failed += 1
             if self._failed >= len(self._order):
@@ -189,7 +192,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """Return the sentinels, the one that answered last first, and how many seconds each is given."""
+        """Yield the sentinels and the seconds that each may take; the sentinel that answered last comes first."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within
@@ -199,7 +202,8 @@ class Sentinels:
                 yield sentinel, min(left, ANSWER_WITHIN_S)
 
     def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
-        """Remember who answered: it is asked first from now on, as one that is dead costs a timeout."""
+        """Store the primary that a sentinel named, and ask this sentinel first from now on: a dead one costs a
+        timeout."""
         primary = said[0], int(said[1])
         with self._lock:
             self._order = [sentinel, *self._others(sentinel)]
@@ -218,7 +222,8 @@ class Sentinels:
         return kind(host=sentinel[0], port=sentinel[1])
 
     def _none(self, silent: Mapping[Address, BaseException | None]) -> str:
-        """Why none could be asked, by sentinel; None: it knows no such service."""
+        """Return the message for the case that no sentinel named a primary. ``silent``: sentinel → error, or None if it
+        knows no such service."""
         said = (
             f"{host}:{port} knows no service {self.service}"
             if error is None
@@ -231,8 +236,8 @@ class Sentinels:
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
 PRIMARY_CONNECTS_S: Final = 1.5
-"""Seconds in which the server that Sentinel names is to accept a connection and say that it is the primary. A frozen
-server does not; by the next try Sentinel may name another."""
+"""Seconds within which the server that Sentinel names must accept a connection and report the role of primary. A frozen
+server does not; at the next attempt Sentinel may name another server."""
 
 
 def named_by(url: str) -> bool:
@@ -241,7 +246,7 @@ def named_by(url: str) -> bool:
 
 
 class _Refused(redis.ConnectionError):
-    """The server that Sentinel named is not the primary, or not yet, or no longer."""
+    """The server that Sentinel named is not the primary: not yet, or no longer."""
 
     def __init__(self, address: Address, role: str) -> None:
         host, port = address
@@ -249,14 +254,14 @@ class _Refused(redis.ConnectionError):
 
 
 class PrimaryConnection(redis.Connection):
-    """A connection to whatever the primary is when it is made."""
+    """A connection to the server that is the primary when the connection is made."""
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
         super().__init__(**options)  # type: ignore[no-untyped-call]
 
     def connect(self) -> None:
-        """Connect to the primary, if it is not connected. Raises redis.ConnectionError while no server is primary."""
+        """Connect to the primary, unless connected. Raises redis.ConnectionError while no server is the primary."""
         plain: Any = super()
         socket: Any = self._sock
         if socket is not None:
@@ -283,11 +288,11 @@ class PrimaryConnection(redis.Connection):
 
 
 class PrimarySSLConnection(PrimaryConnection, redis.SSLConnection):
-    """The same with TLS."""
+    """A PrimaryConnection with TLS."""
 
 
 class AsyncPrimaryConnection(redis.asyncio.Connection):
-    """The same for asyncio."""
+    """A PrimaryConnection for asyncio."""
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
@@ -319,11 +324,11 @@ class AsyncPrimaryConnection(redis.asyncio.Connection):
 
 
 class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnection):
-    """The same with TLS."""
+    """An AsyncPrimaryConnection with TLS."""
 
 
 def _role(reply: Any) -> str:
-    """Return the role that a server says it has. Without the right to ask, "master" is assumed: a replica refuses
+    """Return the role that a server reports. Without the right to ask, assume "master": a replica would refuse
     writes."""
     if isinstance(reply, NoPermissionError):
         return "master"
@@ -341,9 +346,9 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 def parse_sentinel_url(
     url: str, *, for_asyncio: bool, answer_within: float
 ) -> tuple[str, dict[str, Any]]:
-    """Return what redis-py's pool needs to reach the primary: a URL without a meaningful host, and options.
+    """Return the arguments for redis-py's pool to reach the primary: a URL whose host has no meaning, and options.
 
-    Raises ValueError, in words that complete "must be a URL".
+    Raises ValueError with a text that completes "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")
@@ -362,7 +367,7 @@ def parse_sentinel_url(
     }
     scheme = "rediss" if tls else "redis"
     address = f"{credentials}@sentinel" if credentials else "sentinel"
-    # redis-py reads the options, also those of TLS that the connections to sentinels share.
+    # redis-py parses the options, including those of TLS, which the connections to sentinels share.
     plain = f"{scheme}://{address}/{database}?{urlencode(query)}"
     shared = redis.ConnectionPool.from_url(plain).connection_kwargs if tls else {}
     within = min(ANSWER_WITHIN_S, answer_within)
@@ -386,7 +391,7 @@ def parse_sentinel_url(
 
 
 def _address(said: str) -> Address:
-    """``host``, ``host:port`` or ``[::1]:port``."""
+    """Parse ``host``, ``host:port`` or ``[::1]:port``. Raises ValueError if there is no host."""
     parts = urlsplit(f"//{said}")
     if not parts.hostname:
         raise ValueError(f"{said or 'nothing'!r} is not the host:port of a sentinel")

@@ -1,7 +1,7 @@
-"""Enqueues of one event loop that come at the same time share calls.
+"""Lets enqueues of one event loop that happen at the same time share calls.
 
-A caller that is cancelled gives its job up. Until the call has been written to a connection, the job leaves the call:
-a caller who tries again has no second job when the server comes.
+A caller that is cancelled gives up its job. Until the call is written to a connection, the job is removed from the
+call: a caller who tries again does not create a second job when the server returns.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Call
 
 IN_FLIGHT: Final = 8
-"""Enqueue calls of one client under way at once; jobs that come meanwhile join the next call."""
+"""Maximum number of enqueue calls of one client under way at once; jobs that arrive meanwhile join the next call."""
 
 CarryOut = Callable[[Send | Pause], Awaitable[Any]]
-"""Carries out one step of a plan."""
+"""A function that carries out one step of a plan."""
 Through = Callable[[Send | Pause, CarryOut], Awaitable[Any]]
-"""Carries out one step of a plan, with the function that would do so."""
+"""A function that carries out a step of a plan in place of the usual function, which it receives as its second
+argument."""
 
 
 class _GivenUp(Exception):
@@ -31,7 +32,7 @@ class _GivenUp(Exception):
 
 
 class _Waiting(NamedTuple):
-    """A job, and the caller that waits for its outcome."""
+    """A job, and the future of the caller that waits for its outcome."""
 
     job: NewJob
     future: asyncio.Future[Accepted]
@@ -44,9 +45,9 @@ class _Shared:
         self._enqueue = enqueue
         self.each = each
         self._sent = False
-        """Whether it may have been written to a connection."""
+        """Whether the call may have been written to a connection."""
         self._sender: asyncio.Task[Any] | None = None
-        """The task that tries to send it now."""
+        """The task that is trying to send the call; None: no task is."""
         self._interrupted = False
         self.call = self._made()
         self._mark = self.call.meanwhile = self._note_sent
@@ -59,14 +60,15 @@ class _Shared:
         self._sent = True
 
     def give_up(self, future: asyncio.Future[Accepted]) -> None:
-        """A caller was cancelled: a call that waits for a connection is made again without the job."""
+        """Handle the cancellation of a caller: if the call still waits for a connection, interrupt it, to rebuild it
+        without the job."""
         ours = any(waiting.future is future for waiting in self.each)
         if ours and self._sender is not None and not self._sent and not self._interrupted:
             self._interrupted = True
             self._sender.cancel()
 
     def _leave_out(self) -> None:
-        """Take the jobs out that were given up. The plan makes the command again before each attempt."""
+        """Remove the jobs of cancelled callers. (The plan builds the command again before each attempt.)"""
         left = [waiting for waiting in self.each if not waiting.future.cancelled()]
         if left and len(left) < len(self.each):
             self.each = left
@@ -74,7 +76,8 @@ class _Shared:
             call.args, call.parse, call.each, call.ids = made.args, made.parse, made.each, made.ids
 
     async def carry_out(self, step: Send | Pause, by: CarryOut) -> Any:
-        """Carry out a step of the call's plan. Raises an error if no caller waits for it any more."""
+        """Carry out a step of the call's plan, and return the reply. Raises _GivenUp if no caller waits for the call
+        any more."""
         if not self._sent and all(waiting.future.cancelled() for waiting in self.each):
             raise _GivenUp
         if not isinstance(step, Send) or step.meanwhile is not self._mark:
@@ -98,7 +101,7 @@ class _Shared:
         finally:
             self._sender = None
             if self._interrupted:
-                # Also where it met the end of a connection attempt, which took it for its own.
+                # Also if a connection attempt that ended at the same time took the cancellation for its own.
                 self._interrupted = False
                 me.uncancel()
         if all(isinstance(reply, Unsent) for reply in replies):
@@ -107,18 +110,18 @@ class _Shared:
 
 
 class SharedEnqueues:
-    """Enqueues jobs one by one, several in a call."""
+    """Enqueues jobs that callers enqueue one by one, several jobs in a call."""
 
     def __init__(
         self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
     ) -> None:
-        """``run`` carries out a call, each step of its plan with the ``Through`` that it is given."""
+        """``run`` carries out a call, and passes each step of the call's plan to the given ``Through``."""
         self._enqueue = enqueue
         self._run = run
         self._in_flight = 0
         self.waiting: list[_Waiting] = []
         self._under_way: dict[str, _Shared] = {}
-        """By id of their jobs: the calls that are not answered yet."""
+        """Job id → the unanswered call that has the job."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: NewJob) -> Accepted:
@@ -139,11 +142,11 @@ class SharedEnqueues:
             raise
 
     async def end(self) -> None:
-        """Wait for the calls under way."""
+        """Wait until no call is under way."""
         while self._tasks:
             tasks = tuple(self._tasks)
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Not left to their callbacks: from Python 3.12 on, waiting for what is done does not let those run.
+            # Not left to the tasks' callbacks: from Python 3.12 on, waiting for a finished task does not let them run.
             self._tasks.difference_update(tasks)
 
     async def _flush(self) -> None:
@@ -151,7 +154,7 @@ class SharedEnqueues:
             while batch := self.next_batch():
                 ids: list[str] = []
                 try:
-                    # In here: what is wrong with a job shows when it is looked at.
+                    # Inside the try block: an invalid job raises its error when it is read.
                     count = self._enqueue.fitting([job for job, _ in batch])
                     self.waiting[:0] = batch[count:]
                     del batch[count:]
@@ -175,21 +178,23 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Take the next call's jobs, all of one queue; empty: the calls under way will take the jobs that wait.
+        """Remove the next call's jobs from ``waiting``, and return them; all are of one queue. Empty: the calls under
+        way will take the jobs that wait.
 
-        An id is under way once: so each outcome is one job's, and the first to come is the one that is accepted.
+        Each id is under way only once, so that each outcome belongs to one job, and the first job of an id is the one
+        that is accepted.
         """
         queue: str | None = None
         batch: dict[str, _Waiting] = {}
         rest = []
         for place, each in enumerate(self.waiting):
             if len(batch) == ENQUEUE_CHUNK:
-                # Looked at by each call, those that wait would take the square of their number.
+                # If each call read all waiting jobs, the time would grow with the square of their number.
                 rest += self.waiting[place:]
                 break
             job = each[0]
             if each[1].cancelled():
-                continue  # Its caller has given it up.
+                continue  # Its caller was cancelled.
             fits = queue in (None, job.queue)
             if fits and job.id not in batch and job.id not in self._under_way:
                 queue = job.queue

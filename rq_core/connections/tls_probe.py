@@ -1,8 +1,8 @@
-"""Whether a port speaks TLS where the URL asks for none, or the other way round.
+"""Checks whether a port speaks TLS although the URL asks for none, or the other way round.
 
-Neither says so: a port with TLS resets a connection that begins without, and one without TLS waits for the end of what
-it takes for a command. So a connection that could not be made is looked into: a few bytes of the other kind are sent on
-a connection of their own.
+The failed connection itself does not show this: a port with TLS resets a connection without TLS, and a port without TLS
+takes the TLS handshake for a command and waits for its end. So after a failed connection the probe opens a second
+connection and sends a few bytes of the other kind.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Seconds that the probe takes at most."""
+"""Maximum seconds that the probe takes."""
 SPEAKS: Final = "ERR it speaks "
-"""The beginning of the error's text."""
+"""The beginning of the text of ``OtherProtocol``."""
 
 _RECORDS: Final = (b"\x15", b"\x16")
-"""The first bytes that TLS sends: of an alert, or of a handshake."""
+"""The first byte that a TLS server sends: of an alert, or of a handshake."""
 _PLAIN: Final = (b"+", b"-")
 _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """The port speaks TLS and the URL asks for none, or the other way round. To try again is useless."""
+    """The port speaks TLS and the URL asks for none, or the other way round. Another attempt is useless."""
 
     def __init__(self, *, speaks_tls: bool) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class OtherProtocol(redis.RedisError):
 
 
 def check_tls(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol if that is why a connection of redis-py could not be made."""
+    """Raise OtherProtocol if TLS on one side only is the reason why a connection of redis-py failed."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return
@@ -50,7 +50,7 @@ def check_tls(made: Any, error: BaseException) -> None:
 
 
 async def check_tls_async(made: Any, error: BaseException) -> None:
-    """The same for asyncio."""
+    """Raise OtherProtocol. See ``check_tls``."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return
@@ -66,7 +66,7 @@ async def check_tls_async(made: Any, error: BaseException) -> None:
 
 
 def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
-    """Whether the connection is one with TLS; None if the error has another reason for sure."""
+    """Whether the failed connection used TLS; None if the error certainly has another reason."""
     timed_out = isinstance(error, redis.TimeoutError | TimeoutError)
     if not isinstance(error, _FAILED) or "refused" in str(error):
         return None
@@ -82,7 +82,7 @@ def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
 def _greeting(*, tls: bool) -> bytes:
     if not tls:
         return b"PING\r\n"
-    # Only here: OpenSSL is slow to import.
+    # Imported only here: OpenSSL is slow to import.
     import ssl
 
     sent = ssl.MemoryBIO()

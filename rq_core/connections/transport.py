@@ -1,7 +1,8 @@
-"""Connections: commands out, replies back, errors in the place of replies. Nothing is sent twice here.
+"""Sends commands on connections and returns the replies, with errors in the place of replies. Nothing is sent twice
+here.
 
-:mod:`rq_core.protocol.engine.delivery` decides what to re-send; redis-py's own retries are off. It must know whether a
-command was sent at all, so exchanges are made on connections taken from the pool, not through redis-py's commands.
+:mod:`rq_core.protocol.engine.delivery` decides what to send again; redis-py's own retries are off. Delivery must know
+whether a command was sent at all, so exchanges use connections taken from the pool, not redis-py's commands.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from rq_core.connections.sentinel import LOOK_EVERY_S
 from rq_core.protocol.engine.plan import Lost, Patience
 
 SOCKET_TIMEOUT_S: Final = 10.0
-"""Seconds without a reply after which a connection is given up."""
+"""Seconds without a reply after which a connection is closed."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""The same for workers. A worker on a connection that an outage has ended silently waits for this time after Redis is
-back, and must claim again within ten seconds. A call that it sends again is carried out once."""
+"""Seconds without a reply after which a worker's connection is closed. A worker whose connection an outage ended
+silently waits for this time after Redis is back, and must claim again within ten seconds. A call that it sends again is
+carried out once."""
 BLOCK_MARGIN_S: Final = 2.0
-"""Seconds that the answer to a blocking command may come late."""
+"""Seconds that the answer to a blocking command may be late."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -44,7 +46,7 @@ class Transport(Protocol):
     """The interface between a Client and its connections."""
 
     one_slot: bool
-    """Whether a blocking command may have the keys of one queue only."""
+    """Whether all keys of a blocking command must belong to one queue."""
 
     def exchange(
         self,
@@ -52,31 +54,35 @@ class Transport(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """Make one round trip. An exception takes the place of a reply that is an error, or did not come.
+        """Send commands in one round trip, and return the replies. An exception replaces a reply that is an error, or
+        did not arrive.
 
-        ``meanwhile`` is called, if at all, when the commands have been sent. ``patience``: for a connection at most
-        ``unsent`` seconds, for a reply ``unknown``, where the connections' own bounds are not lower.
+        ``meanwhile`` is called when the commands have been sent; it is not called if none were sent. ``patience``
+        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), where the connections' own
+        timeouts are not lower.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """Send one blocking command that answers within ``seconds``, on a connection of its own."""
+        """Send one blocking command that answers within ``seconds``, on a connection that no other caller uses. Return
+        the reply, or raise its error."""
 
     def place(self, key: str) -> object:
-        """Return which of its servers has a key, as far as is known: equal for keys that are in one place."""
+        """Return an object that identifies the server of a key, as far as it is known. Equal objects: the keys are on
+        one server."""
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection to the server that has a key; it is not connected yet. None: the server is not known
+        """Return a new connection, not connected yet, to the server that has a key; None if that server is not known
         yet."""
 
     def is_current(self, connection: Connection) -> bool:
-        """Whether a connection leads to where a new one would."""
+        """Whether a connection leads to the same server as a new connection would."""
 
     def close(self) -> None:
         """Close all connections."""
 
 
 class AsyncTransport(Protocol):
-    """The interface between an AsyncClient and its connections: see Transport."""
+    """The interface between an AsyncClient and its connections. See Transport."""
 
     one_slot: bool
 
@@ -89,8 +95,8 @@ class AsyncTransport(Protocol):
         """See Transport.exchange."""
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """See Transport.block. ``hear`` is called with the reply, which may be a ReplyError, when it has been read: a
-        round of the loop before the caller goes on."""
+        """See Transport.block. ``hear`` is called as soon as the reply (perhaps a ReplyError) is read, one round of the
+        event loop before the caller resumes."""
 
     def place(self, key: str) -> object:
         """See Transport.place."""
@@ -100,7 +106,7 @@ class AsyncTransport(Protocol):
 
 
 class PoolTransport:
-    """A Transport over a pool of connections."""
+    """A Transport to one server, over a pool of connections."""
 
     one_slot = False
 
@@ -111,7 +117,7 @@ class PoolTransport:
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """``connect_within``: seconds in which a connection is made, its greeting included."""
+        """``answer_within``, ``connect_within``: seconds for a reply, and for connecting, the greeting included."""
         retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
         self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
         self._answer_within = answer_within
@@ -136,7 +142,8 @@ class PoolTransport:
         seconds: float | None,
         connect_within: float | None = None,
     ) -> list[Any]:
-        """``seconds``: how long a reply is waited for; None: as long as connections are given."""
+        """Send commands, and return the replies. ``seconds``: the timeout for a reply; None: the connections' own
+        timeout."""
         try:
             connection = self._pool.take(connect_within)
         except (*BROKEN, redis.RedisError) as error:
@@ -159,7 +166,7 @@ class PoolTransport:
             self._distrust()
             replies += [Lost(own_words(error))] * (len(commands) - len(replies))
         except BaseException:
-            # Replies may still be under way: this connection cannot be used again.
+            # Replies may still arrive: this connection cannot be used again.
             connection.disconnect()
             raise
         finally:
@@ -170,7 +177,8 @@ class PoolTransport:
         return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
-        """Disconnect idle connections after one has broken: they may have died, too, and would each cost a timeout."""
+        """Disconnect idle connections after a connection has broken: they may be dead, too, and would each cost a
+        timeout."""
         self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
@@ -187,7 +195,7 @@ class PoolTransport:
 
 
 class AsyncPoolTransport:
-    """The same for asyncio."""
+    """An AsyncTransport to one server, over a pool of connections."""
 
     one_slot = False
 
@@ -199,7 +207,7 @@ class AsyncPoolTransport:
         connect_within: float = CONNECT_TIMEOUT_S,
         keep: bool = True,
     ) -> None:
-        """``connect_within``: see PoolTransport. ``keep``: see AsyncPool."""
+        """``answer_within``, ``connect_within``: see PoolTransport. ``keep``: see AsyncPool."""
         retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
@@ -227,7 +235,8 @@ class AsyncPoolTransport:
         *,
         blocks: bool = False,
     ) -> list[Any]:
-        """``seconds``: how long a reply is waited for. ``blocks``: it comes late."""
+        """Send commands, and return the replies. ``seconds``: the timeout for a reply. ``blocks``: whether the reply is
+        expected late."""
         connection = self._pool.take_idle()
         if connection is None:
             try:
@@ -266,7 +275,8 @@ class AsyncPoolTransport:
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
-        """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: nothing will come."""
+        """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: no answer will arrive
+        then."""
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
             if not answer.done() and await self._pool.leads_elsewhere(connection):
@@ -294,14 +304,15 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Return commands as bytes. redis-py would look at each argument's type first: longer than all of this takes."""
+    """Return commands as bytes. (redis-py would first check each argument's type, which takes longer than the whole
+    packing.)"""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))
             return packed
         return b"".join([hiredis.pack_command(tuple(command)) for command in commands])
     except UnicodeEncodeError:
-        # Replies with bytes that are not UTF-8 were read; commands about such a job must reach Redis, too.
+        # A reply with bytes that are not UTF-8 was read; a command about such a job must reach Redis, too.
         return _packed([[_as_bytes(word) for word in command] for command in commands])
 
 

@@ -1,8 +1,10 @@
-"""Waits for the ends of jobs: one thread of a process looks for all waits, on a connection of its own to each server.
+"""Waits for the ends of jobs: one thread of a process checks the jobs of all waits, on its own connection to each
+server.
 
-The thread gets messages about ends (:mod:`rq_core.connections.end_subscriptions`), and still looks again now and then.
-It begins with the first wait, and ends when no wait has come for a while. Threads and event loops share it, and a
-forked child begins one of its own."""
+The thread receives messages about ends (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs now and
+then. It starts with the first wait, and ends when no wait has begun for a while. Threads and event loops share it; a
+forked child starts its own.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ from rq_core.protocol.reads.wait_schedule import TOGETHER_MAX, JobWait, Waits
 log = logging.getLogger(__name__)
 
 LINGER_S: Final = 10.0
-"""Seconds without a wait after which the thread ends, and its connection with it."""
+"""Seconds without a wait after which the thread ends and closes its connections."""
 QUIET_S: Final = 1.0
-"""Seconds without a wait after which a queue is listened to no more: the next wait may come at once."""
+"""Seconds without a wait after which the subscription to a queue ends; the next wait may begin sooner."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience of a look, and of saying that a client waits: another one follows, and other waits are due meanwhile."""
+"""The patience of each call of the waiter's client: the next check follows soon, and other waits are due meanwhile."""
 JOIN_S: Final = 1.0
-"""Seconds that ``close`` waits for the thread."""
+"""Maximum seconds that ``close`` waits for the thread's end."""
 
 
 class _Round:
@@ -40,7 +42,7 @@ class _Round:
 
     def __init__(self) -> None:
         self.new: list[JobWait] = []
-        """Waits that it has not taken yet."""
+        """The waits that the thread has not taken over yet."""
         self.is_closing = False
         self.woken, self._waker = socket.socketpair()
         for end in (self.woken, self._waker):
@@ -48,7 +50,7 @@ class _Round:
 
     def wake(self) -> None:
         """Wake the thread for new waits."""
-        # One that is full wakes it as well; one that is closed has no thread to wake.
+        # A full socket also wakes the thread; a closed socket has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
 
@@ -58,7 +60,7 @@ class _Round:
 
 
 class Waiter:
-    """Looks at jobs for all waits. Threads and forked children may share it."""
+    """Checks jobs for all waits. Threads and forked children may share it."""
 
     def __init__(
         self,
@@ -67,7 +69,8 @@ class Waiter:
         clock: Callable[[], float] = time.monotonic,
         linger: float = LINGER_S,
     ) -> None:
-        """``client`` is for the waiter alone. ``linger`` is in seconds."""
+        """``client``: a client that only the waiter uses. ``linger``: seconds without a wait after which the thread
+        ends."""
         self._client = client
         self.clock = clock
         self._linger = linger
@@ -79,14 +82,14 @@ class Waiter:
         """The round of the thread that takes new waits; None: no thread runs."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
-        """The waits of the thread that began last."""
+        """The waits of the thread that started last."""
         self._deaf = Deafness()
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     def begin(self, *waits: JobWait) -> None:
-        """Begin waits. The ``tell`` of each is called in the waiter's thread, and must not block. To give a wait up,
-        set its ``over``. Raises RuntimeError if the process can begin no thread."""
+        """Begin waits. The waiter's thread calls each wait's ``tell``, which must not block. To give up a wait, set its
+        ``over``. Raises RuntimeError if the process can start no thread."""
         if not waits:
             return
         if os.getpid() != self._pid:
@@ -98,7 +101,7 @@ class Waiter:
             current = self._round
             current.new += waits
             if len(current.new) == len(waits):
-                # Else the thread has not taken those before them, and was woken for these.
+                # Otherwise the thread has earlier waits to take over, and was woken for them.
                 current.wake()
 
     def _begin_round(self, waits: Sequence[JobWait]) -> None:
@@ -110,11 +113,11 @@ class Waiter:
         try:
             thread.start()
         except RuntimeError:
-            # The process may begin no more threads: the next wait tries again.
+            # The process may start no more threads: the next wait tries again.
             current.close()
             raise
         except BaseException:
-            # A signal interrupts the start, such as Ctrl-C: the thread may have begun, and no other wait finds it.
+            # A signal such as Ctrl-C interrupted the start: the thread may run, and no other wait will find it.
             current.is_closing = True
             current.wake()
             raise
@@ -126,7 +129,7 @@ class Waiter:
             return
         with self._lock:
             thread, current = self._thread, self._round
-            # A wait that begins from here on is another thread's.
+            # From here on, a new wait starts another thread.
             self._thread = self._round = None
             if current is not None:
                 current.is_closing = True
@@ -134,7 +137,7 @@ class Waiter:
         if join and thread is not None:
             thread.join(JOIN_S)
 
-    # The thread.
+    # The thread's side.
 
     def _run(self, current: _Round) -> None:
         waits, listener = Waits(), Listener(self._client, self.clock, self._deaf)
@@ -145,7 +148,7 @@ class Waiter:
                 self._look(waits, listener)
         except Exception as error:
             log.exception(
-                "the thread that looks for those who wait has ended: the next wait begins another"
+                "the thread that checks the jobs of waits has failed: the next wait starts another"
             )
             self._break_off(current, waits, error)
         finally:
@@ -154,7 +157,7 @@ class Waiter:
             current.close()
 
     def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
-        """End all waits of a thread that cannot go on."""
+        """End all waits of a thread that failed."""
         with self._lock:
             if self._round is current:
                 self._thread = self._round = None
@@ -165,13 +168,14 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Wait until there is something to look at. False: the thread is to end, and none waits."""
+        """Wait until jobs are due for a check; return True. Return False if the thread must end; then no waits are
+        left."""
         idle_since = self.clock()
         while True:
             self._hear(waits, listener)
             with self._lock:
                 is_closing = current.is_closing
-                # Of many, the first are looked at before the last are taken.
+                # If there are many waits, the first are checked before the last are taken over.
                 taken = len(current.new) if is_closing else TOGETHER_MAX
                 new, current.new = current.new[:taken], current.new[taken:]
                 at = waits.next_at()
@@ -188,14 +192,14 @@ class Waiter:
             if new or (at is not None and at <= now):
                 return True
             if self._leave(waits, listener, quiet, now):
-                # Messages for others may have come before its answer.
+                # Messages for other queues may have arrived before the answer.
                 continue
             leave_at = min(quiet.values(), default=float("inf"))
             until = min(leave_at, idle_since + self._linger if at is None else at)
             self._sleep(current, listener, max(0.0, until - now))
 
     def _hear(self, waits: Waits, listener: Listener) -> None:
-        """Take note of the messages that have come."""
+        """Pass the messages that have arrived to the waits."""
         told, missed = listener.told()
         now = self.clock()
         for queue, ids in told:
@@ -204,7 +208,7 @@ class Waiter:
             waits.missed(queue, now)
 
     def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
-        """Listen no more to queues for whose jobs no caller has waited for a while. Returns whether there are any."""
+        """End the subscriptions to queues without waits for QUIET_S. Return whether a subscription ended."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]
@@ -218,8 +222,8 @@ class Waiter:
 
     @staticmethod
     def _sleep(current: _Round, listener: Listener, seconds: float) -> None:
-        """Wait for a message, a new wait or a moment."""
-        # It takes no file descriptor, so a process that has no more of them goes on waiting.
+        """Sleep until a message or a new wait arrives, or ``seconds`` are over."""
+        # PollSelector needs no file descriptor, so a process without free descriptors can still wait.
         with selectors.PollSelector() as selector:
             for each in (current.woken, *listener.sockets()):
                 selector.register(each, selectors.EVENT_READ)
@@ -228,7 +232,7 @@ class Waiter:
             current.woken.recv(4096)
 
     def _look(self, waits: Waits, listener: Listener) -> None:
-        """Make the looks that are due. A server that does not answer is asked once, not once for each of its queues."""
+        """Check the jobs that are due. A server that does not answer is asked once, not once for each of its queues."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)
@@ -257,10 +261,12 @@ class Waiter:
             return None
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
             self._end(
-                waits, due, RqCoreError(f"a look at {counted(len(due), 'job')} failed: {error!r}")
+                waits,
+                due,
+                RqCoreError(f"the check of {counted(len(due), 'job')} failed: {error!r}"),
             )
             return None
-        # A message that came before the answer is about a job that the look has found.
+        # A message that arrived before the answer is about a job that the check has found.
         self._hear(waits, listener)
         now = self.clock()
         for wait in due:

@@ -1,21 +1,21 @@
-"""Compares a queue's indexes and its log with ``jobs`` and ``state`` (invariant I8), and mends the differences.
+"""Compares a queue's indexes and its log with ``jobs`` and ``state`` (invariant I8), and repairs the differences.
 
-`examine` compares a snapshot and does no I/O; `diagnose` reads the queue and compares it; `repair` mends what was
-found, as far as Redis or the outbox has the data, and compares again.
+`examine` compares a snapshot and does no I/O; `diagnose` reads a queue and compares it; `repair` repairs findings, as
+far as Redis or the outbox has the data, and compares the queue again.
 
     with Client(url) as client:
         found = diagnose(client, "mail")
         left = repair(client, "mail", found, by="ada")
 
-A difference that running workers make for a moment is no finding: a lease that has expired and is not swept yet, or a
-job that is due and not promoted yet.
+A difference that is normal for a moment while workers run is not a finding: an expired lease that no claim has ended
+yet, or a due job that no claim has promoted yet.
 
 - ``snapshot``: a snapshot of a queue, parsed.
-- ``log``: what the outbox says, and an audit database if there is one.
-- ``image``, ``lane_positions``, ``result_check``, ``line_check``: what the keys, the positions in lanes, ``results``
-  and a state line must have.
-- ``comparison``, ``log_check``, ``settings_check``: differences; checks of what cannot be derived; settings, limits and
-  lists.
+- ``log``: the events of the outbox, and of an audit database if there is one.
+- ``image``, ``lane_positions``, ``result_check``, ``line_check``: the expected keys, positions of lanes, ``results``
+  and state lines.
+- ``comparison``, ``log_check``, ``settings_check``: differences; checks of data that cannot be derived; settings,
+  limits and lists.
 - ``finding``, ``repair``: findings and their edits; examining and repairing.
 """
 

@@ -1,4 +1,4 @@
-"""Compares the indexes that a queue has with those it must have: the differences, by owner, in words."""
+"""Compares a queue's indexes with the expected indexes, and describes the differences, grouped by owner."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rq_core.model.limits.scopes import is_rate
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
 
 Owner = tuple[str, str]
-"""The thing that a member of an index is about, as its kind and its name: a job, a lane, a call slot, a rate, a fact of
+"""The thing that a member of an index belongs to, as (kind, name): a job, a lane, a call slot, a rate, a field of
 `meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
-"""Keys that also have members that are not derived. In a list, an entry too many is a tombstone."""
+"""Keys that may also have members which are not derived. In a list, an extra entry is a tombstone."""
 _FACTS: Final = {
-    "sequence": "the last place in line that was given",
-    "tombstones": "the number of list entries that lead nowhere",
-    "ties": "jobs have had deadlines, names, ids that are remembered or results that are kept",
-    "remembers": "jobs have had ids that are remembered, or results that are kept",
-    "kept_bytes": "what kept results take",
+    "sequence": "the highest place in line that was assigned",
+    "tombstones": "the number of list entries without a waiting job",
+    "ties": "1 if jobs have had deadlines, names, remembered ids or kept results",
+    "remembers": "1 if jobs have had remembered ids or kept results",
+    "kept_bytes": "the bytes of kept results, with their overhead",
     "results_bytes": "the bytes of all fields of `results`",
-    "caps_by_task": "limits of tasks are stored",
-    "caps_by_key": "limits of keys are stored",
-    "schedules": "the queue has had schedules",
+    "caps_by_task": "1 if limits of tasks are stored",
+    "caps_by_key": "1 if limits of keys are stored",
+    "schedules": "1 if the queue has had schedules",
 }
 
 _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
     "ticks": "schedule",
 }  # fmt: skip
-"""The kinds of owners that the members of a key have; the members of other keys belong to jobs."""
+"""Key → kind of the owner of its members; the members of other keys belong to jobs."""
 
 
 def owner_of(key: str, member: str) -> Owner:
@@ -101,8 +101,8 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
-    """Say whether a member is ``now`` as it was when its edit was derived, as repair.lua does. A member that is not
-    among them is taken for unchanged."""
+    """Return whether a member's value ``now`` is its value when the edit was derived; the rules are those of
+    repair.lua. ``now``: (key, member) → value; a missing member counts as unchanged."""
     actual = now.get((edit.key, edit.member), edit.was)
     if edit.was == LOWER:
         return actual == LOWER or _number(actual) < float(edit.value)
@@ -112,7 +112,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a stored number; 0 for a missing one, and less for a text that is not a number."""
+    """Return a stored number; 0 for a missing one, and -1 for a text that is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1
@@ -120,19 +120,20 @@ def _number(actual: Any) -> float:
 
 
 def as_text(value: Any) -> str:
-    """Return a member's value as an edit has it."""
+    """Return a member's value as the text that an edit has."""
     return f"{value:.17g}" if isinstance(value, float) else value or ""
 
 
 def _returns(key: str, member: str) -> bool:
-    """Say whether a member of `scheduled` is a rate that goes on, or a change of limits that claims go on with."""
+    """Return whether a member of `scheduled` is the time at which a rate admits jobs again, or a change of limits that
+    a later claim continues."""
     kind, _, rest = member.partition("|")
     at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
     return key == "scheduled" and at_rest
 
 
 def _unknown(image: Image) -> Iterator[Owner]:
-    """Yield the jobs whose state is not known, or by the audit log only, and the lanes in which they may wait."""
+    """Yield the jobs whose state is unknown, or known to the audit log only, and the lanes in which they may wait."""
     unreadable = image.view.unreadable.keys() - image.jobs.keys() | image.view.untold.keys()
     for job_id in unreadable:
         yield "job", job_id
@@ -142,8 +143,8 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return the edits of an owner, and guards for the members on which they depend: they must still be as they
-    were."""
+    """Return the edits of an owner, preceded by guards: edits without a change, which ensure that the members on which
+    the edits depend still have their values."""
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}
@@ -151,7 +152,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
     first += filter(None, [view.heads.get(name, "").rpartition("|")[2]])
     rests_on = {
         "job": [("line", name)],
-        # A job that enters an empty lane may change its head alone.
+        # A job that enters an empty lane may change only the lane's head.
         "lane": [
             ("head", name),
             ("lanes", name),
@@ -174,13 +175,14 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return the lines of the jobs that hold a name by `slots`, and that must hold it."""
+    """Return the state lines (as key and member) of the jobs that hold a name according to `slots` or according to the
+    edits."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
 def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield the differences as findings, one for each owner."""
+    """Yield one finding for each owner with differences."""
     for owner, edits in differing.items():
         kind, name = owner
         says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])
@@ -207,13 +209,13 @@ def _subject(image: Image, owner: Owner) -> str:
 def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]:
     kind, name = owner
     if kind == "lane" and name in image.kept_waiting:
-        yield f"scope {image.kept_waiting[name]} has room, and nothing would open the lane"
+        yield f"scope {image.kept_waiting[name]} has room, but no event would open the lane"
     if kind == "rate" and any(edit.key == "rates" for edit in edits):
         lost = any(edit.key == "rates" and not edit.was for edit in edits)
         yield (
-            "the time until which the rate is spent is gone"
+            "the time until which the rate is exhausted is missing"
             if lost
-            else "it is spent further ahead than its limit allows: the clock went back"
+            else "the rate is exhausted for longer than its limit allows: the clock went back"
         )
     if kind == "id":
         yield from result_check.reasons(image.view, name, edits)

@@ -1,4 +1,4 @@
-"""The indexes that a queue must have, by its state lines and the facts that nothing implies: limits, slots, the log."""
+"""The indexes that a queue must have, derived from its state lines, limits, slots and log."""
 
 from __future__ import annotations
 
@@ -51,50 +51,50 @@ INDEXES: Final = (
 
 
 class AnyValue(NamedTuple):
-    """Any existing value is right, unless it is above ``most``. If it is missing or too high, ``fresh`` is written; a
-    leading `+` counts from the server's time on."""
+    """Expects any existing value, unless it is above ``most``. A missing value, or one above ``most``, is replaced by
+    ``fresh``; a leading `+` means that many milliseconds after the server's time."""
 
     fresh: str | None
-    """The value to write; None if it cannot be derived."""
+    """The replacement; None: it cannot be derived."""
     most: float | None = None
 
 
 class AtLeast(NamedTuple):
-    """This number or a higher one."""
+    """Expects this number or a higher one."""
 
     value: int
 
 
 Want = str | int | AnyValue | AtLeast
 ANY: Final = AnyValue(None)
-"""Whatever is there."""
+"""Expects any value; the value may also be missing."""
 UNKNOWN: Final = -1
-"""An instant that the log does not say."""
+"""Represents a time that the log does not have."""
 
 
 def place_in_line(job: Job) -> int:
-    """Return a job's place in line, 0 if it has none yet."""
+    """Return a job's place in line (its ``seq``); 0 if it has none yet."""
     return job.number("seq") or 0
 
 
 def _counted(job: Job) -> list[str]:
-    """Return the scopes that a claimed job holds."""
+    """Return the scopes in which a claimed job is a holder."""
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
 
 class Image:
-    """A queue as it must be."""
+    """The expected content of a queue."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.restored = dict(_restored(view))
-        """State lines that are lost or unreadable, or have other fields than the log, as the log has them."""
+        """Job id → state line according to the log, for lines that are lost, unreadable or differ from the log."""
         self.jobs = _with_lines(view.jobs, self.restored)
         recounted = dict(_recounted(self))
         self.lines = self.restored | recounted
         self.jobs = _with_lines(self.jobs, recounted)
         self.lanes: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        """The places in line and the ids of the jobs that wait in each lane, in order."""
+        """Lane → (place in line, id) of its waiting jobs, in order."""
         for job_id, job in self.in_state(State.READY):
             if job.lane is not None:
                 self.lanes[job.lane].append((place_in_line(job), job_id))
@@ -102,12 +102,12 @@ class Image:
             members.sort()
 
     def in_state(self, *states: State) -> list[tuple[str, Job]]:
-        """Return the jobs that are in one of the states."""
+        """Return the (id, job) pairs of the jobs in one of the states."""
         return [(job_id, job) for job_id, job in self.jobs.items() if job.state in states]
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """Blocked lanes that nothing would open, and the scope with room that each waits for."""
+        """Blocked lanes that no event would open → the scope with room that blocks the lane."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -116,7 +116,7 @@ class Image:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """The places of the lanes."""
+        """The expected position of each lane."""
         reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
         return self._settled | reopened
 
@@ -129,13 +129,13 @@ class Image:
 
     @cached_property
     def remembered(self) -> list[Remembered]:
-        """The records in ``results`` and ``returned`` of ids whose jobs have ended."""
+        """The expected members of ``results`` and ``returned`` for ids whose jobs have ended."""
         return list(remembered(self.view, self.jobs))
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """By field of `slots`: the instant until which a name is held by the log, where `slots` has another instant;
-        None: no job can have taken the name."""
+        """Field of `slots` → the time (Unix ms) until which its name is held according to the log, where `slots` has
+        another time; None: no job can have taken the name."""
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
             at_ms = _instant_by(self.view, name_in(field), holder.job_id)
@@ -145,7 +145,7 @@ class Image:
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
-        """The members and values that each index must have, by key and member."""
+        """Key → member → expected value, for each index."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
@@ -169,12 +169,13 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs, with the jobs of ``lines`` replaced. Without such lines, the jobs are not copied."""
+    """Return the jobs; those with a line in ``lines`` are replaced. Without such lines, the jobs are not copied."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield the log's lines for jobs whose lines are lost or unreadable. A lost job needs its arguments, too."""
+    """Yield (id, line according to the log) for jobs whose lines are lost or unreadable, or differ. A job without a
+    line is included only if its arguments exist."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
         is_here = job_id in view.lines or job_id in specs
@@ -192,7 +193,7 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _recounted(image: Image) -> Iterator[tuple[str, str]]:
-    """Yield the lines of claimed jobs whose lane must name their task, since it has a limit, and does not."""
+    """Yield the corrected lines of claimed jobs whose lane lacks their task although the task has a limit."""
     for job_id, job in image.in_state(*CLAIMED_STATES):
         task = f"{scopes.TASK}={job.fields['task']}"
         if task in image.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
@@ -242,7 +243,7 @@ def _of_lane(lane: str, place: Place) -> Iterator[Entry]:
 
 def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
     if is_name_field(name):
-        # A name that is held until an instant is a fact, unless the log has another instant: its job may have ended.
+        # A name that is held until a time is kept, unless the log has another time: the holder may have ended.
         holder = read_holder(kept)
         until_ms = image.instants.get(name, holder.until_ms)
         if until_ms is not None:
@@ -272,9 +273,9 @@ def _ticks(view: View) -> Iterator[Entry]:
 
 
 def _instant_by(view: View, name: str, job_id: str) -> int | None:
-    """Return the instant until which a name is held by the log (Unix ms); None: no job can have taken it; UNKNOWN: the
-    log does not say. Only the last job of the holder's id counts, if it took this very name, and no entry since then
-    is missing."""
+    """Return the time (Unix ms) until which a name is held according to the log; None: no job can have taken the name;
+    UNKNOWN: the log does not show it. Only the last job of the holder's id counts, if it took this very name and no
+    later entry is missing."""
     if not view.has_heard_of(job_id):
         return None
     record = view.log.records[job_id] if job_id in view.log.began else None
@@ -298,7 +299,7 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield the arrival time of each rate (µs), and when that may be forgotten (ms): each implies the other."""
+    """Yield each rate's arrival time (µs), and the time (ms) at which it may be forgotten: each implies the other."""
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):
@@ -316,7 +317,8 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _resumes(view: View) -> Iterator[Entry]:
-    """Yield the moments when rates go on, for rates whose moments in `scheduled` are later than their limits allow."""
+    """Yield the latest possible times at which rates admit jobs again, for rates whose times in `scheduled` are later
+    than their limits allow."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):
@@ -326,7 +328,8 @@ def _resumes(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`: in a fair queue, the place of a lane ahead of the clock is its key's finish time."""
+    """Yield the members of `fair`. In a fair queue, a lane whose tag is ahead of the clock gives the finish time of its
+    key."""
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()
@@ -340,14 +343,14 @@ def _turns(image: Image) -> Iterator[Entry]:
 def _facts(image: Image) -> Iterator[Entry]:
     view, snapshot = image.view, image.view.snapshot
     if not view.facts.get("epoch"):
-        return  # a handshake writes them first
+        return  # a handshake writes the fields of ``meta`` first
     given = max(map(place_in_line, image.jobs.values()), default=0)
     yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
     ready = {i: job.rank for i, job in image.in_state(State.READY) if job.lane is None}
     listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
-    # A line that the repair changes is counted again afterwards.
+    # The numbers of a line that the repair changes are recomputed afterwards.
     lines = [snapshot["results"][each.id] for each in image.remembered]
     sums = {
         "tombstones": nowhere,

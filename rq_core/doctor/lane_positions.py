@@ -1,4 +1,4 @@
-"""The places that lanes must have: open, or blocked on a scope that has no room (invariant I10)."""
+"""The positions that lanes must have: open, or blocked on a scope without room (invariant I10)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 
 
 class Place(NamedTuple):
-    """A field of ``lanes``, read."""
+    """The parsed value of a field of ``lanes``."""
 
     on: str | None
-    """The scope that the lane is blocked on, None if it is open."""
+    """The scope on which the lane is blocked; None: the lane is open."""
     order: int
 
     @property
     def tag(self) -> int:
-        """The order within its priority: its head's place in line, or a virtual time."""
+        """The order within the priority: the place in line of the lane's first job, or a virtual time."""
         return self.order % scopes.RANK
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Read a field as lane_write.lua writes it, None if it cannot be read."""
+        """Parse a field as lane_write.lua writes it; None if it is unreadable."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 
@@ -36,13 +36,13 @@ class Place(NamedTuple):
 
 
 def fair_key(lane: str) -> str:
-    """Return the key by which a fair queue serves a lane."""
+    """Return the key by which a fair queue shares its turns, from a lane's scopes; empty if the lane has none."""
     return next((s[5:] for s in scopes.scopes_of(lane) if s.startswith("fair=")), "")
 
 
 def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
-    """Return the place of each lane: the one in ``lanes`` if it is possible. Otherwise the lane is open, and a claim
-    finds out what it waits for. ``heads`` are the first places in line, by lane."""
+    """Return the position of each lane: the position in ``lanes`` if it is possible; otherwise open, so that a claim
+    determines the scope for which the lane waits. ``heads``: lane → place in line of its first job."""
     found = {}
     for lane, head in heads.items():
         place = Place.parse(view.snapshot["lanes"].get(lane, ""))
@@ -52,7 +52,7 @@ def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
 
 
 def opened(view: View, lane: str, head: int) -> Place:
-    """Return the place of a lane that is opened now."""
+    """Return the position of a lane that is opened now. ``head``: the place in line of its first job."""
     order = head
     if view.fact("fair"):
         finish = int(view.snapshot["fair"].get(fair_key(lane), 0))
@@ -61,7 +61,7 @@ def opened(view: View, lane: str, head: int) -> Place:
 
 
 def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
-    # In a queue that was fair, lanes keep their virtual times until their turn.
+    # In a queue that was fair before, lanes keep their virtual times until their turn.
     virtual = max(view.fact("fair_clock"), view.fact("fair_top"))
     by_age = not view.fact("fair") and place.tag > virtual
     return (
@@ -74,13 +74,13 @@ def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
 def kept_waiting(
     view: View, found: Mapping[str, Place], held: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield blocked lanes that nothing would open though their scope has room, and that scope.
+    """Yield (lane, scope) for each blocked lane that no event would open although its scope has room.
 
-    I10: no scope has room and a blocked lane unless an open lane contains it, or a claim looks at it at a known time.
-    ``held`` is the number of holders by scope.
+    I10: no scope has room and a blocked lane unless an open lane contains the scope, or a claim checks the scope at a
+    known time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
-    # Claims look at these, scopes of rates and families, when they are due.
+    # Claims check these scopes (rates, and families of keys) when they are due.
     returning = [m.split("|") for m in view.snapshot["scheduled"] if not m.startswith("job|")]
     covered |= {parts[1] for parts in returning if parts[0] in ("rate", "caps") and parts[1:]}
     for lane, place in sorted(found.items(), key=lambda item: item[1].order):

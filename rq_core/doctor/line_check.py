@@ -1,4 +1,4 @@
-"""A job's line compared with the log: the fields that differ, and the line with the log's fields put back."""
+"""Compares a job's state line with the log: finds the fields that differ, and restores the log's values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rq_core.model.state_line import Job, fields_of, line_of, read_job, without_
 from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset({"unique", "stands", "expires", "due", "priority", "seq"})
-"""The fields that a line gets back from the log: indexes rest on them, and only scripts change them. Another field that
-was changed by hand stays, and the change is logged."""
+"""The fields that are restored from the log: indexes depend on them, and only scripts change them. Any other field
+keeps its value, and the change is logged."""
 
 
 _ALL: Final = tuple(
@@ -19,11 +19,11 @@ _ALL: Final = tuple(
     for name, field in BY_LINE.items()
 )
 _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
-"""The fields that are compared with an incomplete record: it has only the last events' values."""
+"""The fields that are compared with an incomplete record, which has only the values of the last events."""
 
 
 def unlike(job: Job, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the fields that differ: the name in the line, what the line says, what the log says."""
+    """Yield the fields that differ, as (name in the line, value in the line, value in the log)."""
     fields = job.fields
     for name, of_record, is_number, default in _ALL if record.complete else _LAST:
         logged, text = getattr(record, of_record), fields.get(name)
@@ -41,11 +41,12 @@ def line_by(
     in_state: bool,
     has_holes: bool,
 ) -> str | None:
-    """Return the line that a job must have by its log; None if its line is right, or the log cannot correct it.
+    """Return the line that a job must have according to its log; None if its line is right, or the log cannot correct
+    it.
 
-    The result is the job's own line with the log's fields, or the log's line if the job's own is lost: it is missing or
-    cannot be read (no ``job``), it is of another state and the log has no holes, or it is not ``in_state`` and differs
-    from the log.
+    The result is the job's own line with the log's fields. It is the log's line if the job's own line is lost: the line
+    is missing or unreadable (``job``: None), it has another state and the log has no holes, or the job is not
+    ``in_state`` and its line differs from the log.
     """
     if job is None:
         return line_of(record, caps)
@@ -70,7 +71,8 @@ def line_by(
 
 
 def _claimed(job: Job, record: JobRecord) -> str | None:
-    """Return the line of a job whose claim in force is in the log, but not its earlier events."""
+    """Return the line of a job whose claim in force is in the log, but not its earlier events; None if the log lacks
+    the claim, too."""
     if record.fence is None or record.state is None:
         return None
     told = {

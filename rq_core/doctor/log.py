@@ -1,4 +1,4 @@
-"""The jobs and the queue's own facts by the outbox, as far back as it goes."""
+"""The jobs and the queue's settings according to the outbox, as far back as its entries go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rq_core.model.table.machine import Event
 
 
 class Since(NamedTuple):
-    """The first entry of a log without missing entries."""
+    """The first entry of a log without missing entries: its id, and its time in Unix ms."""
 
     at: OutboxId
     at_ms: int
@@ -23,68 +23,69 @@ class Since(NamedTuple):
 
 @dataclass
 class FoldedLog:
-    """The outbox, decoded and folded; with an audit database, also its events."""
+    """The decoded and folded events of the outbox, and of an audit database if there is one."""
 
     lives: Lives = field(default_factory=Lives)
-    """The jobs, and how they ended. Ends before a gap, or before an entry that cannot be read, are left out."""
+    """The jobs, and how they ended. Ends before a gap, or before an unreadable entry, are left out."""
     since: Since | None = None
-    """Its first entry, if all that has happened to the queue is in the log."""
+    """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """By id: why no job of the id can have left its line in ``results``."""
+    """Id → the reason why no job of the id can have left its line in ``results``."""
     only_sql: Collection[str] = frozenset()
-    """Jobs without an event in the outbox, which only an audit database has."""
+    """Ids of jobs without an event in the outbox, which only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
-    """Jobs that are named in entries that cannot be read."""
+    """Ids of jobs that unreadable entries name."""
     may_be_restored: bool = False
     """Whether a restore may have put back names and ids whose jobs only an audit database has."""
     moving: set[str] = field(default_factory=set)
-    """Jobs that had an event while the queue was read in pages."""
+    """Ids of jobs that had an event while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
-    """Whether a live job must be in it: it begins with the queue, or with a complete baseline."""
+    """Whether the log must have every live job: it begins with the queue, or with a complete baseline."""
     unreadable: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
-    """Ids of entries that no script can have given."""
+    """Ids of entries that no script can have assigned."""
     gaps: list[str] = field(default_factory=list)
-    """Ids of entries before which some are missing."""
+    """Ids of entries before which entries are missing."""
     seq_max: int = 0
     epoch: int | None = None
     """The epoch of the last entry; None: the outbox is empty."""
     settings: dict[str, str] = field(default_factory=dict)
-    """The settings and flags by the last event about each; all of them if the log begins with the queue."""
+    """Setting or flag → its value according to the last event about it; all of them if the log begins with the
+    queue."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
-    """The limits by the last event about each scope, and their versions; None: the scope has no limit of its own any
-    more."""
+    """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
+    removed."""
     lease_max_ms: int = 0
-    """The longest lease that a setting ever allowed, by the events that are there."""
+    """Milliseconds of the longest lease that a setting ever allowed, according to the events in the log."""
 
     @property
     def records(self) -> dict[str, JobRecord]:
-        """Every job that the log has, gone ones included."""
+        """Id → record of every job in the log, also of jobs that have ended."""
         return self.lives.records
 
     @property
     def ends(self) -> dict[str, End]:
-        """How jobs left Redis, for those that have not come back since."""
+        """Id → how its job left Redis; without jobs that were restored or enqueued again since."""
         return self.lives.ends
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """The entries with which the last jobs of ids began, if no entry after them is missing."""
+        """Id → the entry with which its last job began, if no later entry is missing."""
         return self.lives.began
 
     @property
     def has_holes(self) -> bool:
-        """Whether events may be missing, so that a job may be in another state than the log says."""
+        """Whether events may be missing, so that a job's state may differ from the log."""
         return bool(self.gaps or self.unreadable or self.strays)
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Whether a job can have had an id: the log has it, or does not have all that happened."""
+        """Whether a job of this id may have existed: the log has the id, or the log is incomplete."""
         return self.since is None or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
-        """Whether no job can have left a line in ``results``. An end with a kept result has an event. A line without
-        one may come from a restore, or from a call that was answered with another job."""
+        """Whether no job can have left this line in ``results``. (The end of a job with a kept result has an event. A
+        line without an event may come from a restore, or from a call that was answered with another job.)"""
         if result.id in self.made_up:
             return True
         may_be_untold = self.may_be_restored or result.outcome == SAME or result.id in self.records
@@ -99,7 +100,7 @@ class FoldedLog:
 
 
 def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
-    """Decode and fold the outbox of a snapshot."""
+    """Return the decoded and folded outbox of a snapshot."""
     log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     since: str | None = getattr(snapshot, "since", None)
     first = None if since is None else OutboxId.parse(since)
@@ -136,26 +137,26 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
-    """Whether nothing is missing between two entries."""
+    """Whether no entry is missing between two entries."""
     same = before.id.epoch == entry.id.epoch
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 
 
 def _miss(log: FoldedLog) -> None:
-    """Forget what missing entries may have changed."""
+    """Forget the facts that missing entries may have changed."""
     forget_queue(log)
     log.since = None
     log.lives.miss()
 
 
 def forget_queue(log: FoldedLog) -> None:
-    """Forget the queue's own facts by the log: missing entries may have changed any of them."""
+    """Forget the settings and limits: missing entries may have changed any of them."""
     log.settings.clear()
     log.limits.clear()
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
-    """Note the queue's own facts from an entry."""
+    """Store an entry's epoch, settings and limits in the log."""
     log.epoch = entry.id.epoch
     data = entry.data
     match entry.event:

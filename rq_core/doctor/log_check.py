@@ -1,4 +1,4 @@
-"""Checks of what state lines do not imply: lines and limits that cannot be read, keys that are gone, the log."""
+"""Checks data that state lines do not imply: unreadable lines and limits, missing keys, and the log."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STRAYS_SHOWN: Final = 3
 
 
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield findings about keys that are gone or cannot be read, and about differences from the log.
+    """Yield findings about missing or unreadable keys, and about differences from the log.
 
-    A job whose line comes back takes its ``differing`` indexes along, and they are no findings of their own.
+    The indexes of a job whose line is restored are removed from ``differing``, and corrected together with the line.
     """
     yield from _specs(image)
     yield from _lineless(image.view)
@@ -54,7 +54,9 @@ def _specs(image: Image) -> Iterator[Finding]:
 
 def _lineless(view: View) -> Iterator[Finding]:
     for job_id in sorted(view.untold):
-        says = f"job {job_id} has arguments and no line, and the outbox does not say how it stood"
+        says = (
+            f"job {job_id} has arguments but no state line, and the outbox does not have its state"
+        )
         how = (
             "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
         )
@@ -66,12 +68,12 @@ def _queue(image: Image) -> Iterator[Finding]:
     if not image.view.facts.get("epoch"):
         if any(snapshot.values()):
             says = (
-                "`meta` is gone: a new epoch begins, with default settings;"
+                "`meta` is missing: a new epoch begins, with default settings;"
                 " whether the queue was paused or fair is not known"
             )
             yield Finding(Kind.NO_META, says, edits=(Edit("meta", "epoch", "", ""),))
     elif not snapshot["outbox"]:
-        yield Finding(Kind.NO_OUTBOX, "the outbox is gone: a new epoch begins")
+        yield Finding(Kind.NO_OUTBOX, "the outbox is missing: a new epoch begins")
 
 
 def _caps(view: View) -> Iterator[Finding]:
@@ -83,8 +85,8 @@ def _caps(view: View) -> Iterator[Finding]:
     noted = [name for name in ("caps_by_task", "caps_by_key") if view.fact(name)]
     if noted and not stored:
         says = (
-            f"limits are gone (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
-            " again when they start; an operator has to set live limits again"
+            f"the limits are missing (`meta` has {noted[0]}, and `caps` is empty): workers declare theirs"
+            " again when they start; an operator must set live limits again"
         )
         yield Finding(Kind.NO_CAPS, says)
 
@@ -92,7 +94,7 @@ def _caps(view: View) -> Iterator[Finding]:
 def _wake(image: Image) -> Iterator[Finding]:
     view = image.view
     tokens = len(view.snapshot["wake"])
-    # Whatever else it does, repair.lua leaves one token.
+    # Regardless of its other edits, repair.lua leaves one token.
     edits = (Edit("wake", "", str(tokens), "1"),)
     if tokens > 1:
         says = f"there are {tokens} wake tokens instead of one"
@@ -108,7 +110,7 @@ def _wake(image: Image) -> Iterator[Finding]:
 
 
 def _gated(image: Image) -> bool:
-    """Say whether claims give out nothing for now; see claim/claiming.lua."""
+    """Return whether claims give out no job for now. See claim/claiming.lua."""
     view = image.view
     most = view.limit(QUEUE).most
     full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most
@@ -123,7 +125,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding that is mended by a baseline event, and by the line if the log still has that."""
+        """Return a finding that a baseline event repairs, together with the line if the log has it."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)
@@ -144,7 +146,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
         if job_id in image.restored:
             yield relogged(Kind.UNREADABLE, job_id, says)
         else:
-            says += "; the log does not say how it was"
+            says += "; the log does not have its state"
             yield Finding(Kind.UNREADABLE, says, job_id)
     for job_id, record in view.log.records.items():
         if record.state is not None and job_id not in view.lines:

@@ -1,4 +1,4 @@
-"""Examining a queue and mending the findings."""
+"""Examines a queue and repairs the findings."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.queue_check import check_layout
 
 CHUNK: Final = 125
-"""About how many members one call reads or edits, so that no call holds up the server for 10 ms."""
+"""Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
 PASSES: Final = 3
-"""How often a queue that goes on working is mended before giving up."""
+"""Maximum number of rounds of repair for a queue that workers change meanwhile."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
-"""Seconds between two looks at a difference that may exist for a moment only."""
+"""Seconds before another look at a difference that may exist for a moment only."""
 
 
 class Evidence(NamedTuple):
-    """A snapshot of a queue in Redis, its log, and findings of the audit database."""
+    """A snapshot of a queue in Redis, its log, and findings from the audit database."""
 
     snapshot: Mapping[str, Any]
     """See Operations.snapshot."""
     log: FoldedLog | None = None
-    """The log from Redis' outbox and an audit database; None: only the snapshot's outbox is read."""
+    """The log of Redis' outbox and an audit database; None: only the snapshot's outbox is used."""
     findings: Sequence[Finding] = ()
     """Further findings, from the database."""
 
 
 Audit = Callable[[], Evidence | None]
-"""Looks at a queue in Redis and in an audit database; None: the database cannot be asked."""
+"""Reads a queue from Redis and an audit database; returns None if the database cannot be asked."""
 
 
 def examine(
@@ -46,9 +46,9 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot (see Operations.snapshot). ``keys`` are the key names in commands that an
-    operator types. ``log`` None: the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
-    snapshot; None: moments that are too far ahead are not looked for."""
+    """Return the findings of a snapshot (see Operations.snapshot). ``keys``: key names for commands that an operator
+    types. ``log``: None: read the log from the snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms);
+    None: do not check for times that are too far ahead."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.edits_by_owner(image)
     of_facts = list(log_check.log_findings(image, differing))
@@ -68,11 +68,11 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Look at a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this
-    release cannot read the queue.
+    """Return the findings of a queue. Changes nothing. Raises QueueDamaged if a key has the wrong type, LayoutMismatch
+    if this release cannot read the queue.
 
-    A worker that has just taken the token and has not claimed yet makes it look as if none
-    would wake; so that is looked at again. ``audit`` looks at an audit database as well.
+    If the only finding is a missing wake token, the queue is read again: a worker may have just taken the token and not
+    claimed yet. ``audit`` also reads an audit database.
     """
     found = _examined(client, queue, audit)
     for _ in range(LOOKS - 1):
@@ -93,7 +93,7 @@ def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
 
 
 def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
-    """Return the findings of the evidence about a queue."""
+    """Return the findings of a queue from evidence that was read."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
     found = examine(look.snapshot, keys, look.log, now_ms)
@@ -103,8 +103,8 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 
 
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
-    """Return the findings of a queue that changed while it was read in pages whose members are all still as they were
-    then, now that they are read at one moment. The others are differences between the moments of pages."""
+    """Return the findings whose members still have their values, read at one moment. The queue changed while it was
+    read in pages; the other findings are differences between the times of the pages."""
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))
     return [each for each in found if all(is_kept(edit, now) for edit in each.edits)]
@@ -118,11 +118,10 @@ def repair(
     by: str,
     audit: Audit | None = None,
 ) -> list[Finding]:
-    """Mend the findings and look again. Returns the findings that are left; mending twice does no harm.
+    """Repair the findings and examine the queue again. Return the findings that are left. A second repair does no harm.
 
-    A member that has changed since it was read is left as it is, and looked at again. ``by`` is written into the log;
-    ``audit`` as in diagnose.
-    Raises what Client.run raises.
+    A member that has changed since it was read is not edited, and is examined again. ``by`` is written into the log;
+    ``audit`` as in diagnose. Raises the errors of Client.run.
     """
     found = list(findings)
     for _ in range(PASSES):
@@ -130,9 +129,9 @@ def repair(
         if not mendable:
             break
         if any(f.kind is Kind.LOG_STRAY for f in mendable):
-            # First: as a rule no event can follow one, so not even a new epoch could begin.
+            # First: usually no event can follow a stray entry, so not even a new epoch could begin.
             client.run(client.calls.audit.strike(queue))
-        # Begins a new epoch if `meta` or the outbox is gone.
+        # Begins a new epoch if `meta` or the outbox is missing.
         client.run(client.calls.delivery.handshake(queue))
         carry_out(client, queue, mendable, by=by)
         found = diagnose(client, queue, audit=audit)
@@ -140,9 +139,10 @@ def repair(
 
 
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
-    """Carry out the edits of findings; returns of how many. The others have moved since they were found."""
+    """Carry out the edits of findings. Return the number of repaired findings; the members of the others have changed
+    since."""
     mended = 0
-    # Each job goes to the head of its list, so the first in line come last.
+    # Each job is put at the head of its list, so the jobs that are first in line come last.
     for chunk in _chunks(sorted(findings, key=_place_in_list, reverse=True)):
         records = [(at, *edit) for at, finding in enumerate(chunk) for edit in finding.edits]
         mended += client.run(client.calls.audit.repair(queue, records, by=by))

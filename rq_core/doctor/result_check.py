@@ -1,7 +1,8 @@
-"""The contents that ``results`` and ``returned`` must have: those they have, unless a value is lost or the log differs.
+"""Derives the expected contents of ``results`` and ``returned``: the actual contents, unless a value is lost or the log
+differs.
 
-Each word of a line is compared with the log. A word that the log does not know stays, and so does a line that another
-job of the id may have left without an event in the log. A word that still differs is false, and the log's word replaces
+Each word of a line is compared with the log. A word that is not in the log is kept, and so is a line that another job
+of the id may have left without an event in the log. Any other word that differs is false, and the log's word replaces
 it.
 """
 
@@ -27,25 +28,25 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
     Event.PRUNED: frozenset({"dead"}),
     Event.REPLACED: frozenset({"replaced", SAME}),
 }
-"""The outcomes in ``results`` of a job that this event has ended. A job that a restore removed had ended before, by an
-event that Redis forgot."""
+"""Event that ended a job → possible outcomes in ``results``. (A job that a restore removed had ended before, by an
+event that Redis forgot.)"""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
-"""Ends that may be those of a claim, which their lines name."""
+"""Events that may end a claim, which the job's line in ``results`` then names."""
 
 
 class Remembered(NamedTuple):
-    """The contents of ``results``, ``returned`` and ``kept`` that must be there for an id that is not in use."""
+    """The expected contents of ``results``, ``returned`` and ``kept`` for an id that is not in use."""
 
     id: str
     line: str
     value: str | None
     met_ms: int | None
-    """When a claim looks at it first (Unix ms), if the line says so."""
+    """Time (Unix ms) at which a claim first checks the line; None if the line does not give a time."""
 
 
 def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
-    """Yield the contents for each id that is not in use, if its line or `kept` says until when it is kept. ``live``
-    are the ids in use."""
+    """Yield the expected contents for each id that is not in use, if its line or `kept` gives the time until which it
+    is kept. ``live``: the ids in use."""
     snapshot = view.snapshot
     for job_id, line in snapshot["results"].items():
         result = read_result(job_id, line)
@@ -69,18 +70,18 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
     if kept is not None and (size == result.value_bytes or _has_digest(end)):
         line = with_words(line, result.outcome, {"bytes": str(size)})
         return Remembered(job_id, line, kept, result.met_ms)
-    # In place: who reads the line finds the words where scripts write them.
+    # Replaced in place, so that the words keep the order in which scripts write them.
     line = line.replace(f" bytes={result.value_bytes}", f" value={LOST}")
     return Remembered(job_id, line, None, result.met_ms)
 
 
 def _has_digest(end: End | None) -> bool:
-    """Whether the log says which value it is, however long the line says that is."""
+    """Whether the log has the value's digest, so that the size in the line does not matter."""
     return end is not None and end.digest is not None
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Say what the log contradicts in the line of an id."""
+    """Yield, in words, each contradiction between the log and the line of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
@@ -108,8 +109,9 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line as the log has it; None if it is to go: it is another job's, and the log has too little of this
-    one for a line, or Redis keeps nothing of it. A line that a call needs, to know that its id is remembered, stays."""
+    """Return the line according to the log. Return None if the line must be removed: it is another job's, and the log
+    lacks the data for this job's line, or Redis keeps nothing of it. A line that a call needs, to find that its id is
+    remembered, is kept."""
     if not _is_of(result, end):
         return line
     is_other = result.outcome not in _OUTCOMES[end.event]
@@ -134,7 +136,8 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return the value that must be kept: the log's, if this one is not the handler's; None if the log's is lost."""
+    """Return the value that must be kept: this value if its digest is the log's, else the log's value; None if that is
+    lost."""
     if end is None or end.event is not Event.SUCCEEDED:
         return value
     if end.digest is None:
@@ -145,18 +148,18 @@ def value_by(value: str | None, end: End | None) -> str | None:
 
 
 def _is_of(result: ResultLine, end: End) -> bool:
-    """Whether a line can only be that of the job which ended so."""
+    """Whether a line can only belong to the job that ended with this end."""
     if end.event not in _OUTCOMES:
         return False
     if result.until_ms is not None:
         return True
-    # A call that is answered with another job leaves such a line without an event; so does a restore, for a job that
+    # A call that is answered with another job leaves such a line without an event. So does a restore, for a job that
     # ended later, in entries that Redis forgot.
     return result.outcome != SAME and (end.is_last or not is_later(result, end))
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Whether a line names a claim after an end, or, without a claim, a later time."""
+    """Whether a line names a claim after an end; for a line without a claim, whether its time is later."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
@@ -164,8 +167,8 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """Return the words of a line that the log knows. Only a script that ended the job said all of them; a line that a
-    restore wrote has neither a claim of this job nor a time up to which its result is kept. ``as_other``: the line is
+    """Return the words of a line that the log has. Only a script that ended the job wrote all of them; a line that a
+    restore wrote has neither a claim of this job nor a time until which its result is kept. ``as_other``: the line is
     another job's."""
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)

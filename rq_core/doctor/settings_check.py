@@ -1,8 +1,8 @@
-"""Compares a queue's settings and limits with the log, and reads the rows of its lists.
+"""Compares a queue's settings and limits with the log, and checks that the rows of its lists are readable.
 
-Each change by a call of rq-core is an event. A change that a client made with HSET has none, so the log cannot say who
-made it and when. The value in Redis is in force all the same: the doctor keeps it, and the finding says how to set it
-back or to log it.
+Each change by a call of rq-core is an event. A change that a client made with HSET has no event, so the log cannot show
+who made it and when. The value in Redis is in force anyway: the doctor keeps it, and the finding names the command that
+sets it back or logs it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.worker_registry import is_readable
 
 SHOWN_MAX: Final = 100
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value that a message shows."""
 _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
 Row = tuple[str, str, str, str]
-"""A difference from the log: key, member, the difference in words, and the command that sets it back."""
+"""A difference from the log: key, member, a description, and the command that sets the value back."""
 
 
 def settings_findings(view: View) -> Iterator[Finding]:
-    """Yield the settings and limits that differ from the log, and the rows of lists that cannot be read."""
+    """Yield findings for settings and limits that differ from the log, and for unreadable rows of lists."""
     if view.facts.get("epoch"):
         for key, member, differs, how in (*_epoch(view), *_settings(view), *_limits(view)):
             kind = (
@@ -71,7 +71,7 @@ def _settings(view: View) -> Iterator[Row]:
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
-    """Return the command that sets a setting back to what the log says."""
+    """Return the command that sets a setting back to the log's value, in a sentence."""
     if name == "paused":
         return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
@@ -81,17 +81,17 @@ def _how(keys: QueueKeys, name: str, logged: str) -> str:
 
 
 def _given(keys: QueueKeys) -> str:
-    """Return the option of commands about this queue, if its prefix is not the default."""
+    """Return the --prefix option for commands about this queue; empty if its prefix is the default."""
     return "" if keys.prefix == DEFAULT_PREFIX else f" --prefix {keys.prefix}"
 
 
 def _limits(view: View) -> Iterator[Row]:
     stored = view.snapshot["caps"]
-    # The loss of all limits is a finding of its own.
+    # The loss of all limits is a separate finding.
     for scope, (text, version) in sorted(view.log.limits.items()) if stored else ():
         actual = view.caps.get(scope)
         if scopes.family_of(scope) == scopes.WEIGHT or (scope in stored and actual is None):
-            continue  # A limit that cannot be read is a finding of its own, too.
+            continue  # An unreadable limit is a separate finding, too.
         try:
             logged = None if text is None else Limit.parse(text)
         except (ValueError, TypeError):
@@ -100,7 +100,7 @@ def _limits(view: View) -> Iterator[Row]:
         has, had = (str(each or "none") for each in (found, logged))
         how = "`rq-core cap` logs the limit that you want"
         if found == logged and actual is not None and actual.version != version:
-            # The next change goes on from there, and by the log it skips a version.
+            # The next change increments this version, so the log would show a skipped version.
             has, had = f"{has} version={actual.version}", f"{had} version={version}"
             entry = stored[scope].replace(f"version={actual.version}", f"version={version}", 1)
             how = f"`redis-cli HSET '{view.keys('caps')}' {scope} '{entry}'` sets it back"
@@ -119,7 +119,7 @@ def _rows(view: View) -> Iterator[Finding]:
             read_naming(policy)
             read_options(policy)
         except (ValueError, KeyError, TypeError):
-            says = f"how jobs of task {_shown(task)} are treated cannot be read: {_shown(policy)}"
+            says = f"the policy of task {_shown(task)} cannot be read: {_shown(policy)}"
             yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
 
 

@@ -1,4 +1,4 @@
-"""A snapshot, read: the jobs by their state lines, the limits, and the log."""
+"""A parsed snapshot: the jobs by their state lines, the limits, and the log."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ UNNAMED: Final = queue_keys("QUEUE")
 
 
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
-"""The longest lease that is taken for true while the log does not say how long leases were."""
+"""Milliseconds of the longest lease that is believed while the log does not show how long leases were."""
 
 
 @dataclass
 class View:
-    """A snapshot, read."""
+    """A parsed snapshot of a queue."""
 
     snapshot: Mapping[str, Any]
     keys: QueueKeys
     """The queue's key names, for commands that an operator types."""
     log: FoldedLog
-    """The log, folded."""
+    """The folded log."""
     now_ms: int | None = None
-    """When it was taken, or a later time, by Redis' clock (Unix ms); None: not known."""
+    """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
     jobs: dict[str, Job] = field(default_factory=dict)
-    """The jobs whose state lines can be read, by id."""
+    """Id → job, for readable state lines."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why the other lines cannot be read, by id."""
+    """Id → error, for unreadable state lines."""
 
     def __post_init__(self) -> None:
         for job_id, line in self.lines.items():
@@ -52,18 +52,19 @@ class View:
 
     @property
     def is_fuzzy(self) -> bool:
-        """Whether the queue changed while it was read in pages, so that its numbers and sums are not of one moment."""
+        """Whether the queue changed while it was read in pages, so that its numbers and sums do not belong to one
+        moment."""
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
     def standing(self) -> Mapping[str, str]:
-        """The state lines by job id, as scripts read them: a job without a line in ``state`` only waits."""
+        """Job id → state line, as scripts read it: a job without a line in ``state`` waits and has not been claimed."""
         return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """The state lines that are not lost. A line is lost if it is not in ``state``, and by the log its job has done
-        more than wait."""
+        """Job id → state line, without lost lines. A line is lost if it is not in ``state`` although its job has done
+        more than wait, according to the log."""
         lost = {
             job_id
             for job_id in self.standing.keys() - self.snapshot["state"].keys()
@@ -74,8 +75,8 @@ class View:
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
-        """How the last jobs of the ids in ``results`` ended; None: no job of the id can have left its line there. Ids
-        whose jobs' ends are not known are left out."""
+        """Id in ``results`` → how its last job ended; None: no job of the id can have left the line. Ids whose jobs'
+        ends are unknown are left out."""
         lines = self.snapshot["results"].items()
         made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
         log = self.log
@@ -84,13 +85,13 @@ class View:
         return log.ends | made_up
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Whether a job can have had an id."""
+        """Whether a job of this id may have existed."""
         return job_id in self.standing or self.log.has_heard_of(job_id)
 
     @property
     def lease_end_max(self) -> int | None:
-        """The latest moment at which a lease can end (Unix ms); None: not known. If the log is not complete, a lease
-        may be from a time when leases were longer."""
+        """The latest time (Unix ms) at which a lease can end; None: unknown. If the log is incomplete, a lease may be
+        from a time when leases were longer."""
         if self.latest_ms is None:
             return None
         longest = LEASE_TRUSTED_MS if self.log.since is None else self.log.lease_max_ms
@@ -98,7 +99,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """The arguments of jobs without a line whose state only the audit log knows, by id."""
+        """Id → arguments of jobs without a line whose state only the audit log has."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -112,14 +113,14 @@ class View:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The queue's own facts."""
+        """The fields of ``meta``."""
         facts: Mapping[str, str] = self.snapshot["meta"]
         return facts
 
     @property
     def latest_ms(self) -> int | None:
-        """The time from which rates count (Unix ms). A clock that is behind the last activity is no finding: the next
-        claim notices, and looks at all rates."""
+        """The time from which rates count (Unix ms). A clock that is earlier than the last activity is not a finding:
+        the next claim notices it, and checks all rates."""
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 
     def fact(self, name: str) -> int:
@@ -128,7 +129,7 @@ class View:
 
     @cached_property
     def caps(self) -> dict[str, CapEntry]:
-        """The stored limits that can be read, by scope or family, with their versions."""
+        """Scope or family → its stored limit and version, for readable limits."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
@@ -138,7 +139,7 @@ class View:
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
-        """The stored limits that can be read, by scope or family, without their versions."""
+        """Scope or family → its stored limit, for readable limits."""
         return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
@@ -151,7 +152,7 @@ class View:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """The first member of ``waiting`` in each lane."""
+        """Lane → its first member of ``waiting``."""
         found: dict[str, str] = {}
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member
@@ -159,7 +160,7 @@ class View:
 
 
 def _does_more(record: JobRecord) -> bool:
-    """Whether a live job has done more than wait since it was enqueued, by all of its log."""
+    """Whether a live job has done more than wait since it was enqueued, according to its complete log."""
     if record.state is None or not record.complete:
         return False
     return record.state is not State.READY or record.claims > 0

@@ -1,8 +1,8 @@
-"""The keeper of one embedded server: a small process that owns the server as its child.
+"""The keeper of one embedded server: a small process that owns the server as its child process.
 
-It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts in
-a moment and stays small for hours. Valkey has no option to end when no client uses it; this process
-asks the server from time to time and shuts it down. It holds no data and decides nothing else.
+It is run by path (see `rq_core.embedded.server`) and uses the standard library only, so that it starts quickly and
+stays small for hours. Valkey has no option to end when no client uses it, so the keeper asks the server for its clients
+from time to time and ends it. The keeper holds no data and makes no other decision.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-# A socket's address has 104 bytes on macOS and 108 on Linux; the terminating zero counts.
+# The path in a socket's address has at most 104 bytes on macOS and 108 on Linux, including the final zero.
 SOCKET_PATH_BYTES_MAX = 100
 RECORD = "server.json"
 LOG = "server.log"
@@ -40,7 +40,8 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Leave the starter's process tree, in a session of our own: its Ctrl-C or its end does not reach us."""
+    """Leave the starter's process tree, for a new session: Ctrl-C in the starter, or its end, does not reach the
+    keeper."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -48,7 +49,8 @@ def leave_the_starter() -> None:
 
 
 def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
-    """Run the server until it ends, a signal ends it, or it had no clients for `idle_s`."""
+    """Run the server until it ends, a signal ends it, or it has had no clients for `idle_s` seconds. Return its exit
+    status."""
     forget_last_run(directory)
     with socket_directory() as place:
         path = place / "s.sock"
@@ -61,13 +63,13 @@ def keep(directory: Path, binary: str, idle_s: float, lock_fd: int) -> int:
             else:
                 server.terminate()
 
-        # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
+        # Before the server starts: if a signal ended this process just after the start, the server would run on alone.
         signal.signal(signal.SIGTERM, end)
         signal.signal(signal.SIGINT, end)
-        # The server inherits the lock: it is held while either of the two processes lives, so a
-        # second server can never open the same data, even after this process was killed.
-        # Its group is its own: a Ctrl-C that reached it as well, just after our own signal to end,
-        # would make it exit at once, with status 1 and without its last second on disk.
+        # The server inherits the lock, which is held while either of the two processes lives: so a second server can
+        # never open the same data, even after this process was killed. The server has its own process group: a Ctrl-C
+        # that reached it just after our signal would make it exit at once, with status 1 and without its last second on
+        # disk.
         server = subprocess.Popen(
             [binary, *arguments(directory, path)],
             stdin=subprocess.DEVNULL,
@@ -118,7 +120,7 @@ def remove_socket_directory(place: Path) -> None:
 
 
 def forget_last_run(directory: Path) -> None:
-    """Remove what a killed keeper left: its record and socket."""
+    """Remove the record and the socket that a killed keeper left."""
     record = directory / RECORD
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         remove_socket_directory(Path(json.loads(record.read_text())["socket"]).parent)
@@ -126,14 +128,14 @@ def forget_last_run(directory: Path) -> None:
 
 
 def write_record(directory: Path, record: dict[str, str | int]) -> None:
-    """Write the record whole or not at all: readers take no lock."""
+    """Write the record atomically: readers take no lock."""
     draft = directory / f"{RECORD}.new"
     draft.write_text(json.dumps(record))
     draft.replace(directory / RECORD)
 
 
 def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
-    """Wait for the server's end, ending it after `idle_s` without clients."""
+    """Wait for the server's end; end the server after `idle_s` seconds without clients. Return its exit status."""
     poll_s = min(30.0, idle_s / 4)
     seen: int | None = None
     deadline = time.monotonic() + idle_s
@@ -148,13 +150,13 @@ def watch(server: subprocess.Popen[bytes], path: Path, idle_s: float) -> int:
                 connection = connect_to(path)
             clients, connections = client_counts(connection)
         except (OSError, ValueError):
-            # Still loading, or too busy to answer: that is not idle.
+            # A server that is still loading, or too busy to answer, is not idle.
             if connection is not None:
                 connection.close()
             connection = None
             deadline = time.monotonic() + idle_s
             continue
-        # Our own connection is the one client; a visit between two polls shows in the total.
+        # Our own connection counts as one client; a client that came and left between two polls shows in the total.
         if clients > 1 or connections != seen:
             seen = connections
             deadline = time.monotonic() + idle_s
@@ -167,7 +169,7 @@ def connect_to(path: Path) -> socket.socket:
     try:
         connection.settimeout(5)
         connection.connect(str(path))
-        # The name lets `server_status` see that this is no client of the user's.
+        # By the name, `server_status` does not count this connection as a client.
         connection.sendall(f"CLIENT SETNAME {CLIENT_NAME}\r\n".encode())
         connection.recv(1024)
     except BaseException:
@@ -177,7 +179,7 @@ def connect_to(path: Path) -> socket.socket:
 
 
 def client_counts(connection: socket.socket) -> tuple[int, int]:
-    """Return how many clients are connected now, and how many ever were, ours included."""
+    """Return the number of clients now, and the number of all connections until now; both include the keeper's."""
     connection.sendall(b"INFO clients stats\r\n")
     reply = b""
     while not reply.endswith(b"\r\n") or (size := announced(reply)) is None or len(reply) < size:
@@ -193,7 +195,7 @@ def client_counts(connection: socket.socket) -> tuple[int, int]:
 
 
 def announced(reply: bytes) -> int | None:
-    """Return the whole length of a bulk reply, from its first line."""
+    """Return the length in bytes of a whole bulk reply, from its first line; None if that is incomplete."""
     head, line_end, _ = reply.partition(b"\r\n")
     return len(head) + 2 + int(head[1:]) + 2 if line_end else None
 

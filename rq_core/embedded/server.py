@@ -1,14 +1,14 @@
 """The embedded server: one Valkey per data directory, shared by every process that names it.
 
-It owns starting, finding and ending that server. It does not own talking to it: `ensure_server` gives
-the URL of an ordinary Redis server. How two processes never start two servers on the same data:
+This module starts, finds and ends the server. It does not send commands of jobs to it: `ensure_server` returns the URL
+of an ordinary Redis server. Two files prevent two servers on the same data:
 
-- `server.lock` is a lock file. The process that gets the lock may start the server, and hands the lock on
-  to it: the keeper and the server inherit it and hold it as long as either lives, whatever way
+- `server.lock` is a lock file. The process that holds the lock may start the server, and passes the lock on
+  to it: the keeper and the server inherit the lock and hold it while either lives, regardless of how
   they end.
-- `server.json` says where the socket is. It lies in a short temporary directory, because a
-  socket's path has at most 108 bytes. A record whose server does not answer is stale, and no
-  harm: the lock decides.
+- `server.json` has the path of the socket. The socket is in a short temporary directory, because a
+  socket's path has at most 108 bytes. A record whose server does not answer is stale, but
+  harmless: the lock decides.
 
     >>> url = ensure_server(".rq-core")  # doctest: +SKIP
     >>> redis.Redis.from_url(url).ping()  # doctest: +SKIP
@@ -53,7 +53,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """The state of a directory's server. If it does not answer, each field after `running` has no value."""
+    """The state of a directory's server. If the server does not answer, each field after `running` has no value."""
 
     directory: Path
     running: bool
@@ -70,13 +70,14 @@ def is_embedded(url: str) -> bool:
 
 
 def resolve_url(url: str) -> str:
-    """Return a URL that redis-py understands; an embedded server is started if need be."""
+    """Return a URL that redis-py understands; start the embedded server if the URL names one that does not run."""
     if not is_embedded(url):
         return url
     idle_s, place = _idle_of(url), _prepare(directory_of(url))
     path, started = _ensure(place, idle_s=idle_s, timeout_s=START_TIMEOUT_S)
     if started:
-        # A warning, so that it is seen without any configuration: in another folder it is another server.
+        # A warning, so that it is shown without any configuration: in another folder, embedded:// starts another
+        # server.
         log.warning(
             "embedded:// started the server of %s, which ends after %g s without clients",
             place,
@@ -97,7 +98,8 @@ def directory_of(url: str) -> Path:
 
 
 def absolute_url(url: str) -> str:
-    """Return the URL by which other processes and people find the server: with its data directory, absolute."""
+    """Return the URL by which other processes and people find the server, with the absolute path of its data
+    directory."""
     query = urlsplit(url).query
     return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
 
@@ -118,15 +120,15 @@ def ensure_server(
     idle_s: float = IDLE_S_DEFAULT,
     timeout_s: float = START_TIMEOUT_S,
 ) -> str:
-    """Return the URL of the directory's server, starting it if none runs.
+    """Return the URL of the directory's server; start the server if none runs.
 
-    A server that already runs keeps the `idle_s` it was started with.
+    A server that already runs keeps the `idle_s` with which it was started.
     """
     return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
 
 
 def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]:
-    """Return the URL of a folder's server, and whether it was started here."""
+    """Return the URL of a directory's server, and whether this call started it."""
     deadline = time.monotonic() + timeout_s
     started = False
     while True:
@@ -135,7 +137,7 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
         if path and state == "ready":
             return _url(path), started
         if state == "loading":
-            # Reading back a long log takes its time; what counts is that it goes on.
+            # Loading a long log takes time; the timeout begins again while the server is loading.
             deadline = time.monotonic() + timeout_s
         with _try_lock(place) as lock_fd:
             if lock_fd is not None:
@@ -154,22 +156,22 @@ def _ensure(place: Path, *, idle_s: float, timeout_s: float) -> tuple[str, bool]
 def run_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, idle_s: float = IDLE_S_DEFAULT
 ) -> int:
-    """Run the directory's server in the foreground and return its exit status.
+    """Run the directory's server in the foreground, and return its exit status.
 
-    It ends by Ctrl-C, SIGTERM, `stop_server`, or after `idle_s` without clients.
+    The server ends by Ctrl-C, SIGTERM, `stop_server`, or after `idle_s` seconds without clients.
     """
     place = _prepare(directory)
     keeper: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
-        # Ctrl-C at a terminal reaches the keeper too, which ends the server; then we only wait on.
+        # Ctrl-C at a terminal also reaches the keeper, which ends the server; this process only waits for the keeper.
         if keeper is None:
             early.append(number)
         elif number == signal.SIGTERM:
             keeper.terminate()
 
-    # Before there is a server: it would run on alone if a signal ended us in the moment after its start.
+    # Before the server starts: if a signal ended this process just after the start, the server would run on alone.
     before = {
         number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)
     }
@@ -189,7 +191,7 @@ def run_server(
 
 
 def server_status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> ServerStatus:
-    """Say whether the directory's server runs, without starting it."""
+    """Return the state of the directory's server, without starting it."""
     place = Path(directory).absolute()
     path = _socket_path(place)
     if path is None:
@@ -215,9 +217,10 @@ def server_status(directory: str | os.PathLike[str] = DEFAULT_DIRECTORY) -> Serv
 def stop_server(
     directory: str | os.PathLike[str] = DEFAULT_DIRECTORY, *, timeout_s: float = STOP_TIMEOUT_S
 ) -> bool:
-    """End the directory's server, its data safe on disk; return whether one was running.
+    """End the directory's server, with its data safe on disk. Return whether a server was running.
 
-    It asks with SHUTDOWN, then with SIGTERM, then kills, and gives each a third of `timeout_s`.
+    This sends SHUTDOWN, then SIGTERM, then SIGKILL, and waits a third of `timeout_s` after each. Raises
+    ServerUnavailable if the server still runs.
     """
     place = Path(directory).absolute()
     if not _is_held(place):
@@ -252,10 +255,10 @@ def _prepare(directory: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def _try_lock(place: Path) -> Iterator[int | None]:
-    """Yield the locked file, or None while another process (or a running server) holds the lock.
+    """Yield the file descriptor of the locked file, or None while another process (or a running server) holds the lock.
 
-    The lock belongs to the open file, which a started keeper shares: closing it here unlocks it
-    only if no keeper was started.
+    The lock belongs to the open file, which a started keeper shares: closing the file here unlocks it only if no keeper
+    was started.
     """
     try:
         fd = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -293,7 +296,7 @@ def _freed_within(place: Path, timeout_s: float) -> bool:
 def _start(
     place: Path, lock_fd: int, *, idle_s: float, foreground: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the keeper; one in the background has left us when this returns."""
+    """Start the keeper. A keeper in the background is detached from this process when this returns."""
     if not 0 < idle_s < float("inf"):
         raise ValueError(f"idle must be a positive number of seconds, not {idle_s:g}")
     command = [
@@ -378,7 +381,7 @@ def _client(path: str, *, timeout_s: float = ANSWER_TIMEOUT_S) -> redis.Redis:
 
 
 def _ask(path: str, *, timeout_s: float) -> str:
-    """Return "ready", "loading", or why the server does not answer."""
+    """Return "ready", "loading", or the reason why the server does not answer."""
     try:
         with _client(path, timeout_s=timeout_s) as client:
             client.ping()
@@ -393,7 +396,7 @@ def _shut_down(place: Path, timeout_s: float) -> None:
     path = _socket_path(place)
     if path is None:
         return
-    # An AOF is flushed at shutdown whatever SHUTDOWN says of the snapshot, which we have none of.
+    # The AOF is flushed at shutdown regardless of NOSAVE, which only concerns snapshots; this server has none.
     with (
         contextlib.suppress(redis.RedisError),
         _client(path, timeout_s=timeout_s) as client,
@@ -402,7 +405,7 @@ def _shut_down(place: Path, timeout_s: float) -> None:
 
 
 def _signal(place: Path, number: int) -> None:
-    """Signal the recorded server; the lock is held, so the record is of a living one."""
+    """Send a signal to the recorded server. The caller found the lock held, so the record is of a running server."""
     pid = _record(place).get("pid")
     if isinstance(pid, int):
         with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
-"""Metrics, alerts and causes for people and programs that watch queues, all made of one shared look.
+"""Metrics, alerts and causes for people and programs that watch queues, all derived from one shared reading.
 
-- ``shared``: one look at all queues for all watchers.
-- ``table``: each metric.
-- ``collector``, ``page``: its values, for prometheus_client; a worker's ``/metrics``.
-- ``alerts``, ``causes``: when to alarm, and what to do then; what is wrong, in words.
+- ``shared``: one reading of all queues for all watchers.
+- ``table``: the list of metrics.
+- ``collector``, ``page``: the metrics' values, for prometheus_client; a worker's ``/metrics``.
+- ``alerts``, ``causes``: conditions of alerts, with remedies; sentences about current problems.
 """

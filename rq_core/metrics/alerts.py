@@ -1,7 +1,7 @@
-"""Every alert: when it fires, what it means, what to look at and what to type.
+"""Every alert: its condition, its meaning, the commands that show more, and the remedy.
 
-The rows are in the files of ``alert_rules/``. The rules for Prometheus, the runbook and the words of
-``rq-core top`` are made from them.
+The alerts are rows in the files of ``alert_rules/``. The rules for Prometheus, the runbook and the sentences of
+``rq-core top`` are derived from them.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rq_core.metrics.table import BY_NAME
 
 
 class When(NamedTuple):
-    """One condition on the samples of a family."""
+    """One condition on the samples of a metric family."""
 
     family: str
     comparison: Literal[">", "<", "=="]
     value: float
     labels: tuple[tuple[str, str], ...] = ()
     within_s: int = 0
-    """If given, the sample's growth in this many seconds counts, not the sample."""
+    """Seconds over which the sample's growth is compared; 0: the sample itself is compared."""
 
     @property
     def expr(self) -> str:
-        """The condition in Prometheus' language."""
+        """The condition in PromQL."""
         labels = ", ".join(f'{name}="{value}"' for name, value in self.labels)
         chosen = f"{self.family}{{{labels}}}" if labels else self.family
         if self.within_s:
@@ -35,38 +35,38 @@ class When(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """One rule."""
+    """One alert."""
 
     name: str
     title: str
     severity: Literal["page", "ticket"]
-    """page: an operator has to look now; ticket: within a working day."""
+    """page: an operator must act now; ticket: within a working day."""
     for_s: int
-    """How long it must hold before it fires, in seconds."""
+    """Seconds for which the condition must hold before the alert fires."""
     all_of: tuple[When, ...]
-    """The conditions, all of one queue if the families have that label."""
+    """The conditions, which must all hold; for the same queue if all families have that label."""
     means: str
-    """A paragraph."""
+    """The meaning of the alert, as a paragraph."""
     look: tuple[str, ...]
-    """Commands that show more; QUEUE is the queue, and the URL behind --audit is the audit database's."""
+    """Commands that show more. QUEUE is a placeholder for the queue, and URL after --audit for the audit database."""
     do: str
-    """Remedies, most likely first: items of a list."""
+    """Remedies as items of a list, the most likely first."""
 
     @property
     def expr(self) -> str:
-        """The rule in Prometheus' language."""
+        """The alert's condition in PromQL."""
         by_queue = all("queue" in BY_NAME[when.family].labels for when in self.all_of)
         glue = "\nand on (queue) " if by_queue else "\nand "
         return glue.join(when.expr for when in self.all_of)
 
     @property
     def summary(self) -> str:
-        """Its meaning, on one line."""
+        """The meaning of the alert, on one line."""
         return " ".join(self.means.split())
 
     @property
     def anchor(self) -> str:
-        """Its section of the runbook."""
+        """The anchor of the alert's section in the runbook."""
         return self.title.lower().replace(" ", "-")
 
 
@@ -83,7 +83,7 @@ def _alert(row: dict[str, Any]) -> Alert:
 
 _FOLDER: Final = Path(__file__).with_name("alert_rules")
 _FILES: Final = ("queues", "audit", "upkeep")
-"""In the order of the runbook."""
+"""The files of alerts, in the order of the runbook."""
 
 ALERTS: Final = tuple(
     _alert(row)

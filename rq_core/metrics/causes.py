@@ -1,7 +1,7 @@
-"""Causes: what is wrong with which queue, in one sentence each. ``rq-core top`` shows them above all numbers.
+"""Causes: sentences about current problems and their queues. ``rq-core top`` shows them above all numbers.
 
-Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook says what to do. A cause is
-shown as soon as a look sees it; the alert waits until it has held for a while.
+Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook has the remedy. A cause is
+shown as soon as a reading shows the problem; the alert fires when the problem has lasted for a while.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from rq_core.protocol.reads.overview import QUEUES_MAX
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview, ScopeLoad, Unserved
 
 JUST_NOW_MS = 600_000
-"""How long a death is a cause, in ms: as long as its alert looks back."""
+"""Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
 
 
 NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
 
 
 class Cause(NamedTuple):
-    """One thing that is wrong."""
+    """One current problem."""
 
     alert: str
-    """Its alert."""
+    """The name of the alert to which the cause belongs."""
     queue: str | None
     says: str
 
     @property
     def pages(self) -> bool:
-        """Whether an operator has to look now."""
+        """Whether an operator must act now."""
         return ALERT_BY_NAME[self.alert].severity == "page"
 
 
 class Unread(NamedTuple):
-    """A look that failed, in the place of its answer."""
+    """A reading that failed, in place of its result."""
 
     why: str
     refused: bool = False
-    """Redis answered, and refused: a right or a password is missing, or the server is unfit."""
+    """Whether Redis answered, but refused: a right or a password is missing, or the server is unsuitable."""
 
     @classmethod
     def of(cls, error: RqCoreError) -> Self:
-        """Make one of the error of a look."""
+        """Create an Unread from the error of a reading."""
         return cls(" ".join(str(error).split()), isinstance(error, ServerUnsuitable))
 
 
@@ -82,7 +82,7 @@ def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[
 
 
 def _bound(alert: str) -> float:
-    """The number in the first condition of an alert."""
+    """Return the number in the first condition of an alert."""
     return ALERT_BY_NAME[alert].all_of[0].value
 
 
@@ -90,9 +90,9 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
     name, present = queue.queue, queue.present
     ready, oldest = queue.ready_jobs, queue.oldest_ready_ms
     if ready and not present:
-        # Only of those that did not say that they end: one that stopped in order may have run later.
+        # Workers that ended in order are not in the list; such a worker may have run later than the silent ones.
         silent = min((each.silent_ms for each in queue.workers), default=None)
-        since = "" if silent is None else f"; one fell silent {_span(silent)} ago"
+        since = "" if silent is None else f"; a worker fell silent {_span(silent)} ago"
         yield Cause("RqCoreNoWorker", name, f"{ready:,} ready, and no worker runs{since}")
     if ready and queue.paused:
         says = f"paused, and {counted(ready, 'job is ready', 'jobs are ready')}"
@@ -134,7 +134,7 @@ def _unserved(jobs: Unserved) -> str:
 
 
 def _leases_over(queue: QueueOverview) -> str:
-    """Return a sentence about running jobs whose lease is over, by when a worker was last active."""
+    """Return a sentence about running jobs whose lease has expired, according to when a worker was last active."""
     many = queue.leases_over
     lost = counted(many, "running job has lost its worker", "running jobs have lost their worker")
     them = "it" if many == 1 else "them"
@@ -142,10 +142,10 @@ def _leases_over(queue: QueueOverview) -> str:
     # A longer pause counts as an outage.
     if inactive is not None and 3 * inactive <= 2 * lease:
         if queue.ends_leases_in_ms:
-            return f"{lost}; a worker is back, and gets {them} in {_span(queue.ends_leases_in_ms)}"
-        return f"{lost}; a worker is alive, and its next claim gets {them}"
+            return f"{lost}; a worker is back, and takes {them} over in {_span(queue.ends_leases_in_ms)}"
+        return f"{lost}; a worker is alive, and its next claim takes {them} over"
     since = "" if inactive is None else f" for {_span(inactive)}"
-    heard = ", though one was heard of in the last 30 s" if queue.present else ""
+    heard = ", although one reported in the last 30 s" if queue.present else ""
     return f"{lost}, and no worker has claimed{since}{heard}"
 
 
@@ -167,7 +167,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
 
 
 def mirror_behind(queue: QueueOverview) -> str:
-    """Return a sentence if a queue's oldest event has waited too long for the mirror; else empty."""
+    """Return a sentence if a queue's oldest event has waited too long for the mirror; else an empty text."""
     waits = queue.oldest_event_ms
     if waits is None or waits <= 1000 * _bound("RqCoreMirrorBehind"):
         return ""
@@ -176,7 +176,7 @@ def mirror_behind(queue: QueueOverview) -> str:
 
 
 def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> str:
-    """Return a sentence if queues are mirrored and the log was not read; else empty."""
+    """Return a sentence if queues are mirrored and the log was not read; else an empty text."""
     if log is not None or isinstance(state, Unread):
         return ""
     mirrored = [queue for queue in state.queues if queue.audit]
@@ -190,7 +190,7 @@ def unread_log(state: Overview | Unread, log: LogOverview | Unread | None) -> st
 
 
 def _span(ms: float) -> str:
-    """A length of time, roughly."""
+    """Return a duration in its largest suitable unit, rounded."""
     for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
         if ms >= 2 * unit_ms:
             return f"{ms / unit_ms:.0f} {unit}"

@@ -1,11 +1,11 @@
-"""Metrics as prometheus_client collects them, for ``rq-core metrics``, a worker's port, and registries of your own.
+"""Collectors for prometheus_client: for ``rq-core metrics``, a worker's port, and your own registries.
 
     from prometheus_client import REGISTRY
     from rq_core.metrics.collector import QueueCollector
 
     REGISTRY.register(QueueCollector.at("redis://localhost:6379/0", audit_url="audit.db"))
 
-Needs the extra ``metrics``. Nothing is asked before a scrape.
+This module needs the extra ``metrics``. Nothing is read before a scrape.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 
-# The looks at Redis and at the log, as samples of the families of :mod:`rq_core.metrics.table`.
+# Readings of Redis and of the log, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
-"""Outcomes of claims that alerts and panels ask for: shown with 0 until there are any."""
+"""Outcomes of claims that alerts and panels use: shown with 0 until a claim ends this way."""
 
 
 class Sample(NamedTuple):
-    """One number."""
+    """One number of a metric family."""
 
     name: str
     labels: tuple[str, ...]
-    """The values of the family's labels, in its order."""
+    """The values of the family's labels, in the family's order."""
     value: float
 
 
 class TaskNames:
-    """The tasks that labels may name: the first TASKS_MAX that are seen. What is named once stays named."""
+    """The tasks that labels may name: the first TASKS_MAX that appear. A task that was named once stays named."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def of(self, task: str) -> str:
-        """The label of a task."""
+        """Return the value of the label for a task: its name, or OTHER."""
         if task not in self._known:
             if len(self._known) >= TASKS_MAX:
                 return OTHER
@@ -61,7 +61,7 @@ class TaskNames:
 
 
 def state_samples(found: Overview) -> Iterator[Sample]:
-    """The samples of one look at Redis."""
+    """Yield the samples of one reading of Redis."""
     for queue in found.queues:
         yield from _queue_samples(queue)
         yield Sample("rqc_queue_unreadable", (queue.queue,), 0)
@@ -118,9 +118,9 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
 def log_samples(
     found: LogOverview, state: Overview | None, now_ms: int, tasks: TaskNames
 ) -> Iterator[Sample]:
-    """The samples of one look at the log. How far it is behind is known only beside a look at Redis (``state``).
+    """Yield the samples of one reading of the log. The lag needs a reading of Redis (``state``), too.
 
-    ``now_ms`` is the clock of who looks (Unix ms), by which proofs have an age.
+    ``now_ms``: the collector's time (Unix ms), for the age of proofs.
     """
     queues = {queue.queue: queue for queue in state.queues} if state else {}
     for log in found.queues:
@@ -152,7 +152,8 @@ def log_samples(
 
 
 def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
-    """How many seconds the log may be behind: those since its last event, if others wait to be mirrored."""
+    """Return the most seconds that the log may lag: the time since its last event, if events wait to be mirrored; else
+    0."""
     if not queue.backlog:
         return 0.0
     return max(0, queue.now_ms - (last_at_ms or queue.epoch)) / 1000
@@ -166,7 +167,7 @@ _LE: Final = (*(f"{bound:g}" for bound in BOUNDS_S), "+Inf")
 
 
 def _family(family: Family) -> Any:
-    """An empty family, as prometheus_client has it."""
+    """Return an empty metric family of prometheus_client."""
     if family.kind == "counter":
         name = family.name.removesuffix("_total")
         return CounterMetricFamily(name, family.says, labels=family.labels)
@@ -175,7 +176,7 @@ def _family(family: Family) -> Any:
 
 
 def _families(samples: Iterable[Sample]) -> Iterator[Any]:
-    """Families with their samples, in the order of the table."""
+    """Yield the families with their samples, in the order of the table."""
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.name, []).append(sample)
@@ -188,11 +189,11 @@ def _families(samples: Iterable[Sample]) -> Iterator[Any]:
 
 
 class QueueCollector(Collector):
-    """The state of all queues of a server, and of their log if there is one.
+    """Collects the state of all queues of a server, and of their log if there is one.
 
-    A scrape shows a look that is at most a second old, and waits at most 1.5 s for both together. It costs Redis four
-    round trips, however many jobs there are. If one of them is away, ``rqc_up`` or ``rqc_audit_up`` is 0, and what the
-    other knows is shown all the same. If Redis refuses, ``rqc_refused`` is 1.
+    A scrape shows a reading that is at most a second old, and waits at most 1.5 s for both servers together. A reading
+    costs Redis four round trips, regardless of the number of jobs. If Redis or the database does not answer, ``rqc_up``
+    or ``rqc_audit_up`` is 0, and the samples of the other are shown. If Redis refuses, ``rqc_refused`` is 1.
     """
 
     def __init__(self, overview: Shared[Overview], log: Shared[LogOverview] | None = None) -> None:
@@ -201,13 +202,13 @@ class QueueCollector(Collector):
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
-        """Whether the last collection had an answer of Redis."""
+        """Whether Redis answered at the last collection."""
 
     @classmethod
     def at(
         cls, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
     ) -> Self:
-        """Make one with connections of its own; ``close`` closes them.
+        """Create a collector with its own connections; ``close`` closes them.
 
         Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
         """
@@ -221,17 +222,17 @@ class QueueCollector(Collector):
         return made
 
     def close(self) -> None:
-        """Close the connections that it made for itself."""
+        """Close the connections that ``at`` opened."""
         self._own.close()
 
     def describe(self) -> Iterator[Any]:
-        """The families, without reading anything."""
+        """Return the empty families, without reading anything."""
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Look, and return the samples."""
+        """Return the families with the samples of a shared reading."""
         if self._log is not None:
-            # Both at once, so that two servers that do not answer cost a scrape no more than one.
+            # Both readings at once, so that two servers that do not answer cost a scrape no more time than one.
             self._log.begin()
         state, refused = _found(self._overview)
         self.is_read = state is not None
@@ -248,37 +249,37 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """Return the answer of a look, None if none can be read; and whether the look was refused."""
+    """Return the result of a reading (None if it failed), and whether the server refused."""
     try:
         return shared.get(), False
     except RqCoreError as error:
         log.debug("nothing to show: %s", error)
         return None, isinstance(error, ServerUnsuitable)
     except Exception:
-        # A scrape still shows what the other look found.
+        # A scrape still shows the result of the other reading.
         log.exception("a look at the queues or at their log failed")
     return None, False
 
 
 class WorkerCollector(Collector):
-    """The counts of the worker processes of one machine. It reads their memory and sends nothing."""
+    """Collects the counts of the worker processes of one machine. It reads their shared memory and sends nothing."""
 
     def __init__(self, totals: FlowTotals) -> None:
         self._totals = totals
 
     def describe(self) -> Iterator[Any]:
-        """The families."""
+        """Return the empty families."""
         return (_family(family) for family in FAMILIES if family.source == "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Return the counts."""
+        """Yield the families with the current counts."""
         samples: list[Sample] = [Sample("rqc_worker_processes", (), self._totals.processes)]
         turns, turns_s = self._totals.turns()
         samples.append(Sample("rqc_worker_turns_total", (), turns))
         samples.append(Sample("rqc_worker_turns_seconds_total", (), turns_s))
         now, vitals = time.monotonic(), self._totals.vitals()
         if vitals:
-            # Of several processes the worst: no label names a process.
+            # The worst of all processes, since no label names a process.
             lag = max(each.lagging_s(now) for each in vitals)
             silent = max(max(0.0, now - each.answered_at) for each in vitals)
             samples.append(Sample("rqc_worker_loop_lag_seconds", (), lag))
@@ -294,7 +295,7 @@ class WorkerCollector(Collector):
             parts = parts_of(row)
             claims[queue] = claims.get(queue, 0) + parts.claims
             for outcome, count in parts.outcomes.items():
-                # An outcome that never was would only be noise, but for the two that alerts ask for.
+                # An outcome that never occurred would only be noise, except for the two that alerts use.
                 if count or outcome in ("succeeded", "died"):
                     settled = (queue, task, outcome)
                     samples.append(Sample("rqc_worker_settled_total", settled, count))

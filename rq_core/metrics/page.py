@@ -1,4 +1,4 @@
-"""``/metrics`` on the port where a worker answers for its health."""
+"""``/metrics`` on the port where a worker answers health checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISSING: Final = f"install the extra that shows metrics: {pip_install('metrics')
 
 
 def worker_page(totals: FlowTotals) -> Page:
-    """Make the page of what the workers of this machine count. What it needs is imported when it is asked for."""
+    """Return the page with the counts of this machine's workers. prometheus_client is imported at the first request."""
 
     def page() -> Answer:
         try:

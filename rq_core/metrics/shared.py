@@ -1,4 +1,5 @@
-"""One look for all who watch: fifty viewers cost Redis what one does, and none waits long for a server that is away."""
+"""One reading for all watchers: fifty viewers cost Redis no more than one, and no viewer waits long for a server that
+is away."""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ from rq_core.protocol.engine.plan import Patience
 from rq_core.protocol.reads.queue_load import Overview
 
 SHARED_S: Final = 1.0
-"""Seconds for which all readers are shown the same look."""
+"""Seconds for which all viewers see the same reading."""
 WITHIN_S: Final = 1.5
-"""Seconds that a viewer waits for a look."""
+"""Maximum seconds that a viewer waits for a reading."""
 
 T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Shows what was last found, and looks again, on a thread of its own, when that is older than ``shared_s``.
+    """Returns the last reading; if it is older than ``shared_s`` seconds, a separate thread reads again.
 
-    Threads may share it: while one look is under way, all wait until it has taken ``within_s`` seconds. That nothing
-    was found is shared as well, so viewers do not queue up before a server that is away.
+    Threads may share the object. While a reading is under way, all viewers wait, until it has taken ``within_s``
+    seconds. An error is shared as well, so that viewers do not queue for a server that is away.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Shared(Generic[T]):
         within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` may raise RqCoreError; ``late`` makes the error for one that takes too long."""
+        """``look`` reads, and may raise RqCoreError; ``late`` returns the error for a reading that takes too long."""
         self._look = look
         self._late = late
         self._shared_s = shared_s
@@ -52,22 +53,23 @@ class Shared(Generic[T]):
         self._until = float("-inf")
         self._thread: threading.Thread | None = None
         self._began = 0.0
-        """When the look that is under way began, on the monotonic clock."""
+        """Monotonic time at which the reading under way began."""
         self.took_s = 0.0
-        """Seconds that the last look took."""
+        """Seconds that the last reading took."""
 
     def begin(self) -> None:
-        """Look, if it is time and no look is under way. Waits for nothing."""
+        """Start a reading if the last one is too old and none is under way. Does not wait for it."""
         with self._changed:
             if self._thread is None and (self._found is None or self._clock() >= self._until):
                 self._began = time.monotonic()
                 thread = threading.Thread(target=self._run, name="rq-core-look", daemon=True)
                 thread.start()
-                # Not before: a machine may have no more threads, and the next viewer tries again.
+                # Only after a successful start: if the machine has no more threads, the next viewer tries again.
                 self._thread = thread
 
     def get(self) -> T:
-        """Return what was found. Raises RqCoreError."""
+        """Return the reading, after a wait of up to ``within_s`` seconds. Raises its error, or the error of
+        ``late``."""
         self.begin()
         with self._changed:
             left = max(0.0, self._began + self._within_s - time.monotonic())
@@ -80,7 +82,7 @@ class Shared(Generic[T]):
         return found
 
     def close(self) -> None:
-        """Wait for a look that is under way."""
+        """Wait up to ``within_s`` seconds for a reading under way."""
         thread = self._thread
         if thread is not None:
             thread.join(self._within_s)
@@ -99,7 +101,7 @@ class Shared(Generic[T]):
 
 
 class SharedOverview(Shared[Overview]):
-    """The same, of all queues of one server."""
+    """A shared reading of all queues of one server."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class SharedOverview(Shared[Overview]):
         shared_s: float = SHARED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``client`` should be impatient, such as that of :func:`viewer`; it is not closed here."""
+        """``client`` should have little patience, like that of :func:`viewer`; ``close`` does not close it."""
         super().__init__(
             lambda: client.run(client.calls.reads.overview()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
@@ -119,7 +121,7 @@ class SharedOverview(Shared[Overview]):
 
 @contextlib.contextmanager
 def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
-    """The same, of an audit log, during the block.
+    """Yield a shared reading of an audit log, which is closed after the block.
 
     Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
     """
@@ -132,7 +134,7 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
 
 
 def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
-    """Make a client for looking: it asks once, and waits a second for a connection and for an answer."""
+    """Return a client for reading: it tries once, and waits up to a second for a connection and for an answer."""
     return Client(
         url,
         prefix=prefix,

@@ -1,4 +1,4 @@
-"""The outbox, read: decoding its entries, and folding a job's events into the job's state.
+"""Decodes entries of the outbox, and folds a job's events into the job's state.
 
 ``doctor`` folds the outbox with this module. ``sql_audit`` reads and folds with code of its own, by the same tables;
 tests compare the two with each other and with ``state``. Nothing here does I/O.
@@ -22,18 +22,18 @@ from rq_core.model.table.fields import BY_LINE, COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State, legal
 
 NUMBER_MAX: Final = 2**53
-"""The greatest number up to which Lua counts exactly. Redis takes numbers of entries up to 2^64, SQL up to 2^63."""
+"""The greatest number up to which Lua counts exactly. (Redis accepts entry numbers up to 2^64, SQL up to 2^63.)"""
 
 
 class OutboxId(NamedTuple):
-    """An entry's number: within an epoch 0, 1, 2… without a gap."""
+    """The id of an outbox entry: its epoch, and its number within the epoch (0, 1, 2… without a gap)."""
 
     epoch: int
     seq: int
 
     @property
     def is_given(self) -> bool:
-        """Whether a script can have given it."""
+        """Whether a script can have assigned this id (no part is above NUMBER_MAX)."""
         return max(self) <= NUMBER_MAX
 
     def __str__(self) -> str:
@@ -41,13 +41,13 @@ class OutboxId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OutboxId:
-        """Read ``<epoch>-<n>``. Raises ValueError for anything else."""
+        """Return the id that ``<epoch>-<n>`` names. Raises ValueError for any other text."""
         epoch, _, seq = text.partition("-")
         return cls(int(epoch), int(seq))
 
 
 class JobEvent(NamedTuple):
-    """One job's part of an entry. ``ordinal`` is its position there, from 0."""
+    """The part of an outbox entry about one job. ``ordinal`` is the job's position in the entry, from 0."""
 
     ordinal: int
     job_id: str
@@ -62,11 +62,11 @@ class Entry:
     event: Event
     at_ms: int
     by: str
-    """The worker, producer or operator that made the call."""
+    """Name of the worker, producer or operator that made the call."""
     why: str | None = None
     jobs: tuple[JobEvent, ...] = ()
     data: dict[str, Any] = field(default_factory=dict)
-    """The fields of an event about the queue."""
+    """The fields of an event about the queue, by name; empty for an event about jobs."""
 
 
 class Undecodable(ValueError):
@@ -91,7 +91,7 @@ def _named(names: tuple[str, ...], values: list[Any]) -> dict[str, Any]:
 
 
 def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
-    """Decode one outbox entry. Raises Undecodable if it is not one that this release knows."""
+    """Decode one outbox entry. Raises Undecodable if this release cannot read the entry."""
     try:
         event = Event(raw["type"])
         jobs: tuple[JobEvent, ...] = ()
@@ -120,18 +120,19 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
 
 
 RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
-"""The fields that a record has, each an attribute; SQL has more."""
+"""The fields of a job that a JobRecord has as attributes. (SQL has further fields of a job.)"""
 
 
 if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job as its events leave it. ``state`` None: not in Redis (yet, or any more)."""
+        """A job's state and fields after its folded events. ``state`` None: the job is not in Redis (yet, or any
+        more)."""
 
         id: str
         state: State | None = None
-        # Those of RECORD_FIELDS that code names.
+        # The fields of RECORD_FIELDS that code names.
         task: str | None = None
         priority: str | None = None
         max_attempts: int | None = None
@@ -146,9 +147,10 @@ if TYPE_CHECKING:
         since_ms: int | None = None
         reason: str | None = None
         digest: str | None = None
-        """The digest of its arguments and its timeout; None: not known."""
+        """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """False if the record began in the middle: earlier events were not seen."""
+        """Whether all earlier events that matter were folded; False: the first folded event was not one of
+        BEGINNINGS."""
 
         # Any other.
         def __getattr__(self, name: str) -> Any: ...
@@ -168,10 +170,10 @@ else:
 
 
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
-    """Apply one event to a job's record (None: never heard of it).
+    """Apply one event to a job's record (None: no event of the job was folded before).
 
-    Returns the record, changed in place, and what is wrong with the event in that place, or None. An event that
-    is wrong is applied all the same, since what Redis did is what happened.
+    Returns the record, changed in place, and a message if the event does not fit the record, else None. An event that
+    does not fit is applied all the same, since Redis has carried it out.
     """
     if record is None:
         record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)
@@ -202,7 +204,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """Return what is wrong with an event that leads a job to ``state``, if the job's earlier events are known."""
+    """Return a message if an event that leads to ``state`` does not fit the record; None if it fits, or if earlier
+    events are unknown."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None
@@ -216,7 +219,7 @@ def _problem(
 
 
 def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
-    """Change the fields that the table names."""
+    """Change the record's fields as ``effect`` prescribes."""
     for name in effect.clears:
         if name in RECORD_FIELDS:
             setattr(record, name, None)
@@ -232,7 +235,8 @@ def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
 
 
 def fold_all(entries: Iterable[Entry]) -> tuple[dict[str, JobRecord], list[str]]:
-    """Fold entries in order. Returns the records by job id, gone ones included, and the problems found."""
+    """Fold entries in order. Returns the records by job id, also of jobs that have left Redis, and a message for each
+    event that does not fit."""
     records: dict[str, JobRecord] = {}
     problems: list[str] = []
     for entry in entries:

@@ -1,7 +1,7 @@
-"""Headers: small strings beside a job's arguments, such as the id of the request that it comes from.
+"""The headers of a job: short strings that travel with its arguments, such as the id of a request.
 
-They stand in front of the job's JSON, so a job without them is the same to the byte, and outside of the digest of its
-arguments.
+Headers are at the beginning of the job's JSON; the JSON of a job without headers has no trace of them. The digest of
+the job's arguments does not cover its headers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Final
 from rq_core.errors import InvalidOption
 
 HEADERS_BYTES_MAX: Final = 2048
-"""The most bytes that all headers of a job have, as JSON."""
+"""Maximum number of bytes of all headers of a job together, as JSON."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def headers_json(headers: object) -> str:
-    """Return headers as a JSON object; empty text for no headers. Raises InvalidOption."""
+    """Return headers as a JSON object; empty text for no headers. Raises InvalidOption for invalid or too long
+    headers."""
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):
@@ -38,14 +39,14 @@ def headers_json(headers: object) -> str:
         raise InvalidOption.of(
             "headers",
             f"<{size} bytes>",
-            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store what is larger elsewhere, and pass a"
+            f"must take at most {HEADERS_BYTES_MAX} bytes as JSON: store larger data elsewhere, and pass a"
             " reference",
         )
     return text
 
 
 def read_headers(headers_json: str) -> Mapping[str, str]:
-    """Return headers from their JSON. Raises ValueError for other JSON."""
+    """Return headers from their JSON. Raises ValueError for any JSON but an object of strings."""
     headers = json.loads(headers_json)
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
         raise ValueError("the job's headers are not strings")

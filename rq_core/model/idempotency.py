@@ -18,19 +18,19 @@ from rq_core.model.settings import RESULT_COST
 from rq_core.model.unique_names import digest_of
 
 KEY_MAX: Final = 1_000
-"""Characters of an idempotency key."""
+"""Maximum number of characters of an idempotency key."""
 WINDOW_MS: Final = 86_400_000
-"""How long the id of an idempotency key is remembered from the first call on, in ms, by default."""
+"""Default time for which the id of an idempotency key is remembered, from the first call on, in ms."""
 SAME: Final = "same"
-"""The outcome of an id whose calls are answered with another job."""
+"""The outcome in the line of an id whose calls are answered with another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
-"""The words of a line, as scripts order them."""
+"""Names of the words in a line of ``results``, in the order in which scripts write them."""
 
 
 def check_key(key: str) -> str:
-    """Return a key if it may be one; else raise InvalidOption."""
+    """Return ``key`` if it is a valid idempotency key. Raises InvalidOption if it is not."""
     # Callers that no type checker has seen pass None and numbers, too.
     given: object = key
     if not isinstance(given, str) or not 1 <= len(given) <= KEY_MAX:
@@ -45,54 +45,55 @@ def check_key(key: str) -> str:
 
 
 def id_of_key(task: str, key: str) -> str:
-    """Return the id of the job of ``task`` with this idempotency key: the same key of another task is another id."""
+    """Return the job id for an idempotency key of ``task``. The same key gives a different id for another task."""
     return "k-" + hashlib.sha256(f"{task}\0{key}".encode()).hexdigest()[:32]
 
 
 def call_digest(task: str, arguments: str) -> str:
-    """Return the digest by which two calls with one id are compared: 32 hex digits for the task and its arguments as
-    canonical JSON."""
+    """Return the digest by which two calls with one id are compared: 32 hex digits of the task and its ``arguments``
+    (canonical JSON)."""
     return digest_of(f"{task}\0{arguments}")
 
 
 class ResultLine(NamedTuple):
-    """The line of ``results`` about one id, read."""
+    """The parsed line of ``results`` about one id."""
 
     id: str
     outcome: str
-    """succeeded, cancelled, expired, dead; or ``same``: calls with this id are answered with the job ``same_as``."""
+    """How the job ended: succeeded, cancelled, expired, replaced or dead. ``same``: calls with this id are answered
+    with the job ``same_as``."""
     at_ms: int | None
-    """When the job ended so (Unix ms)."""
+    """Unix ms at which the job ended."""
     fence: str | None
-    """The fence of the claim that ended so."""
+    """Fence of the claim with which the job ended, if the line has one."""
     once_ms: int | None
-    """The instant until which another job of this id is a duplicate (Unix ms); None: it never is."""
+    """Unix ms until which another job of this id is a duplicate; None: no other job of this id is a duplicate."""
     call: str | None
-    """The digest by which calls with this id are compared; None: they are not compared."""
+    """Digest by which calls with this id are compared; None: calls are not compared."""
     same_as: str | None
     until_ms: int | None = None
-    """The instant until which its outcome is kept for clients that wait (Unix ms); None: it is not kept."""
+    """Unix ms until which the outcome is kept for clients that wait; None: the outcome is not kept."""
     value_bytes: int | None = None
-    """The length of the value in ``returned``; None: it has no value there."""
+    """Bytes of the job's value in ``returned``; None: the job has no value there."""
     missing: str | None = None
-    """Why it has no value, in one word."""
+    """One word for the reason why the job has no value, if the line has one."""
 
     @property
     def forgotten_ms(self) -> int | None:
-        """When the id is forgotten (Unix ms), if the line says so."""
+        """Unix ms at which the id is forgotten; None: the line does not say."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """The earliest time at which a claim looks at the id (Unix ms), if the line says so: its value expires then, or
-        the whole line."""
+        """Unix ms of the line's first expiry, at which a claim checks the id: the expiry of the outcome, or else of the
+        whole line. None: the line has neither."""
         return self.until_ms or self.once_ms
 
 
 def load_of(line: str) -> int:
-    """Return the bytes that a line counts in ``kept_bytes``: see lua/include/results/results.lua.
+    """Return the number of bytes by which a line increases ``kept_bytes`` (as lua/include/results/results.lua counts).
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337
@@ -105,13 +106,14 @@ def load_of(line: str) -> int:
 
 
 def result_words(line: str) -> dict[str, str]:
-    """Return the words after the outcome in a field of ``results``, by name."""
+    """Return the values of the words after the outcome in a line of ``results``, by name."""
     _, *words = line.partition("\n")[0].split(" ")
     return dict(word.partition("=")[::2] for word in words)
 
 
 def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> str:
-    """Return a field of ``results`` with another outcome and other words, in the order of scripts; None takes one out.
+    """Return a line of ``results`` with another outcome and changed words, in the order of scripts; None removes a
+    word.
 
     >>> with_words("dead at=5 until=9 value=lost", "succeeded", {"value": None, "fence": "5-88"})
     'succeeded at=5 fence=5-88 until=9'
@@ -130,7 +132,8 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Read a field of ``results``. A missing word, or a word that should be a number and is not, becomes None."""
+    """Parse a line of ``results``. A missing word becomes None, and so does a word that should be a number and is
+    not."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,

@@ -1,7 +1,7 @@
-"""Names that are made here: job ids, and the ids of clients and workers.
+"""Generates unique names: job ids, and the names of clients and workers.
 
-A job id is a UUID version 7 (RFC 9562) as 32 hex digits: it begins with the time, so that ids sort
-by when they were made and sit together in a database's index.
+A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time, so ids sort by their time of creation
+and are close together in a database's index.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _RANDOM_BITS: Final = 62
 
 
 _COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repeat=3)))
-"""The counter as it is written: looked up, since formatting it would cost more than the rest of an id."""
+"""The text of each value of the counter: formatting the counter would take longer than the rest of an id."""
 
 
 class JobIds:
-    """Makes job ids, one a call. Ids of one maker strictly increase, also within a millisecond.
+    """Generates one job id per call. The ids of one object strictly increase, also within a millisecond.
 
-    The 74 bits that are not time are a counter of 12 bits, from 0 in each millisecond (as RFC 9562
-    section 6.2 method 1 allows), and 62 random ones. ``clock`` gives seconds, ``random`` bytes.
-    Threads may share a maker, and a forked child goes on with random bits of its own.
+    The 74 bits that are not time are a counter of 12 bits, which begins at 0 in each millisecond (as RFC 9562 section
+    6.2 method 1 allows), and 62 random bits. ``clock`` returns Unix seconds, ``random`` a number of random bytes.
+    Threads may share an object. A forked child draws random bits of its own.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class JobIds:
         self._pool: list[str] = []
 
     def __call__(self) -> str:
-        """Make the next id."""
+        """Return the next id."""
         now = int(self._clock() * 1000)
         with self._lock:
             if now > self._last:
@@ -87,5 +87,5 @@ os.register_at_fork(after_in_child=_begin_process)
 
 
 def boot_id(role: str) -> str:
-    """Make a name that no other boot ever has, like ``w-4211-9f3a61c2d0be``."""
+    """Return a unique name for this start of a process, like ``w-4211-9f3a61c2d0be``."""
     return f"{role}-{os.getpid()}-{os.urandom(6).hex()}"

@@ -1,4 +1,4 @@
-"""A job on its way into a queue, and a claimed one on its way to a handler."""
+"""A new job on its way into a queue, and a claimed job on its way to a handler."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from rq_core.model.unique_names import digest_of
 
 @dataclass(frozen=True)
 class Profile:
-    """The properties that many jobs share: the task and its limits. Made once, used for every job.
+    """The properties that many jobs share: the task, its limits, priority and timeout. Many jobs use one object.
 
-    If ``timeout_ms``, ``max_attempts`` or ``max_losses`` has no value, the worker's own definition of the task decides.
+    For each of ``timeout_ms``, ``max_attempts`` and ``max_losses`` that has no value, the worker's definition of the
+    task decides.
     """
 
     task: str
@@ -55,12 +56,12 @@ class Profile:
 
     @cached_property
     def rank(self) -> int:
-        """0 (critical) to 3 (low)."""
+        """The priority as a number, from 0 (critical) to 3 (low)."""
         return PRIORITIES.index(self.priority)
 
     @cached_property
     def head(self) -> str:
-        """The first fields of the job's state lines, after the state: those that never change, defaults left out."""
+        """The task, priority and limits as the first fields of a state line, after the state; defaults are left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
@@ -72,13 +73,13 @@ class Profile:
 
     @cached_property
     def detail(self) -> str:
-        """The enqueued event's fields from the task on, up to the digest's opening quote."""
+        """JSON of the enqueued event's fields from the task up to the opening quote of the digest."""
         attempts, losses = _in_redis(self.max_attempts), _in_redis(self.max_losses)
         return f'"{self.task}","{self.priority}",{attempts},{losses},"'
 
     @cached_property
     def spec_parts(self) -> tuple[str, str]:
-        """The text before and after the arguments in the job's immutable JSON."""
+        """The two parts of the job's immutable JSON: the text before the arguments, and the text after them."""
         tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
         head = "{"
         if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
@@ -100,12 +101,12 @@ def profile(
     max_losses: int | None = DEFAULT_MAX_LOSSES,
     timeout_ms: int | None = None,
 ) -> Profile:
-    """Return the (cached) profile of these values. Raises InvalidName or InvalidOption."""
+    """Return the (cached) profile with these values. Raises InvalidName or InvalidOption."""
     return Profile(task, priority, max_attempts, max_losses, timeout_ms)
 
 
 class NewJob(NamedTuple):
-    """A job that a producer hands over. ``args_json`` is a JSON object of the arguments by name."""
+    """A job that a producer enqueues. ``args_json`` is a JSON object of the arguments by name."""
 
     id: str
     queue: str
@@ -113,23 +114,24 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """The lane in which it waits for its scopes (scopes.lane_name); empty: it has no scopes."""
+    """The lane in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
     full: str = ""
-    """The rule for a full scope (scopes.full_rules); empty: the job waits."""
+    """The rules for full scopes (lane_assignment.full_rules); empty: the job waits for a full scope."""
     spec_max: int = 0
-    """The most bytes of the job's JSON that its event keeps, arguments included; a longer JSON is not kept."""
+    """Maximum number of bytes of the job's JSON, arguments included, that the enqueued event keeps; the event omits a
+    longer JSON."""
     headers_json: str = ""
-    """A JSON object of its headers (:mod:`rq_core.model.headers`); empty: it has none."""
+    """JSON object of the job's headers (:mod:`rq_core.model.headers`); empty: the job has no headers."""
     due_ms: int = 0
-    """When it becomes ready (Unix ms), if it has no ``delay_ms``; 0: at once."""
+    """Unix ms at which a job without ``delay_ms`` becomes ready; 0: at once."""
     ties: str = ""
-    """A JSON object of what ends with the job: its deadline, unique name, remembered id and kept result
-    (:func:`ties_of`); empty: it has none of these."""
+    """JSON object of the job's deadline, unique name, remembered id and kept result (:func:`ties_of`); empty: the job
+    has none of these."""
     name: str = ""
-    """The name of a unique job, whose ties say what becomes of the job if another one holds the name; empty: it is not
-    unique."""
+    """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for a name that another job
+    holds."""
     call: str = ""
-    """`=` and the digest by which calls with this id are compared, if they are; empty: the id is not remembered."""
+    """``=`` and, if calls with this id are compared, the digest by which they are; empty: the id is not remembered."""
 
 
 def ties_of(
@@ -144,7 +146,7 @@ def ties_of(
     keep_ms: int = 0,
     audit_result: str = DIGEST,
 ) -> str:
-    """Return a job's ties as ``lua/enqueue/kinds.lua`` reads them; empty if it has none.
+    """Return a job's ties as the JSON object that ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
@@ -171,7 +173,7 @@ class JobError(NamedTuple):
     """The name of the exception's class."""
     message: str
     traceback: str | None = None
-    """None if it is too long for Redis, or was read from an audit database."""
+    """None if the traceback is too long for Redis, or the error was read from an audit database."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
@@ -182,8 +184,8 @@ _OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]pyth
 
 
 def place_in(traceback: str | None) -> str:
-    r"""Return the file and line that a traceback ends at, in code that is no library if it names any; empty if it
-    names no file.
+    r"""Return file and line of the last frame of a traceback that is not in a library, or of its last frame if all are;
+    empty if it names no file.
 
     >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
     'shop/tasks.py:7'
@@ -197,72 +199,73 @@ def place_in(traceback: str | None) -> str:
 
 
 class Claim(NamedTuple):
-    """A job that a worker holds. ``fence`` is what a settlement must present."""
+    """A job that a worker has claimed. A settlement of the job must present ``fence``."""
 
     queue: str
     id: str
     fence: str
     number: int
-    """1 for the job's first claim, 2 for its second…"""
+    """Number of the claim: 1 for the job's first claim, 2 for its second…"""
     failures: int
     losses: int
     spec: str
     """The job's immutable JSON."""
     lane: str = ""
-    """Where it waited; empty if it has no scopes."""
+    """The lane in which the job waited; empty if the job has no scopes."""
     waited_s: float | None = None
-    """How long it had been ready, in seconds. Known only of a job's first claim, and only without scopes and delay:
-    then the claim's answer says it anyway."""
+    """Seconds for which the job had been ready; None: unknown. Known only for the first claim of a job without scopes
+    and delay, since the answer to such a claim has the time anyway."""
 
 
 class Spec(NamedTuple):
-    """A claimed job's immutable JSON, taken apart."""
+    """A job's immutable JSON, parsed."""
 
     task: str
     args_json: str
     timeout_ms: int | None
     headers_json: str = ""
-    """A JSON object of its headers; empty: it has none."""
+    """JSON object of the job's headers; empty: the job has no headers."""
     keeps: str = ""
-    """The part of the handler's value that the log keeps, digest or full; empty: the value is not kept."""
+    """The part of the kept result that the log keeps, digest or full; empty: the result is not kept."""
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
-    """None leaves it to the worker's own definition of the task."""
+    """None: the worker's definition of the task decides."""
     open_losses: bool = False
-    """Whether max_losses is left to that, too."""
+    """Whether the worker's definition of the task decides ``max_losses``."""
 
 
 _SHOWN_MAX: Final = 100
-"""Characters that are shown of a task that a job's JSON names."""
+"""Maximum number of characters of a task's name in a message about a job's JSON."""
 ERROR_HEAD: Final = "error="
 """The beginning of the first line of a job's value in ``jobs`` if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
 _ATTEMPTS: Final = '{"attempts":'
-"""How the JSON of a job begins whose max_attempts is not the default; 0: the worker's task decides."""
+"""The beginning of a job's JSON if ``max_attempts``, which follows, is not the default. 0: the worker's definition of
+the task decides."""
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
 """The beginnings of the JSON of jobs whose results are kept, each with the part of the result that the log keeps."""
 _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
-"""The text that the ties of a job have if its result is kept."""
+"""The text that a job's ties contain if its result is kept."""
 _FULL_TIE: Final = '"audit":"full"'
-"""The text that the ties also have if the log keeps the result, too."""
+"""The text that a job's ties also contain if the log keeps the whole result, too."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
-    """Return a job's JSON with its headers, which come first."""
+    """Return a job's JSON with its headers at the beginning."""
     return f"{_HEADERS}{headers_json},{spec[1:]}"
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """Return a job's JSON with a first word that says that its result is kept, and whether, by its ties, in the log,
-    too."""
+    """Return a job's JSON with a first field that says that the job's result is kept. The ``ties`` decide whether the
+    field asks the log to keep the whole result, too."""
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
 def spec_of(value: str) -> str:
-    r"""Return a job's immutable JSON from its value in ``jobs``, in which a line may stand before it (see
-    :mod:`rq_core.model.state_line`).
+    r"""Return a job's immutable JSON from its value in ``jobs``: the text after the first line break, or the whole
+    value without one (see :mod:`rq_core.model.state_line`).
 
     >>> spec_of('task=send seq=7 since=5\n{"task":"send"}')
     '{"task":"send"}'
@@ -274,7 +277,7 @@ def spec_of(value: str) -> str:
 def error_of(value: str) -> JobError | None:
     r"""Return the error that a job died of, from its value in ``jobs``; None if the value has no readable error.
 
-    A job that was requeued keeps it until it dies again.
+    The value of a requeued job keeps the error until the job dies again.
 
     >>> str(error_of('error={"type":"KeyError","message":"x"}\n{"task":"send"}'))
     'KeyError: x'
@@ -290,8 +293,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds that it has waited by the line before it; None without such a
-    line.
+    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON; None
+    without such a line.
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -308,8 +311,8 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Return what is wrong with a job's JSON, compared with its task and the digest of its arguments and timeout (None:
-    not known); None if nothing is wrong."""
+    """Return a message if a job's JSON is unreadable, or does not match ``task`` and ``digest`` (that of arguments and
+    timeout; None: unknown). Return None if it matches."""
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):
@@ -319,11 +322,11 @@ def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
     timed = "" if read.timeout_ms is None else f',"timeout_ms":{read.timeout_ms}'
     if digest is None or digest_of(read.args_json + timed) == digest:
         return None
-    return "its arguments or its timeout are others than the log has the digest of"
+    return "the digest of its arguments and its timeout is not the one in the log"
 
 
 def read_spec(text: str) -> Spec:
-    """Take a job's JSON apart. Raises ValueError if it is not what a producer of this layout writes."""
+    """Parse a job's JSON. Raises ValueError for JSON that no producer of this layout writes."""
     # The fast way: our own producers write exactly this shape, and the arguments end in a brace.
     head, found, rest = text.partition('","args":')
     if found and head.startswith('{"task":"'):

@@ -1,6 +1,6 @@
-"""How jobs left Redis, by their events. The line of `results` about an id must agree with that.
+"""Finds out from events how jobs left Redis; the lines of `results` must agree with that.
 
-It does no I/O: the doctor gives it what the outbox has, ``sql_audit`` what SQL has.
+It does no I/O: the doctor passes the entries of the outbox, ``sql_audit`` those of SQL.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from rq_core.model.table.machine import Event, State
 
 
 class Asked(NamedTuple):
-    """The options of a job, given at its enqueue, that have effects after its end."""
+    """The options of a job that have effects after its end, and whether the job was claimed."""
 
     task: str | None
     once_ms: int | None
     call: str | None
     keep_ms: int | None
     claimed: bool
-    """Whether a claim of it began."""
+    """Whether the job was ever claimed."""
 
 
 class End(NamedTuple):
@@ -29,21 +29,22 @@ class End(NamedTuple):
 
     event: Event
     at: OutboxId
-    """The entry of that event."""
+    """Id of the outbox entry of ``event``."""
     at_ms: int
     facts: dict[str, Any]
-    """The event's fields in that entry."""
+    """The fields of ``event`` for the job, by name."""
     asked: Asked | None = None
-    """The job's options; None: the log does not have the job from its beginning on."""
+    """The job's options; None: the log lacks the event with which the job began."""
     died_ms: int | None = None
-    """When a job died that was dead before it left Redis (Unix ms); None: not known."""
+    """Unix ms at which the job died, if it was dead before it left Redis; None: it was not, or the time is unknown."""
     died_of: str | None = None
     is_last: bool = False
-    """Whether no other job of the id can have ended after it, in entries that are missing or that Redis forgot."""
+    """Whether this is certainly the last end of the id: no other job of the id can have ended later, in entries that
+    are missing or that Redis forgot."""
 
     @property
     def fence(self) -> str | None:
-        """The claim that it ended."""
+        """Fence of the claim that the event ended; None: the event ended no claim."""
         return self.facts.get("fence")
 
     @property
@@ -58,12 +59,13 @@ class End(NamedTuple):
 
     @property
     def since_ms(self) -> int | None:
-        """The time of this end (Unix ms): for a dead job, when it died; None: not known."""
+        """Unix ms of the job's end, or of its death if it was pruned; None: unknown."""
         return self.died_ms if self.event is Event.PRUNED else self.at_ms
 
     @property
     def once_ms(self) -> int | None:
-        """The instant until which its id is remembered (Unix ms); None: it is not, or the log does not say so."""
+        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log does not say
+        so."""
         asked = self.asked
         if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
             return None
@@ -71,27 +73,27 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """The instant until which its result is kept (Unix ms); None: it is not, or the log does not say so."""
+        """Unix ms until which the job's result is kept; None: the result is not kept, or the log does not say so."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 
 
 @dataclass
 class Lives:
-    """Jobs, folded, and the ends of those that have left Redis and not come back."""
+    """The folded records of jobs, and the ends of the jobs that are not in Redis now."""
 
     records: dict[str, JobRecord] = field(default_factory=dict)
-    """Every job in the events that were added, also those that have left Redis."""
+    """The record of each job in the added events, by id; also of jobs that have left Redis."""
     ends: dict[str, End] = field(default_factory=dict)
     began: dict[str, OutboxId] = field(default_factory=dict)
-    """The entry with which the last job of an id began, if no entry after it is missing."""
+    """The entry with which the last job of each id began, if no later entry is missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """Fold the next event of a job."""
+        """Fold the next event of a job into its record."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:
-            return  # It does not say in which state the job is.
+            return  # The event does not say in which state the job is.
         is_gone = known is None or known.state is None
         died_ms = died_of = None
         if known is not None and known.state is State.DEAD and job_id in self.began:
@@ -113,13 +115,14 @@ class Lives:
             )
 
     def miss(self) -> None:
-        """Forget all ends, since entries are missing: another job of an id may have begun there and ended otherwise."""
+        """Forget all ends, since entries are missing: in them, another job of an id may have begun and ended
+        differently."""
         self.ends.clear()
         self.began.clear()
 
 
 def claim_of(fence: str | None) -> OutboxId | None:
-    """Return the entry of the claim that a result names; None if no script can have given it."""
+    """Return the outbox id of the claim that a fence names; None if no script can have assigned the id."""
     try:
         claim = OutboxId.parse(fence or "")
     except ValueError:

@@ -87,25 +87,27 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "workers",
         "hash",
-        "worker → when it was last seen (Unix s) and what it says of itself (JSON)",
+        "worker → when Redis last heard of it (Unix s), and its description (JSON)",
     ),
     Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
 )
 """Every key that a queue may have. ``ready`` in a script's header means the four lists."""
 
 CHANNEL: Final = "ended"
-"""The channel on which scripts publish the ids of a queue's jobs that have ended. Its name begins as the keys' do."""
+"""The channel on which scripts publish the ids of a queue's jobs that have ended. Its full name begins with the queue's
+tag, like the names of the keys."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 
 def is_name(name: object) -> bool:
-    """Whether this may name a queue, task, worker or job."""
+    """Whether ``name`` is a valid name for a queue, task, worker or job."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it may name a ``kind`` (queue, task, worker, job); else raise InvalidName."""
+    """Return ``name`` if it is a valid name for a ``kind`` (queue, task, worker, job). Raises InvalidName if it is
+    not."""
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)
@@ -130,11 +132,11 @@ class QueueKeys:
 
     @property
     def channel(self) -> str:
-        """The full name of the queue's channel, which is sharded: it lies in the slot of the keys."""
+        """The full name of the queue's channel. It is a sharded channel, in the same Cluster slot as the keys."""
         return self._tag + CHANNEL
 
     def all(self) -> tuple[str, ...]:
-        """Every key of the queue, whether it exists or not."""
+        """Return the full names of all keys of the queue, whether they exist or not."""
         return tuple(self._tag + key.name for key in KEYS)
 
 
@@ -145,5 +147,5 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the SET that lists the queues of a prefix."""
+    """Return the name of the SET that lists the queues of a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

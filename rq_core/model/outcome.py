@@ -8,7 +8,7 @@
         case other:
             ...
 
-An outcome is a value: nothing is raised until its ``value`` is asked for.
+An outcome is a plain object: no error is raised until its ``value`` is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 """The type that the task's function returns."""
 
 NOT_KEPT: Final = "not_kept"
-"""The reason why a value is missing that was never kept."""
+"""The reason of a missing value if the value was never kept."""
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 UNFINISHED: Final = "unfinished"
@@ -34,28 +34,29 @@ _WHY: Final = {
     NOT_KEPT: "the call that enqueued it kept no result: write @app.task(keep_result=True), or pass keep_result=True to"
     " the call, to keep it for an hour",
     TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
-    NOT_JSON: "it does not fit the annotation of what the task returns, or is no JSON",
-    UNFINISHED: "it was not yet JSON when the job's time was over, or its process ended: return plain data",
-    EXPIRED: "it was kept for as long as keep_result says: raise that",
+    NOT_JSON: "it does not fit the task's return annotation, or cannot be JSON",
+    UNFINISHED: "it was not yet converted to JSON when the job timed out, or its process ended: return plain data",
+    EXPIRED: "the time keep_result is over: raise keep_result to keep results longer",
     LOST: 'Redis no longer has it, and the log does not keep it: audit_result="full" lets the log keep values',
-    "evicted": "the queue had no more room for it: raise kept_max_bytes of the queue, or keep results for less time",
+    "evicted": "it was removed to make room for other results: raise kept_max_bytes of the queue, or keep results for"
+    " less time",
     "full": "the queue had no room for it: raise kept_max_bytes of the queue, or keep results for less time",
 }
 
 
 def reason_of(missing: str) -> str:
-    """Return a word that says why a value is missing, and what it means."""
+    """Return the reason why a value is missing, followed by its explanation; the reason alone if it is unknown."""
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error for a wait for a job whose task keeps no result, whether the job has ended or not."""
+    """Return the error for a wait for a job whose result is not kept, whether the job has ended or not."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
 
 class Kept(NamedTuple):
-    """A value as Redis has it."""
+    """A handler's value as Redis stores it."""
 
     json: str
     task: str | None
@@ -67,7 +68,7 @@ class Outcome(ABC, Generic[T_co]):
     """How a job ended. Each kind is a class: Succeeded, Failed, Cancelled, Expired, Replaced, Gone."""
 
     id: str
-    """The job."""
+    """Id of the job."""
 
     @property
     @abstractmethod
@@ -77,15 +78,16 @@ class Outcome(ABC, Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Succeeded(Outcome[T_co]):
-    """The handler returned. ``missing`` says in one word why its value is not known; None: it is known."""
+    """The handler returned. ``missing`` is one word for the reason why its value is unknown; None: the value is
+    known."""
 
     kept: Any = None
-    """The value, if it is known. (Where it was just read from Redis, a Kept.)"""
+    """The value, if it is known: a Kept as read from Redis or the log, later the Python value."""
     missing: str | None = NOT_KEPT
 
     @property
     def value(self) -> T_co:
-        """The value that the handler returned. Raises ResultUnavailable if it is not known."""
+        """The value that the handler returned. Raises ResultUnavailable if the value is unknown."""
         if self.missing is not None:
             why = _WHY.get(self.missing, self.missing)
             raise errors.ResultUnavailable(id=self.id, reason=self.missing, why=why)
@@ -94,12 +96,13 @@ class Succeeded(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome[T_co]):
-    """The job is dead, or was until its retention ended. An operator may requeue a dead job; then it ends once more."""
+    """The job is dead, or was dead until its retention ended. An operator may requeue a dead job, which then ends
+    again."""
 
     reason: str = ""
-    """One word: attempts_spent, gave_up, poison, …"""
+    """One word for the reason of the job's death: attempts_spent, gave_up, poison, …"""
     error: JobError | None = None
-    """The error that the last handler raised; None if the job died of something else."""
+    """The error that the last handler raised; None if the job died for another reason."""
 
     @property
     def value(self) -> T_co:
@@ -133,7 +136,7 @@ class Replaced(Outcome[T_co]):
     """Another job of the same unique name took its place."""
 
     by: str = ""
-    """The id of that job; empty if it is not known."""
+    """Id of the other job; empty: unknown."""
 
     @property
     def value(self) -> T_co:

@@ -1,8 +1,8 @@
-"""Entry points by which rq_core finds what other packages add, since it imports none of them.
+"""Entry points by which rq_core finds the commands and the audit log of other packages, since it does not import them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror`` and ``reader``. The
-protocols below say what each does.
+``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and
+``questions``; each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -27,21 +27,21 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """Returns a job's events, oldest first; without a queue, from all queues. Each has at least its ``type``, a word
-    of machine.Event, its ``queue`` and its time, ``at_ms``."""
+    """A function that returns a job's events, oldest first; without a queue, from all queues. Each event has at least
+    ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms)."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 
 
 class EndingsReader(Protocol):
-    """Reads in one audit log how jobs ended."""
+    """Reads from one audit log how jobs ended."""
 
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return how jobs of a queue ended that Redis does not have any more, by id. ``jobs`` has the epoch and number
-        of an entry of the outbox for each; a job whose entry the log does not have yet is left out. Raises RqCoreError
-        if the database does not answer."""
+        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has by id the epoch and number of an
+        outbox entry; a job is left out until the log has that entry. Raises RqCoreError if the database does not
+        answer."""
         ...
 
     def close(self) -> None:
@@ -50,13 +50,14 @@ class EndingsReader(Protocol):
 
 
 class OpenEndings(Protocol):
-    """Returns an EndingsReader. Raises RqCoreError for a bad URL and for a driver that is not installed."""
+    """A function that returns an EndingsReader for a URL. Raises RqCoreError for a bad URL and for a driver that is not
+    installed."""
 
     def __call__(self, audit_url: str, /) -> EndingsReader: ...
 
 
 class Drift(Protocol):
-    """Compares a queue in Redis with SQL. Returns an Evidence of rq_core.doctor.
+    """A function that compares a queue in Redis with SQL, and returns an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -65,11 +66,11 @@ class Drift(Protocol):
 
 
 class MirrorCommand(Protocol):
-    """Returns how a mirror is started: its command line, and the variables that are added to its environment. The
-    mirror ends when its standard input ends, or on SIGTERM, and catches up before it ends.
+    """A function that returns the command line of a mirror, and the variables to add to its environment. The mirror
+    ends when its standard input is closed, or on SIGTERM; before it ends it mirrors the events that are left.
 
-    ``made`` are queues that were made for it just now. The URLs go into the environment: every user of a machine can
-    read every command line, and URLs have passwords.
+    ``made`` are the queues that were just created for the mirror. The URLs are passed in the environment, since every
+    user of a machine can read every command line, and URLs have passwords.
     """
 
     def __call__(
@@ -78,42 +79,95 @@ class MirrorCommand(Protocol):
 
 
 class OpenReader(Protocol):
-    """Returns an AuditReader for a URL; it does not connect to the database yet. Raises RqCoreError for a bad URL
-    and for a driver that is not installed."""
+    """A function that returns an AuditReader for a URL, without connecting to the database. Raises RqCoreError for a
+    bad URL and for a driver that is not installed."""
 
     def __call__(self, audit_url: str, /) -> AuditReader: ...
 
 
+class AuditQuestions(Protocol):
+    """Answers the questions of a page from one audit log. Threads may share it.
+
+    Answers are documents, as ``rq-core audit … --json`` prints them: times are Unix ms. Each raises RqCoreError if the
+    database does not answer in time.
+    """
+
+    def history(self, job_id: str, queue: str, /) -> dict[str, Any]:
+        """The ``events`` of a job, oldest first, and ``notes`` about what is missing. An unknown job has no events."""
+        ...
+
+    def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
+        """The ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know it."""
+        ...
+
+    def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
+        """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
+        ...
+
+    def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
+        """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        ...
+
+    def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """How many claims ended how (``outcome``) in each minute; None: of all queues."""
+        ...
+
+    def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """The errors with which claims ended since then, by task, the most frequent first."""
+        ...
+
+    def findings(self) -> dict[str, Any]:
+        """The last ``losses``, ``gaps``, ``prunes``, and entries in ``quarantine``; the last ``proofs``."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class OpenQuestions(Protocol):
+    """Returns what asks the audit log at a URL; nothing is asked yet. Raises RqCoreError for a bad URL and for a driver
+    that is not installed."""
+
+    def __call__(self, audit_url: str, /) -> AuditQuestions: ...
+
+
 def commands() -> dict[str, EntryPoint]:
-    """Return the commands of other packages, by name. Imports none of them."""
+    """Return the commands of other packages, by name, without importing them."""
     return _points(COMMANDS)
 
 
 def history_reader() -> HistoryReader:
-    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has one."""
     return cast(HistoryReader, _audit("history"))
 
 
 def endings_opener() -> OpenEndings:
     """Return the function that opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed
-    package does."""
+    package has one."""
     return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:
-    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has one."""
     return cast(Drift, _audit("drift"))
 
 
 def mirror_command() -> MirrorCommand:
-    """Return the function that says how a mirror is started. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that returns a mirror's command line. Raises AuditNotConfigured if no installed package has
+    one."""
     return cast(MirrorCommand, _audit("mirror"))
 
 
 def reader_opener() -> OpenReader:
     """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
-    does."""
+    has one."""
     return cast(OpenReader, _audit("reader"))
+
+
+def questions_opener() -> OpenQuestions:
+    """Return what opens an audit log for a page. Raises AuditNotConfigured if no installed package does."""
+    return cast(OpenQuestions, _audit("questions"))
 
 
 def _audit(name: str) -> object:
@@ -140,50 +194,51 @@ def _points(group: str) -> dict[str, EntryPoint]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """The state of one queue's log: how far it goes, how much is missing, and how much is proven."""
+    """The state of one queue's log: how many events it has, how many are missing, and how many are proven."""
 
     queue: str
     events: int
-    """Events in the log, ever."""
+    """Number of events that the log ever had."""
     last_at_ms: int | None
-    """When the last event happened (Unix ms), by Redis' clock."""
+    """Unix ms of the last event, by Redis' clock; None: no event."""
     gaps: int
-    """Recorded breaks in the numbering."""
+    """Number of recorded gaps in the numbers of entries."""
     quarantined: int
-    """Entries that could not be read, kept as they were."""
+    """Number of unreadable entries, whose bytes the log keeps."""
     losses: int
-    """How often Redis forgot something that was in the log."""
+    """Number of times that Redis forgot events that are in the log."""
     orphaned_events: int
-    """Events in the log that Redis forgot."""
+    """Number of events in the log that Redis forgot."""
     proven_events: int | None
-    """Events that the last proof covered; None: the log was never proven."""
+    """Number of events that the last proof covered; None: the log was never proven."""
     proven_at_ms: int | None
-    """When the last proof was made (Unix ms), by the clock of the machine that verified."""
+    """Unix ms of the last proof, by the clock of the machine that made it; None: the log was never proven."""
 
 
 class EndedClaims(NamedTuple):
-    """The claims of one task that ended in one way, ever."""
+    """Totals over all claims of one task that ended with one outcome."""
 
     queue: str
     task: str
-    """Empty: not known."""
+    """Name of the task; empty: unknown."""
     outcome: str
-    """The event that ended them, or ``lost``."""
+    """The event that ended the claims, or ``lost``."""
     claims: int
     waited_ms: int
-    """How long their jobs had been ready, all together."""
+    """Ms for which the claims' jobs had been ready, in total."""
     ran_ms: int
-    """How long they ran, all together."""
+    """Ms for which the claims ran, in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOverview:
-    """One look at a log."""
+    """The state of a log at one moment."""
 
     queues: tuple[QueueLog, ...]
-    """By name."""
+    """The logs of the queues, by name."""
     claims: tuple[EndedClaims, ...]
-    """By queue, task and outcome. They include claims that Redis forgot and claims whose rows a prune removed."""
+    """The ended claims by queue, task and outcome, including claims that Redis forgot and claims whose rows a prune
+    removed."""
 
 
 class AuditReader(Protocol):
@@ -194,9 +249,9 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the queues of a client's Redis and prefix whose log goes on, by name: those that were mirrored and
-        whose log was not switched off, whether Redis has them or not. Raises RqCoreError if Redis or the database does
-        not answer, or the log is that of another Redis."""
+        """Return the names, sorted, of the queues of a client's Redis and prefix whose log is on: they were mirrored
+        and their log was not switched off, whether Redis has them now or not. Raises RqCoreError if Redis or the
+        database does not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Values that handlers return, on their way from a worker to Redis: JSON after its digest, or why there is no value.
+"""The form in which workers send the values of handlers to Redis: JSON after its digest, or the reason of a missing
+value.
 
 >>> pack_result('"12.50"')
 '=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
@@ -13,7 +14,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.unique_names import digest_of
 
 VALUE_MAX: Final = 64 * 1024
-"""Bytes of a value as JSON; a longer one is not kept."""
+"""Maximum number of bytes of a value as JSON; a longer value is not kept."""
 NO_VALUE: Final = "!"
 """The character before the reason why a value is not kept. JSON does not begin with it."""
 AuditResult = Literal["digest", "full"]
@@ -21,7 +22,7 @@ AuditResult = Literal["digest", "full"]
 DIGEST: Final = "digest"
 FULL: Final = "full"
 _MARKS: Final[Mapping[str, str]] = {DIGEST: "=", FULL: "+"}
-"""The character before the digest, by what the log keeps. JSON begins with neither."""
+"""The character before the digest, by the part of the value that the log keeps. JSON begins with neither character."""
 _NOTE_LENGTH: Final = 33
 
 
@@ -33,18 +34,18 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a value after its digest. ``kept`` is the part of it that the log keeps: digest or full."""
+    """Return a value packed: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 
 def is_logged(packed: str) -> bool:
-    """Whether a value goes into the log as well."""
+    """Whether the log keeps the whole of a packed value, too."""
     return packed.startswith(_MARKS[FULL])
 
 
 def unpack_result(packed: str) -> tuple[str, str]:
-    """Return the note on a value, and the value. The note is the digest, after ``+`` if the log keeps the value, too;
-    it is empty if there is no value, or no digest of it."""
+    """Return the note and the value of a packed value. The note is the digest, after ``+`` if the log keeps the value,
+    too; it is empty, and the text unchanged, if the text has no digest."""
     if packed.startswith(("=", "+")):
         return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
     return "", packed

@@ -8,7 +8,7 @@ from rq_core.errors import SECONDS_MAX
 
 
 class Setting(NamedTuple):
-    """One number in ``meta``: its default, the smallest value that makes sense, and its meaning."""
+    """One number in ``meta``: its default, its smallest valid value, and its meaning."""
 
     name: str
     default: int
@@ -17,11 +17,11 @@ class Setting(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Its name as people write it: ``lease``, in seconds, for ``lease_ms``."""
+        """The setting's name as operators write it: ``lease``, in seconds, for ``lease_ms``."""
         return self.name.removesuffix("_ms").replace("_", "-")
 
     def assigned(self, value: int) -> str:
-        """A value as people write it: ``lease=30``."""
+        """Return the setting with a value, as operators write it: ``lease=30``."""
         text = f"{value / 1000:.15g}" if self.name.endswith("_ms") else f"{value}"
         return f"{self.shown}={text}"
 
@@ -51,46 +51,46 @@ SETTINGS: Final[dict[str, Setting]] = {
             "results_max_bytes",
             512 * 1024 * 1024,
             0,
-            f"their bytes, {RESULT_COST} of each counted for Redis' own, at which it is refused",
+            f"bytes of the entries of these ids, plus {RESULT_COST} for each, at which it is refused",
         ),
         Setting(
             "kept_max_bytes",
             128 * 1024 * 1024,
             0,
-            f"bytes of kept results, {RESULT_COST} of each counted for Redis' own, beyond which"
-            " those nearest their end go",
+            f"bytes of kept results, plus {RESULT_COST} for each, beyond which those that expire first"
+            " are removed",
         ),
     )
 }
 
 FLAGS: Final = ("paused", "fair")
-"""Facts of ``meta`` that are 0 or 1 and changed like settings. In a fair queue, lanes of one priority are served by
-virtual time per key instead of age."""
+"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. In a fair queue, lanes of one priority
+are served by virtual time per key instead of age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
     "restored", "results_bytes", "kept_bytes", "evicted",
 )  # fmt: skip
-"""Facts of ``meta`` that go on with the calls. When any other changes, the version ``v`` of the facts does."""
+"""Fields of ``meta`` that calls update all the time. A change of any other field also changes the version ``v``."""
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
-"""The values of an App's ``audit_payload``, each with the most bytes of a job that its event then keeps whole. A longer
-job is in the log by its digest alone: the log is no store for files."""
+"""The values of an App's ``audit_payload``, each with the most bytes of a job's JSON that the enqueued event keeps. Of
+a longer job the log has only the digest, since the log is no store for files."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
-"""The greatest value of a setting: a hundred years, or as many jobs or bytes."""
+"""The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""How long a call slot is remembered after its last call."""
+"""Time for which a call slot is remembered after its last call, in ms."""
 
 SLOT_ANSWER: Final = "|a"
-"""The end of the name, after the slot's name, of the field of ``slots`` that has the slot's last answer."""
+"""The suffix after a slot's name in the name of the field of ``slots`` that has the slot's last answer."""
 
 LISTEN_MS: Final = 60_000
-"""How long scripts publish the ends of jobs after a client has said that it waits."""
+"""Time for which scripts publish the ends of jobs after a client's ``listen`` call, in ms."""
 
 OUTBOX_RING: Final = 1_000
-"""About how many entries an outbox keeps while no mirror is attached."""
+"""Approximate number of entries that an outbox keeps while no mirror is attached."""
 
 BATCH_MAX: Final = 10_000
-"""Most records in one script call."""
+"""Maximum number of records in one script call."""

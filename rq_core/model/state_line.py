@@ -9,10 +9,10 @@ line are in the first line of its value in ``jobs``, before the JSON, and stay t
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}
 
-If the job dies of an error, ``error=`` and the error's type and message (JSON) take the place of that line.
+If the job dies of an error, ``error=`` and the error's type and message (JSON) replace that line.
 
-:func:`line_of_job` makes one line of both, :func:`read_state_line` reads a line, and :func:`read_job` also checks it,
-for the doctor.
+:func:`line_of_job` returns a job's line from either place, :func:`read_state_line` parses a line, and :func:`read_job`
+also checks it, for the doctor.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from rq_core.model.table.machine import (
 )
 
 SHOWN_MAX: Final = 100
-"""Characters that are shown of a line that cannot be read."""
+"""Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Bytes that a state line has at most: 16 KiB of a lane, which SQL keeps, and its other fields."""
+"""Maximum number of bytes of a state line: 16 KiB for the lane (SQL keeps no longer one), and 4 KiB for the other
+fields."""
 TOO_LONG: Final = "too long: "
-"""The beginning of a reply in the place of a longer line, which readers do not load; the line's bytes follow."""
+"""The beginning of a reply that replaces a longer line, so that readers do not load it; the line's size in bytes
+follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,11 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error that a dead job died of; None if it died of something else, or is not dead."""
+    """The error that a dead job died of; None if the job died for another reason, or is not dead."""
 
     @property
     def since_ms(self) -> int | None:
-        """When it entered its state (Unix ms); None if the line does not say so."""
+        """Unix ms at which the job entered its state; None if the line does not have it."""
         return number_in(self.fields.get("since"))
 
 
@@ -90,7 +92,8 @@ def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[s
 
 
 def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
-    """Read a state line as state.lua writes it. Raises QueueDamaged if it is not one."""
+    """Parse a state line as state.lua writes it. Raises QueueDamaged if its state is unknown or the line is too
+    long."""
     if size := _size_of_long(line):
         raise errors.QueueDamaged(
             queue=queue, why=f"the state of job {job_id} has {_says_long(size)}"
@@ -109,8 +112,8 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
 def read_state_lines(
     queue: str, lines: Iterable[tuple[str, str | None]]
 ) -> tuple[list[JobState], list[str]]:
-    """Read the lines of some jobs, by id; a job without a line is left out. Returns the jobs, and why other lines
-    cannot be read: one damaged line must not hide the rest."""
+    """Parse the state lines of jobs, given as (id, line); a job without a line is left out. Returns the jobs, and a
+    message for each unreadable line, so that one damaged line does not hide the other jobs."""
     found, damaged = [], []
     for job_id, line in lines:
         try:
@@ -133,35 +136,35 @@ def _says_long(size: int) -> str:
 
 
 class Job(NamedTuple):
-    """A state line, read."""
+    """A parsed state line."""
 
     state: State
     fields: Mapping[str, str]
 
     def number(self, name: str) -> int | None:
-        """Return a numeric field, None if the line leaves it out."""
+        """Return a field as a number; None if the line leaves it out."""
         value = self.fields.get(name)
         return None if value is None else int(value)
 
     @property
     def lane(self) -> str | None:
-        """The lane that it belongs in, None if it has no scopes."""
+        """The job's lane; None if the job has no scopes."""
         return self.fields.get("lane")
 
     @property
     def rank(self) -> int:
-        """Which of the four lists it belongs in, if it is in no lane."""
+        """The number of the list ``ready`` for a job of this priority that is in no lane: 0 to 3."""
         return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
 
     def value(self, name: str) -> Any:
-        """Return a field as a folded record has it."""
+        """Return a field in the type that a folded record has; its default if the line leaves it out."""
         field = BY_LINE[name]
         found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
 
 
 def read_job(job_id: str, line: str) -> Job:
-    """Read a state line strictly. Raises ValueError, in words, if no script wrote it."""
+    """Parse a state line strictly. Raises ValueError, with a message to show, if no script writes such a line."""
     if size := _size_of_long(line):
         raise ValueError(f"it has {_says_long(size)}")
     try:
@@ -202,15 +205,15 @@ def write_line(state: State, fields: Mapping[str, Any]) -> str:
 
 
 def fields_of(record: JobRecord) -> dict[str, Any]:
-    """Return the fields of a record that are not at their default, as a state line names them."""
+    """Return the fields of a record that are not at their default, by their names in a state line."""
     values = ((line, getattr(record, field.name), field.default) for line, field in BY_LINE.items())
     return {line: value for line, value, default in values if value != default}
 
 
 def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
-    """Return the state line of a live job as the log has it, None if the log does not know.
+    """Return the state line that a live job has by its folded record; None if the record does not determine the line.
 
-    ``capped`` are the stored limits: a task's first one moves its jobs into lanes without an event.
+    ``capped`` has the scopes with a stored limit: the first limit of a task moves its jobs into lanes without an event.
     """
     if not record.complete or record.state is None:
         return None
@@ -233,6 +236,6 @@ def with_task(lane: str | None, rank: int, scope: str) -> str:
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return the lane without the task's scope, None if it has no other."""
+    """Return a lane without its task's scope; None if it has no other scope."""
     names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
     return scopes.lane_name(int(lane[0]), names) if lane and names else None

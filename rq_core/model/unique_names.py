@@ -1,8 +1,7 @@
-"""The names of unique jobs: how they are made of arguments, and where ``slots`` has them.
+"""The names of unique jobs: how they are made of arguments, and how ``slots`` stores them.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could
-then be read as a value of another type. A name is ``TASK/DIGEST`` where it is made of all arguments, or would be too
-long.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could then
+be read as a value of another type. A name that is made of all arguments, or would be too long, is ``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -23,15 +22,15 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import bytes_of, number_in
 
 NAME_MAX: Final = 200
-"""Characters of a name; a longer one becomes its digest."""
+"""Maximum number of characters of a name; a longer name becomes a digest."""
 _FIELD: Final = "unique|"
-"""The beginning of the field of ``slots`` for a name, before the name; its value is the job that holds the name."""
+"""The prefix of a name in the fields of ``slots``; the value of such a field is the job that holds the name."""
 _SAFE: Final = ".:~-_"
 _OTHER: Final = re.compile(
     r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|null|true|false|NaN|-?Infinity|[\[{].*",
     re.DOTALL,
 )
-"""JSON that is no text."""
+"""Matches JSON values that are not strings."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:~%/=,-]*")
 
 
@@ -46,12 +45,12 @@ def is_name_field(field: str) -> bool:
 
 
 def name_in(field: str) -> str:
-    """Return the name that a field of ``slots`` is about."""
+    """Return the name in a field of ``slots``."""
     return field.removeprefix(_FIELD)
 
 
 def check_unique_name(name: str) -> str:
-    """Return a name, if it can be one of a unique job. Raises InvalidOption."""
+    """Return ``name`` if it is a valid name of a unique job. Raises InvalidOption if it is not."""
     if not _NAME.fullmatch(name):
         must = "must be the name of a unique job, like TASK/KEY=VALUE: `rq-core unique QUEUE` lists them"
         raise InvalidOption.of("name", name, must)
@@ -59,15 +58,16 @@ def check_unique_name(name: str) -> str:
 
 
 class Stands(NamedTuple):
-    """How long a job holds its name, as its state line and its events say it (``name_stands``)."""
+    """How long a job holds its name: the field ``name_stands`` of its state line and its events, parsed."""
 
     how: str
-    """``done``: until it ends; ``claim``: until its first claim; ``until``: to an instant, also after its end."""
+    """``done``: until the job ends; ``claim``: until its first claim; ``until``: until an instant, also after its
+    end."""
     at_ms: int | None = None
-    """``claim``: when it is ready at the latest; ``until``: that instant (Unix ms)."""
+    """``claim``: Unix ms by which the job is ready at the latest; ``until``: that instant (Unix ms)."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Whether the job's state alone, without an instant, lets a job in Redis hold its name."""
+        """Whether a job in Redis holds its name because of its state, not because of an instant."""
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 
@@ -76,7 +76,7 @@ HELD_TO_THE_END: Final = Stands("done")
 
 
 def read_stands(text: str | None) -> Stands:
-    """Read the field ``name_stands``. Raises ValueError for a text that no script writes.
+    """Parse the field ``name_stands``. Raises ValueError for a text that no script writes.
 
     >>> read_stands("until:1795225806504").at_ms
     1795225806504
@@ -85,12 +85,12 @@ def read_stands(text: str | None) -> Stands:
         return HELD_TO_THE_END
     how, _, at_ms = text.partition(":")
     if how not in ("claim", "until"):
-        raise ValueError(f"a name is held until {text!r}, which is unknown")
+        raise ValueError(f"the field name_stands reads {text!r}, which no script writes")
     return Stands(how, int(at_ms))
 
 
 class Holder(NamedTuple):
-    """The field of a name in ``slots``, read."""
+    """The field of a name in ``slots``, parsed."""
 
     job_id: str
     until_ms: int | None = None
@@ -99,7 +99,7 @@ class Holder(NamedTuple):
 
 
 def read_holder(value: str) -> Holder:
-    """Read the field of ``slots`` that says which job holds a name."""
+    """Parse the value of the field of ``slots`` that says which job holds a name."""
     job_id, _, until = value.partition(" ")
     return Holder(job_id, number_in(until))
 
@@ -123,8 +123,8 @@ def digest_of(text: str) -> str:
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return the name of a job by the ``keys`` that it is unique per, each with its value as canonical JSON; None: it
-    is unique per all its arguments, and ``digest`` is their digest."""
+    """Return the name of a job that is unique per ``keys``, given with their values as canonical JSON. None: the job is
+    unique per all its arguments, and ``digest`` is their digest."""
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())

@@ -1,4 +1,4 @@
-"""The counts of all worker processes of this machine, those that have ended included: no sum ever falls."""
+"""The counts of all worker processes of one ``rq-core worker``, also of ended ones, so that no sum ever falls."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from rq_core.worker.claim_counters import FlowTable, Row, Vitals, added
 
 
 class FlowTotals:
-    """Sums the tables of the processes that live and what those that departed left."""
+    """Sums the counts of live processes, which are in their tables, and the counts of ended processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[int, FlowTable] = {}
-        """The tables by place of the process."""
+        """The tables of live processes, by the number of the process' place."""
         self._departed: dict[tuple[str, str], Row] = {}
         self._departed_turns: tuple[float, float] = (0.0, 0.0)
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
 
     def join(self, place: int, table: FlowTable) -> None:
-        """A process began that counts into ``table``."""
+        """Add a new process at ``place``, which counts into ``table``."""
         with self._lock:
             self._tables[place] = table
 
     def depart(self, place: int, why: str | None = None) -> None:
-        """The process at ``place`` ended, however: what it counted stays. ``why`` it is replaced, None if it is not."""
-        # Under the lock under which a scrape sums: it sees the counts in one place or in the other.
+        """Remove the ended process at ``place``, and keep its counts.
+
+        ``why`` is the reason of its replacement, retired or died; None if it is not replaced."""
+        # Scrapes sum under the same lock, so that each counts an ended process exactly once.
         with self._lock:
             table = self._tables.pop(place, None)
             if table is not None:
@@ -44,7 +46,7 @@ class FlowTotals:
         return total
 
     def turns(self) -> tuple[float, float]:
-        """How many round trips all processes made, and how many seconds these took."""
+        """Return the number of round trips of all processes, and their sum in seconds."""
         with self._lock:
             total = self._departed_turns
             for table in self._tables.values():
@@ -52,19 +54,19 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """Return the vitals of the processes in which a worker works now."""
+        """Return the vitals of the live processes whose worker Redis has answered."""
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]
         return [each for each in found if each.answered_at]
 
     @property
     def processes(self) -> int:
-        """Return how many processes work now."""
+        """Number of live processes."""
         return len(self._tables)
 
     @property
     def replaced(self) -> dict[str, int]:
-        """Return how many processes were replaced, by reason."""
+        """Number of processes that were replaced, by reason."""
         with self._lock:
             return dict(self._replaced)
 

@@ -1,8 +1,8 @@
-"""Whether the workers of this machine work: how long ago each last claimed, successfully.
+"""Checks whether the workers of this machine work: how long ago Redis last answered a claim of each.
 
-A process that lives, and a server that answers PING, say nothing of a worker that is deaf. So each worker touches a
-small file of its own whenever Redis has answered a claim, which also happens every few seconds when there is nothing to
-do, or no room. `rq-core health` and the HTTP probe look at how old the files are.
+A worker may get no jobs although its process lives and the server answers PING. So each worker touches a small file of
+its own when Redis has answered a claim. It claims every few seconds, even if no job waits or it has no free place.
+`rq-core health` and the HTTP probe read the ages of these files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rq_core.process.process_exit import exists, is_stopped
 log = logging.getLogger(__name__)
 
 AGE_S_MAX: Final = 30.0
-"""Seconds since its last claim from which on a worker is not healthy. Idle ones claim every 5 s at least."""
+"""Maximum seconds since the last claim of a healthy worker. Idle workers claim at least every 5 s."""
 TOUCH_EVERY_S: Final = 1.0
 PATH_MAX: Final = 100
-"""Characters of a requested path that are logged."""
+"""Maximum number of characters of a requested path in the log."""
 
 
 class Answer(NamedTuple):
-    """The response of a page."""
+    """The HTTP response of a page."""
 
     status: int
     content_type: str
@@ -42,16 +42,16 @@ class Answer(NamedTuple):
 
 
 Page = Callable[[], Answer]
-"""Makes a page when it is asked for, on the thread of the request."""
+"""A function that makes a page, on the thread of the request."""
 
 
 def pulse_directory() -> Path:
-    """Return the directory of this user's worker files; below TMPDIR, for this boot only."""
+    """Return the directory of this user's worker files, in the directory for temporary files."""
     return Path(tempfile.gettempdir()) / f"rq-core-workers-{os.getuid()}"
 
 
 class Pulse:
-    """A worker's file, touched after claims. An error with it is logged once, and harms no job."""
+    """The file of a worker, which is touched after claims. An error of the file is logged once, and affects no job."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place = place or pulse_directory()
@@ -59,8 +59,7 @@ class Pulse:
         self._touched = 0.0
 
     def start(self, worker: str, queues: Iterable[str], *, server: str = "") -> None:
-        """Make the file; the worker's time to claim for the first time begins. ``server`` is shown as it is given,
-        so without passwords."""
+        """Create the file; its age counts from now. ``server`` is shown unchanged, so it must not have a password."""
         try:
             self._place.mkdir(mode=0o700, exist_ok=True)
             owner = self._place.lstat()
@@ -76,7 +75,7 @@ class Pulse:
         self._file = file
 
     def beat(self) -> None:
-        """Note that Redis has answered a claim."""
+        """Touch the file, at most once in TOUCH_EVERY_S: Redis has answered a claim."""
         now = time.monotonic()
         if self._file is None or now - self._touched < TOUCH_EVERY_S:
             return
@@ -88,27 +87,27 @@ class Pulse:
             self._file = None
 
     def end(self) -> None:
-        """Remove the file: the worker ends in order."""
+        """Remove the file at the worker's regular end."""
         if self._file is not None:
             self._file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class WorkerHealth:
-    """The state of one worker process."""
+    """The state of one worker process on this machine."""
 
     worker: str
     pid: int
     parent: int
-    """The process id of its supervisor, if it has one."""
+    """The process id of the worker's parent: of its supervisor, if it has one."""
     queues: list[str]
-    """The queues that it works for."""
+    """The queues for which the worker works."""
     age_s: float
-    """Seconds since Redis last answered a claim of it, or since it began."""
+    """Seconds since Redis last answered a claim of the worker, or since the worker began."""
     stopped: bool = False
-    """Whether a signal (SIGSTOP) has stopped it. No heartbeat keeps its leases meanwhile."""
+    """Whether a signal (SIGSTOP) has stopped the process. No heartbeat extends its leases meanwhile."""
     server: str = ""
-    """The URL of its Redis, without passwords, and the prefix if it is another than the default."""
+    """The URL of the worker's Redis, without passwords, and the prefix if it is not the default."""
 
 
 def local_workers(place: Path | None = None) -> list[WorkerHealth]:
@@ -121,7 +120,7 @@ def local_workers(place: Path | None = None) -> list[WorkerHealth]:
             seen = {"age_s": round(age, 1), "stopped": is_stopped(facts["pid"])}
             health = WorkerHealth(**{**facts, **seen})
         except (OSError, ValueError, TypeError, KeyError):
-            # It is just being written, or has just gone.
+            # The file is being written, or was removed just now.
             continue
         if exists(health.pid):
             found.append(health)
@@ -131,7 +130,9 @@ def local_workers(place: Path | None = None) -> list[WorkerHealth]:
 
 
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
-    """Return whether these workers are healthy, and a report: one is needed, and none may be deaf or stopped."""
+    """Return whether these workers are healthy, and a report for JSON.
+
+    They are healthy if there is a worker, each has claimed within ``max_age`` seconds, and none is stopped."""
     known = list(found)
     ages = [each.age_s for each in known]
     healthy = bool(known) and max(ages) <= max_age and not any(each.stopped for each in known)
@@ -142,7 +143,7 @@ def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[s
 class Probe(HttpPort):
     """Answers HTTP requests about this process' workers: 200 if they are healthy, 503 if not; the body is JSON.
 
-    ``pages`` have paths of their own, such as /metrics.
+    ``pages`` are further pages, by path, such as /metrics.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Probe(HttpPort):
         place: Path | None = None,
         pages: Mapping[str, Page] | None = None,
     ) -> None:
-        """Raises InvalidOption, also if the address cannot be had."""
+        """``max_age`` is in seconds. Raises InvalidOption, also if the process cannot listen on the address."""
         me = os.getpid()
         shown = pages or {}
 
@@ -167,7 +168,7 @@ class Probe(HttpPort):
                 try:
                     answer = shown.get(self.path.partition("?")[0], healthy)()
                 except Exception:
-                    # The worker goes on, whatever a page comes upon.
+                    # An error of a page must not stop the worker.
                     log.exception("the page %s failed", printable(shorten(self.path, PATH_MAX)))
                     answer = Answer(500, "text/plain; charset=utf-8", b"see the worker's log\n")
                 self.send_response(answer.status)
@@ -181,7 +182,7 @@ class Probe(HttpPort):
 
 @contextlib.contextmanager
 def probing(address: str | None, pages: Mapping[str, Page] | None = None) -> Any:
-    """Answer HTTP requests during the block, if an address is given; ``pages`` as Probe has them."""
+    """Answer HTTP requests with a Probe during the block, if an address is given."""
     if address is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""A port that answers HTTP requests beside other work, within bounds.
+"""A port that answers HTTP requests beside the process' work, and limits connections and times.
 
-A client that is slow, or is no friend, must not take what the process works with: each connection costs a descriptor
-and a thread. So there are few at once, each has a deadline that no byte moves, and where all are in use, the oldest one
-whose request has not come makes room for a new one.
+A slow or hostile client must not use up the resources of the process: each connection takes a descriptor and a thread.
+So the number of connections is limited, and each has a deadline that received bytes do not extend. If all are in use, a
+new connection replaces the oldest one whose request has not arrived.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rq_core.errors import InvalidOption
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16
-"""Most connections at once, each with a descriptor and a thread."""
+"""Maximum number of connections at once, each with a descriptor and a thread."""
 REQUEST_WAIT_S: Final = 5.0
-"""Seconds from a connection's beginning in which its request must have come."""
+"""Seconds after a connection's beginning within which its request must arrive."""
 ANSWER_WAIT_S: Final = 10.0
-"""Seconds from then on in which its answer must have been made and taken."""
+"""Seconds after the request within which the client must have received the whole response."""
 LOOK_EVERY_S: Final = 0.5
-"""Seconds between two looks for connections whose time is over."""
+"""Seconds between two checks for connections after their deadline."""
 ROOM_WAIT_S: Final = 1.0
-"""Seconds for which a new connection waits for the end of the one that makes room for it."""
+"""Seconds for which a new connection waits until the connection that it replaces is closed."""
 
 
 def parse_address(text: str, *, option: str = "health") -> tuple[str, int]:
-    """Read ``8080`` or ``0.0.0.0:8080``. Raises InvalidOption."""
+    """Return host and port of ``8080`` (host 127.0.0.1) or ``0.0.0.0:8080``. Raises InvalidOption."""
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535:
         raise InvalidOption.of(option, text, "must be PORT or HOST:PORT, like 8080 or 0.0.0.0:8080")
@@ -47,11 +47,11 @@ class _Open:
     """A connection that is not closed yet."""
 
     ends_at: float
-    """Its deadline, on the monotonic clock."""
+    """The connection's deadline, in seconds of the monotonic clock."""
     asked: bool = False
-    """Whether its request has come."""
+    """Whether the connection's request has arrived."""
     ended: bool = False
-    """Whether it was ended here, so that its thread is about to close it."""
+    """Whether the server has shut the connection down, so that its thread is about to close it."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -60,26 +60,26 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._open: dict[socket.socket, _Open] = {}
-        """The connections in the order in which they came."""
+        """The open connections, the oldest first."""
         self._closed = threading.Condition()
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         super().__init__(found[0][4][:2], handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks for the host's name, which the workers would wait for where no name server answers.
+        # HTTPServer's own method resolves the host's name; without a name server, workers would wait for that.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "", self.server_address[1]
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - its base's
-        # As a rule a client that did not wait for its answer, which is no error of the worker's.
+        # Usually a client that did not wait for its response, which is no error of the worker.
         log.debug("a request failed: %r", sys.exception())
 
     def get_request(self) -> Any:
         try:
             return super().get_request()
         except OSError:
-            # Without a descriptor the connection stays in line, and would be looked at without a pause.
+            # Without a free descriptor the connection stays in the backlog, and the server would retry without a pause.
             time.sleep(LOOK_EVERY_S)
             raise
 
@@ -98,7 +98,7 @@ class _Server(ThreadingHTTPServer):
         return room
 
     def note_asked(self, request: socket.socket) -> None:
-        """A request has come: the time for its answer begins."""
+        """Mark the connection's request as arrived, and begin the time for its response."""
         with self._closed:
             if (state := self._open.get(request)) is not None and not state.ended:
                 state.asked, state.ends_at = True, time.monotonic() + ANSWER_WAIT_S
@@ -111,7 +111,7 @@ class _Server(ThreadingHTTPServer):
                     self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Have whatever its thread waits for fail. The thread closes it."""
+        """Shut a connection down, so that the wait of its thread fails. The thread then closes the connection."""
         self._open[connection].ended = True
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -124,7 +124,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _noting(handler: type[BaseHTTPRequestHandler]) -> type[BaseHTTPRequestHandler]:
-    """Return the same handler, which reports to its server that a request has come."""
+    """Return a subclass of the handler that calls the server's note_asked when a request has arrived."""
 
     class Noting(handler):  # type: ignore[misc, valid-type]
         def parse_request(self) -> bool:
@@ -144,7 +144,7 @@ class HttpPort:
     def __init__(
         self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
     ) -> None:
-        """``option`` is where the address was given. Raises InvalidOption, also if the address cannot be had."""
+        """``option`` names the address' option in errors. Raises InvalidOption, also if the process cannot listen."""
         host, port = parse_address(address, option=option)
         try:
             self._server = _Server((host, port), _noting(handler))
@@ -165,7 +165,7 @@ class HttpPort:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering requests, and close the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(REQUEST_WAIT_S)

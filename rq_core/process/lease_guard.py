@@ -1,4 +1,4 @@
-"""The supervisor's thread that extends leases of workers whose heartbeat is overdue, and kills one that is stuck."""
+"""The supervisor's thread that extends the leases of workers whose heartbeat is overdue, and kills stuck workers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rq_core.worker.liveness.lease_table import LeaseTable
 log = logging.getLogger(__name__)
 
 OVERDUE_INTERVALS: Final = 1.5
-"""Intervals after which a heartbeat is overdue: half of a lease."""
+"""Intervals between heartbeats after which the next one is overdue: half of a lease."""
 
 
 STUCK_S_MIN: Final = 10.0
-"""Seconds without a heartbeat before a process may be killed; one that waits for Redis is no more than late."""
+"""Seconds without a heartbeat before a process may be killed; a process that waits for Redis is late by less."""
 
 
 LOOK_S_MAX: Final = 2.0
@@ -34,15 +34,15 @@ LOOK_S_MIN: Final = 0.05
 
 
 BEGINNING_LOOK_S: Final = 0.1
-"""Seconds between two looks while a worker has not begun: only then is it known how long its leases are."""
+"""Seconds between two checks while a worker has not begun and the length of its leases is unknown."""
 
 
 class LeaseGuard:
-    """A thread of the supervisor: extends the leases of workers whose own heartbeat is overdue.
+    """A thread of the supervisor that extends the leases of workers whose own heartbeat is overdue.
 
-    A worker that is stopped (SIGSTOP) is not helped: it may never go on. The log says so when its leases are over.
-    A worker that is overdue and has a claim beyond its time is killed, since nothing in it can end that handler; its
-    jobs run again elsewhere.
+    It does not extend the leases of a worker that is stopped (SIGSTOP), which may never continue; it logs an error when
+    those leases are over. It kills a worker that is overdue and runs a job past its timeout, since nothing in the
+    process can end that handler; the worker's jobs run again elsewhere.
     """
 
     def __init__(
@@ -51,27 +51,27 @@ class LeaseGuard:
         queues: Collection[str],
         tables: Callable[[], Mapping[int, LeaseTable]],
     ) -> None:
-        """``tables`` are those of the processes that live, by process id."""
+        """``tables`` returns the lease tables of the live processes, by process id."""
         self._client = client
         self._queues = frozenset(queues)
         self._tables = tables
         self._stopped: set[int] = set()
-        """The processes that the log has called stopped."""
+        """Ids of the stopped processes for which the error was logged."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-guard", daemon=True)
 
     def start(self) -> None:
-        """Begin; call once."""
+        """Start the thread; it can be started only once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it."""
+        """End the thread, wait for its end, and close the client."""
         self._stop.set()
         self._thread.join(timeout=5.0)
         self._client.close()
 
     def look(self) -> float:
-        """Look at all workers once. Returns the seconds until the next look."""
+        """Check all workers once. Returns the seconds until the next check."""
         pause = LOOK_S_MAX
         tables = self._tables()
         self._stopped &= tables.keys()
@@ -94,7 +94,7 @@ class LeaseGuard:
         return max(pause, LOOK_S_MIN)
 
     def _tell_of_stop(self, pid: int, worker: str, late: float, lease: float) -> None:
-        """Say once in the log that a worker has been stopped for longer than a lease."""
+        """Log one error if a worker has been stopped for longer than a lease (``late`` and ``lease``: seconds)."""
         if late <= lease or pid in self._stopped:
             return
         self._stopped.add(pid)
@@ -122,7 +122,7 @@ class LeaseGuard:
             try:
                 self._client.run(claims.extend(queue, worker, jobs))
             except RqCoreError as error:
-                # In a cluster, other queues may well be within reach.
+                # In a cluster, the shards of other queues may answer.
                 log.warning(
                     "the leases of a worker without a heartbeat were not extended: %s", error
                 )

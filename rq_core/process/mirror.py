@@ -1,4 +1,4 @@
-"""The mirror beside the workers: a process of another package, whose command line is found by an entry point."""
+"""The mirror's process beside the workers. Another package has its code; an entry point gives its command line."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 ATTACH_WAIT_S: Final = 15.0
 """Seconds that workers wait for the mirror to attach."""
 GRACE_S: Final = 60.0
-"""Seconds that the mirror gets to catch up when everything ends."""
+"""Seconds for which the mirror may catch up after the workers' end."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Seconds before a mirror that ended is started again; the pause doubles."""
+"""Longest pause, in seconds, before an ended mirror is started again; PAUSE_S is the first pause, and it doubles."""
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds after which a mirror's end is no longer counted with the ones before."""
+"""Seconds of life after which a mirror's end counts as its first failure again."""
 
 
 class MirrorProcess:
     """Starts the mirror, replaces it when it ends, and lets it catch up at the end."""
 
     def __init__(self, redis_url: str, prefix: str, audit_url: str) -> None:
-        # It ends with its standard input, which ends with this process, however that goes.
+        # The mirror ends with its standard input, which is closed at any end of this process.
         self._command_line = partial(plugins.mirror_command(), redis_url, prefix, audit_url)
         self._process: subprocess.Popen[bytes] | None = None
         self._born = 0.0
@@ -38,8 +38,8 @@ class MirrorProcess:
         self._due: float | None = None
 
     def start(self, made: Sequence[str] = ()) -> None:
-        """Start it, in a process group of its own: Ctrl-C leaves it to catch up with the workers' last words. ``made``
-        are queues that were made for it just now, until another start says otherwise."""
+        """Start the mirror, in a session of its own: Ctrl-C does not reach it, so that it copies the workers' last
+        events. ``made`` are queues that the supervisor has just created; later starts without it repeat them."""
         self._made = made or self._made
         command, environment = self._command_line(self._made)
         self._born = time.monotonic()
@@ -54,16 +54,16 @@ class MirrorProcess:
 
     @property
     def status(self) -> int | None:
-        """Return its exit status; None while it runs."""
+        """The exit status of the mirror's process; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def wait_until_attached(
         self, attached: Callable[[], bool], stopped: Callable[[], bool]
     ) -> int | None:
-        """Let the mirror attach to the queues before anything happens in them, so that SQL has their history from
-        the first event on. Work does not wait for long: auditing must not stop it.
+        """Wait until the mirror has attached to the queues, so that SQL has their history from the first event on.
 
-        Returns the exit status of a mirror that ended instead; it has said why.
+        Returns None after ATTACH_WAIT_S at the latest, since auditing must not stop work; or the exit status of a
+        mirror that ended instead, which has logged the reason.
         """
         deadline = time.monotonic() + ATTACH_WAIT_S
         while time.monotonic() < deadline and not stopped():
@@ -80,7 +80,7 @@ class MirrorProcess:
         return None
 
     def watch(self) -> None:
-        """Start it again if it ended, after a pause that grows. To be called now and then."""
+        """Start the mirror again if it has ended, after a growing pause. The supervisor calls this repeatedly."""
         now = time.monotonic()
         if self._due is not None:
             if self._due <= now:
@@ -95,7 +95,7 @@ class MirrorProcess:
         self._due = now + pause
 
     def end(self) -> None:
-        """Let it catch up, then end it."""
+        """End the mirror after it has caught up; kill it after GRACE_S."""
         process = self._process
         if process is None:
             return

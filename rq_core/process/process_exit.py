@@ -1,8 +1,8 @@
-"""How a process ends when its work is over: in order, or by force where threads or tasks hold it.
+"""Ends a process whose work is over, by force if threads or tasks keep it alive.
 
 Python waits for every thread that is not a daemon, and asyncio for its executor and its tasks. A handler may leave such
 a thread behind: an ``asyncio.to_thread`` that outlives its job's timeout, or an executor that is never shut down. The
-process would never end, and no signal would change that.
+process would then never end, not even by a signal.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Final, NoReturn
 log = logging.getLogger(__name__)
 
 FORCE_AFTER_S: Final = 5.0
-"""Seconds that a process gets to end in order when its work is over."""
+"""Seconds for the regular end of a process whose work is over."""
 EXIT_FUNCTIONS_S: Final = 2.0
-"""Seconds that functions registered with ``atexit`` get when the process is ended by force."""
+"""Seconds for the functions registered with ``atexit`` if the process is ended by force."""
 HOLDERS_MAX: Final = 10
-"""Most threads and tasks that the log line names."""
+"""Maximum number of threads and tasks that the log line names."""
 
 
 def begin(status: int) -> None:
-    """Say that this process' work is over. If the process still lives FORCE_AFTER_S later, end it by force.
+    """Begin the end of this process. If the process still lives after FORCE_AFTER_S, end it by force.
 
-    The log line names what held it. The functions registered with ``atexit`` are called and the log handlers flushed.
-    ``status`` is the exit status then.
+    Then a log line names the threads or tasks that kept it alive, the functions registered with ``atexit`` are called,
+    the log handlers are flushed, and ``status`` is the exit status.
     """
     exiting = threading.Event()
-    # Registered last, so called first: it shows that the exit functions have begun.
+    # Registered last, so called first: the event is set when Python begins to call the exit functions.
     atexit.register(exiting.set)
     try:
         loop = asyncio.get_running_loop()
@@ -48,8 +48,9 @@ def begin(status: int) -> None:
 
 
 def end_now(status: int) -> NoReturn:
-    """Call the functions registered with ``atexit``, and end, whatever still runs. Call ``begin`` before: a function
-    may hang."""
+    """Call the functions registered with ``atexit``, and end the process although threads or tasks still run.
+
+    Call ``begin`` before, since a function may hang."""
     atexit._run_exitfuncs()  # noqa: SLF001 - what Python itself calls at its end
     _exit(status)
 
@@ -58,7 +59,7 @@ def _force(
     status: int, exiting: threading.Event, loop: asyncio.AbstractEventLoop | None
 ) -> NoReturn:
     time.sleep(FORCE_AFTER_S)
-    # Whatever a filter of the app's log raises: nothing else would end the process.
+    # A filter of the app's log may raise an exception, and nothing else would end the process.
     with contextlib.suppress(Exception):
         log.error(
             "the work is over, but the process does not end: ending it by force after %g s. It is held by %s",
@@ -79,12 +80,12 @@ def _exit(status: int) -> NoReturn:
         try:
             stream.flush()
         except (OSError, ValueError):
-            continue  # It is closed, or no process reads it: nothing more can be said.
+            continue  # The stream is closed, or no process reads it.
     os._exit(status)
 
 
 def holders(loop: asyncio.AbstractEventLoop | None = None) -> list[str]:
-    """Return what keeps this process from ending: threads, and tasks of ``loop``, each with the line at which it is."""
+    """Return the threads, and the tasks of ``loop``, that keep this process alive: each as text, with its line."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, for such a use
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]
@@ -110,18 +111,18 @@ def _place(frame: FrameType | None) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal (SIGSTOP, Ctrl-Z). Where there is no /proc: False."""
+    """Return whether a process was stopped by a signal (SIGSTOP, Ctrl-Z); False on a system without /proc."""
     return _state(pid) == "T"
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended, or is stopped by a debugger. Where there is no /proc: False."""
+    """Return whether a process has ended, or is stopped by a debugger; False on a system without /proc."""
     state = _state(pid)
     return state in "tZX" if state else Path("/proc/self/stat").exists()
 
 
 def exists(pid: int) -> bool:
-    """Return whether there is a process of this id, of any user."""
+    """Return whether a process of this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -132,7 +133,7 @@ def exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of its state as /proc has it; empty: there is no such process, or no /proc."""
+    """Return the letter of a process' state in /proc; an empty text without such a process, or without /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

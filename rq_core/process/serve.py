@@ -1,4 +1,4 @@
-"""The entry of ``rq-core worker``: one worker right here, or a supervisor of several processes; and the HTTP port."""
+"""The entry of ``rq-core worker``: runs one worker in this process, or a supervisor of others; and the HTTP port."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def serve(
     *,
     ends: bool = True,
 ) -> int:
-    """Run until asked to stop (SIGTERM, SIGINT; a second one ends the grace). Returns the exit status.
+    """Run workers until a signal stops them (SIGTERM, SIGINT; a second signal ends the grace). Returns the exit status.
 
-    ``metrics`` makes the page that the port of ``health`` shows at /metrics, of what the workers count. ``ends``:
-    whether the process has nothing to do afterwards, so that it may be ended by force.
+    ``metrics`` makes the page of the workers' counts, which the port of ``health`` serves at /metrics. ``ends``:
+    whether the process has nothing else to do afterwards, so that it may be ended by force.
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)
@@ -42,13 +42,13 @@ def serve(
             return work(app, options.worker, flow=flow, ends=ends)
         status = Supervisor(options, app, totals).run()
         if ends:
-            # The app's modules are imported here, too, and may have started threads.
+            # This process has imported the app's modules, too, and they may have started threads.
             process_exit.begin(status)
         return status
 
 
 def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
-    """Raise InvalidOption if the app declares none of the queues: no task of it is enqueued there by itself."""
+    """Raise InvalidOption if the app declares none of the named queues: by default no task is enqueued there."""
     if not set(named) & set(declared):
         known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
         must = (

@@ -1,4 +1,4 @@
-"""Runs worker processes, and beside them the mirror: starts them, ends them together, replaces one that dies.
+"""Runs worker processes and the mirror beside them: starts them, ends them together, and replaces a process that dies.
 
 Children are spawned, never forked.
 """
@@ -52,10 +52,11 @@ if TYPE_CHECKING:
     from rq_core.app.app import App
 
 
-# A supervisor meets the queues of its workers, so that a missing server is one clear line and not one per process.
+# A supervisor first contacts the queues of its workers, so that the error of a missing server is one line, not one for
+# each process.
 
 PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
-"""Seconds to wait for a shard of a cluster: a frozen shard must not keep the workers from the others' queues."""
+"""Seconds to wait for a shard of a cluster: a frozen shard must not delay work on the queues of other shards."""
 
 
 class Met(NamedTuple):
@@ -63,14 +64,14 @@ class Met(NamedTuple):
 
     queues: list[str]
     made: list[str]
-    """The queues among them that were made now."""
+    """The queues among these that the supervisor has just created."""
 
 
 def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark]]:
-    """Meet the queues. Returns those that can be used, and remarks on the server. In a cluster it is enough that one
-    shard answers.
+    """Contact the queues, and create those that the app declares. Returns the queues that can be used, and remarks on
+    the server. In a cluster, one shard that answers is enough.
 
-    Raises the error of a queue if none can be used.
+    Raises the error of a queue if no queue can be used.
     """
     if not is_cluster(app.redis_url):
         client = app.client
@@ -84,8 +85,9 @@ def meet(app: App, queues: Sequence[str]) -> tuple[Met, list[server_check.Remark
 
 
 def _meet(client: Client, queues: Sequence[str], declared: Sequence[str]) -> Met:
-    """Meet the queues, and return those that can be used. One that is not ``declared`` must be there: it is not made.
-    The workers leave out the others, and say so."""
+    """Contact the queues, and return those that can be used. A queue that is not in ``declared`` is not created.
+
+    The workers leave out the other queues, and log that."""
     met = Met([], [])
     error: RqCoreError | None = None
     silent: set[object] = set()
@@ -114,20 +116,20 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S_MAX: Final = 30.0
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds after which a worker's death is no longer counted with the ones before."""
+"""Seconds of life after which a worker's death counts as its place's first failure again."""
 END_WAIT_S: Final = 15.0
-"""Seconds beyond the grace for a worker to give back the rest, report, and end; then it is killed. One whose handler
-holds the GIL, or the event loop, hears no signal."""
+"""Seconds after the grace for a worker to give back its jobs, report, and end; then it is killed. A worker whose
+handler holds the GIL, or blocks the event loop, does not receive signals."""
 FORCE_WAIT_S: Final = process_exit.FORCE_AFTER_S + process_exit.EXIT_FUNCTIONS_S + 1.0
-"""Seconds that a worker process gets to end when its work is over. It ends itself by force before that; one that cannot
-(a handler left a thread that holds the GIL) is killed."""
+"""Seconds for the end of a worker process whose work is over. The process ends itself by force before that; if it
+cannot (a handler left a thread that holds the GIL), it is killed."""
 
 
 class Supervisor:
     """Keeps the worker processes, and the mirror if there is one, running."""
 
     def __init__(self, options: ServeOptions, app: App, totals: FlowTotals | None = None) -> None:
-        """``totals`` sums what the worker processes count."""
+        """``totals`` sums the counts of the worker processes."""
         self._options = options
         self._totals = totals or FlowTotals()
         self._app = app
@@ -137,9 +139,9 @@ class Supervisor:
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._tables: dict[int, LeaseTable] = {}
-        """By place."""
+        """The lease tables of the processes, by place (the number of a process, kept by its replacement)."""
         self._over: dict[int, float] = {}
-        """When the work of a place's process was first seen to be over, on the monotonic clock."""
+        """Time at which the work of a process was first found to be over (monotonic clock, seconds), by place."""
         self._guard = LeaseGuard(
             Client(
                 app.redis_url,
@@ -156,28 +158,28 @@ class Supervisor:
             else None
         )
         self._met: list[str] = []
-        """The queues that are there: one that the app does not declare is not made."""
+        """The queues that can be used."""
         self._stops = 0
         self._killing_at = math.inf
-        """When workers that have not ended by themselves are killed, on the monotonic clock."""
+        """Time at which workers that have not ended are killed (monotonic clock, seconds)."""
         self._wake = threading.Event()
         self._sources = SourceFiles(Path.cwd()) if options.reload else None
         self._reloading = False
-        """Whether the worker was asked to end because its code has changed."""
+        """Whether the supervisor has asked the worker to end because its code changed."""
 
     def run(self) -> int:
-        """Supervise until asked to stop, or with ``burst`` until all workers have ended."""
+        """Supervise until a signal comes, or with ``burst`` until all workers have ended. Returns the exit status."""
         before = {
             number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)
         }
         try:
-            # Once here, so that a missing server is one clear line and not one per process, again and again.
+            # Contacted once here, so that the error of a missing server is one line, not repeated by each process.
             queues = self._options.worker.serving(self._app.queues).queues
             met, remarks = meet(self._app, queues)
             self._met += met.queues
             status = self._begin_mirror(met.made)
             if status is not None:
-                # It has said why; without it, jobs would run unaudited although the operator asked for an audit.
+                # The mirror has logged why. Without a mirror, jobs would run unaudited against the operator's wish.
                 return status
             server_check.warn(remarks)
             for place in range(self._options.processes):
@@ -194,7 +196,8 @@ class Supervisor:
                 signal.signal(number, handler)
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
-        """Start the mirror and wait until it has attached. Returns its status if it ended instead."""
+        """Start the mirror, if there is one, and wait until it has attached. Returns its exit status if it ended
+        instead."""
         if self._mirror is None:
             return None
         client, queues = self._app.client, self._met
@@ -218,7 +221,7 @@ class Supervisor:
         self._wake.set()
 
     def _lease_tables(self) -> dict[int, LeaseTable]:
-        """Return the lease tables of the processes that work, by process id."""
+        """Return the lease tables of the processes whose work is not over, by process id."""
         return {
             child.pid: table
             for place, child in list(self._children.items())
@@ -227,7 +230,7 @@ class Supervisor:
         }
 
     def _spawn(self, place: int) -> None:
-        # A finished job keeps its lease until it is reported, so a worker may hold more than it runs.
+        # A finished job keeps its lease until it is settled, so a worker may hold more leases than it runs jobs.
         rows = 2 * self._options.worker.concurrency + CLAIM_MAX
         table = self._tables[place] = LeaseTable(self._context, rows)
         flow = FlowTable(self._context)
@@ -268,7 +271,7 @@ class Supervisor:
                     self._totals.depart(place, "retired")
                     self._due[place] = time.monotonic()
                     continue
-                # Without burst no worker is ever done: a handler has ended the process (os._exit, a C library).
+                # Without burst no worker ends by itself: a handler has ended the process (os._exit, a C library).
                 if self._stops or (exitcode == 0 and self._options.worker.burst):
                     self._totals.depart(place)
                     if exitcode not in (BROKEN, CANNOT_RUN, RETIRED):
@@ -283,13 +286,13 @@ class Supervisor:
         return status
 
     def _exitcode(self, place: int, exitcode: int) -> int:
-        """How a process ended, as its worker says if it was killed when its work was over."""
+        """Return the exit code of a process; of one that was killed after its work was over, its worker's status."""
         self._over.pop(place, None)
         ended = self._tables[place].ended
         return exitcode if exitcode >= 0 or ended is None else ended
 
     def _end_if_over(self, place: int, child: BaseProcess) -> None:
-        """Kill a process whose work has long been over: another is to take its place."""
+        """Kill a process whose work has been over for FORCE_WAIT_S, so that another can take its place."""
         if self._tables[place].ended is None:
             return
         now = time.monotonic()
@@ -302,8 +305,9 @@ class Supervisor:
             self._over[place] = math.inf
 
     def _reload_if_changed(self) -> None:
-        """End the worker if its code has changed; it gives back what has not ended after its grace. One that died and
-        would start again after a pause starts at once."""
+        """End the worker if its code has changed; it gives back the jobs that have not ended after its grace.
+
+        A worker that died, and waits for its next start, starts at once."""
         changed = None if self._sources is None or self._stops else self._sources.changed()
         if changed is None:
             return
@@ -316,15 +320,16 @@ class Supervisor:
                 os.kill(child.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:
-        """Their jobs run again when their leases are over."""
+        """Kill all workers. Their jobs run again when their leases are over."""
         for place, child in self._children.items():
             log.error("worker process %d (%d) does not end, killing it", place, child.pid)
             child.kill()
         self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
-        """A worker died: its jobs run again when their leases expire; another takes its place, where files are watched
-        once they may have been mended."""
+        """Plan the start of a worker in the place of one that died, after a growing pause.
+
+        With --reload, after an error of the app's code, it starts at the next change of a file."""
         self._totals.depart(place, "died")
         if exitcode == BROKEN and self._sources is not None:
             log.error("the worker waits for the next change of a file")
@@ -347,14 +352,14 @@ class Supervisor:
             self._wake.clear()
 
 
-# Notices that Python files have changed, so that ``rq-core worker --reload`` runs the new code.
+# Finds changes of Python files, so that ``rq-core worker --reload`` runs the new code.
 #
-# It looks at all files twice a second: a few hundred take a millisecond, and no library is needed.
+# It checks all files twice a second: a few hundred files take a millisecond, and no library is needed.
 
 LOOK_EVERY_S: Final = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks of the files."""
 FILES_MAX: Final = 20_000
-"""Files that are looked at; changes of others are not noticed."""
+"""Maximum number of files that are checked; changes of other files are not found."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 
 Stamp = tuple[int, int]
@@ -371,8 +376,8 @@ class SourceFiles:
         self._due = clock() + LOOK_EVERY_S
 
     def changed(self) -> Path | None:
-        """Return a file that was changed, made or removed since the last look; None if none was, or it is too early to
-        look again."""
+        """Return a file that was changed, created or removed since the last check; None without such a file, or before
+        the next check is due."""
         if self._clock() < self._due:
             return None
         before, self._seen = self._seen, self._look()
@@ -386,7 +391,7 @@ class SourceFiles:
             try:
                 facts = path.stat()
             except OSError:
-                continue  # It was removed meanwhile.
+                continue  # The file was removed meanwhile.
             found[path] = facts.st_mtime_ns, facts.st_size
             if len(found) == FILES_MAX:
                 break

@@ -1,6 +1,6 @@
 """One worker process: it loads the app, runs a worker until a signal stops it, and ends.
 
-It may be the only process, or a child of the supervisor.
+The process is the only one, or a child of the supervisor.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETIRED: Final = 75
-"""Exit status of a worker that has done its share (EX_TEMPFAIL): another takes its place at once."""
+"""Exit status of a worker after --max-jobs or --max-memory (EX_TEMPFAIL): another takes its place at once."""
 HURRY: Final = signal.SIGUSR1
-"""The signal to a worker process that its grace is over."""
+"""The signal by which the supervisor ends the grace of a worker process."""
 CANNOT_RUN: Final = 69
-"""Exit status of a worker that cannot run: its server is not there, or refuses it (EX_UNAVAILABLE)."""
+"""Exit status of a worker that cannot run: its server does not answer, or refuses it (EX_UNAVAILABLE)."""
 BROKEN: Final = 70
-"""Exit status of a worker whose code cannot be imported, or declares what cannot be (EX_SOFTWARE)."""
+"""Exit status of a worker whose app cannot be imported, or is invalid (EX_SOFTWARE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ServeOptions:
     """The options of ``rq-core worker``."""
 
     target: str
-    """``module:app``."""
+    """The app, as ``module:app``."""
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     processes: int = 1
     redis_url: str | None = None
@@ -56,7 +56,7 @@ class ServeOptions:
     redact: str | None = None
     """Import path of a redactor, if not the app's own."""
     health: str | None = None
-    """Where to answer HTTP requests about the workers' health: PORT or HOST:PORT."""
+    """Address of the port for HTTP requests about the workers' health: PORT or HOST:PORT; None for no port."""
     reload: bool = False
     """Whether to restart the worker when a Python file below the current directory changes."""
     log_format: str = "text"
@@ -76,7 +76,9 @@ class ServeOptions:
 
 
 def load(options: ServeOptions) -> App:
-    """The app of ``options.target``, with the URLs of the command line. Raises InvalidOption."""
+    """Return the app of ``options.target``, with the server, prefix and redactor of the command line, after a check.
+
+    Raises InvalidOption, TargetBroken or InvalidTask."""
     from rq_core.app.loading import load_app
 
     app = load_app(options.target)
@@ -88,7 +90,7 @@ def load(options: ServeOptions) -> App:
 
 
 def _server_of(app: App) -> str:
-    """The server of an app, as `rq-core health` names it."""
+    """Return the server of an app as text for `rq-core health`: its URL without passwords, and an unusual prefix."""
     prefix = "" if app.prefix == DEFAULT_PREFIX else f", prefix {app.prefix}"
     return masked(app.redis_url) + prefix
 
@@ -103,7 +105,8 @@ def work(
 ) -> int:
     """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
 
-    From then on the process has a few seconds to end in order (:mod:`rq_core.process.process_exit`), if it ``ends``.
+    If the process ``ends`` with the work, it then has a few seconds until it is ended by force
+    (:mod:`rq_core.process.process_exit`).
     """
 
     async def main() -> int:
@@ -127,7 +130,7 @@ def work(
             if ends:
                 process_exit.begin(status)
         if not clean:
-            # Handlers that do not stop would keep the loop or the process; their jobs have been given back.
+            # Handlers that do not stop would keep the loop or the process alive; their jobs have been given back.
             process_exit.end_now(status)
         return status
 
@@ -136,16 +139,16 @@ def work(
 
 
 def _refused(error: RqCoreError, *, supervised: bool) -> int:
-    """Say why a worker cannot run, in one clear line. Returns the exit status of its process."""
+    """Log why a worker cannot run, in one line. Returns the exit status of its process."""
     log.error("worker cannot run: %s", error)
     return CANNOT_RUN if supervised else 1
 
 
 def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
-    """Let signals stop a worker.
+    """Make signals stop a worker.
 
-    One that is supervised gets them from its supervisor. A terminal sends SIGINT to all processes, systemd SIGTERM, so
-    that of the supervisor is no second one: that has a number of its own.
+    A supervised worker obeys its supervisor's SIGTERM. systemd also sends SIGTERM to all processes, so a second SIGTERM
+    does not end the grace: the supervisor sends HURRY for that.
     """
     loop = asyncio.get_running_loop()
     if not supervised:
@@ -174,8 +177,8 @@ def _run(main: Any) -> Any:
 
 
 def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:
-    """A worker process, as the supervisor spawns it."""
-    # Ctrl-C reaches the whole process group; only the supervisor answers it.
+    """Run a worker in a process that the supervisor has spawned. Exits with the worker's status."""
+    # Ctrl-C reaches the whole process group; only the supervisor reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     threading.Thread(target=_end_with_parent, name="rq-core-parent", daemon=True).start()
@@ -192,7 +195,7 @@ def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None
 
 
 def _end_with_parent() -> None:
-    """Stop this worker when its supervisor is gone: no other process would."""
+    """Stop this worker when its supervisor has ended, since no other process would stop it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,13 +1,13 @@
 """Every call to a queue, as a plan without I/O, joined from the modules of this room.
 
-A plan is a generator: it yields :class:`~rq_core.protocol.engine.plan.Send` (commands for one round trip; it is sent
-their replies, an exception in the place of one that failed) or :class:`~rq_core.protocol.engine.plan.Pause`, and
-returns a typed value. A client drives it:
+A plan is a generator: it yields :class:`~rq_core.protocol.engine.plan.Send` (commands for one round trip; the generator
+is sent their replies, with an exception for each command that failed) or :class:`~rq_core.protocol.engine.plan.Pause`,
+and returns a typed value. A client drives it:
 
     client.run(client.calls.admin.cancel("mail", ["job-1"]))
     await async_client.run(async_client.calls.reads.counts("mail"))
 
-Each attribute of :class:`Operations` is the family in the module of that name. The calls of
+Each attribute of :class:`Operations` is a family of calls. The calls of
 :mod:`rq_core.protocol.calls.claims` need no client, so they are functions: ``client.run(claims.claim("mail", "w-1",
 10))``.
 """

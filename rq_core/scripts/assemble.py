@@ -1,13 +1,14 @@
-"""Puts a script's text together: its head, see ``binding``, its includes, see ``rooms``, and its body.
+"""Assembles a script's text: its head (see ``binding``), its includes (see ``rooms``) and its body.
 
-The text defines ``run(KEYS, ARGV)``; what follows it makes it a function of Redis or a script, see ``script``. As a
-function, all but a call of ``run`` is done once, when the library is loaded. So ``run`` begins with ``bind``, which
-gives the keys their names, and ``begin``, which lets each include that keeps something during a call ``reset()`` it.
+The text defines ``run(KEYS, ARGV)``; the lines after it (see ``script``) make it a function of Redis or a script. In a
+function, everything but a call of ``run`` is done once, when the library is loaded. So ``run`` begins with ``bind``,
+which gives the keys their names, and ``begin``, which calls the ``reset()`` of each include that keeps values during a
+call.
 
-Lua allows a function 200 locals and 60 names from outside. So the keys and arguments stand outside of ``library``, and
-all else in it.
+Lua allows a function 200 locals and 60 names from outside. So the keys and arguments are declared outside of
+``library``, and everything else in it.
 
-It raises HeaderError when a script uses an include whose keys it does not declare, or a name that is not there.
+It raises HeaderError if a script lacks an argument that an include reads, or uses a name that no include defines.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _BASE_META: Final = ("layout", "epoch", "replid")
 _GLOBALS: Final = (
     "redis", "cjson", "ipairs", "math", "next", "pairs", "pcall", "string", "table", "tonumber", "type", "unpack",
 )  # fmt: skip
-"""Names of Lua and Redis that scripts use. As a local, a name costs a call less than in Redis' guarded table of them.
-While a library is loaded they are not there, so they are taken when the first call begins."""
+"""Names of Lua and Redis that scripts use. A call reads a local faster than a name in Redis' guarded table of globals.
+The table lacks these names while a library is loaded, so the first call copies them into locals."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,13 @@ class Assembled:
     text: str
     keys: tuple[str, ...]
     on_demand: Mapping[str, tuple[str, ...]]
-    """By fact: the keys that calls to queues with it carry."""
+    """Extra keys, by fact about a queue (the ``Fact`` of a header). Only calls to queues with the fact carry them."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 
 
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
-    """Return the text of a script, with the includes of ``variant`` in place of those that are there."""
+    """Return the text of a script, with the includes of ``variant`` in place of the shipped ones of the same names."""
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
@@ -147,7 +148,7 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """Yield the calls of files at the places where jobs end."""
+    """Yield the Lua code by which a script calls the parts that end with a job."""
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
@@ -160,8 +161,8 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the keys of a script and of its includes: those that each call carries, and, by fact, those that calls to
-    queues with that fact carry, too."""
+    """Return the keys of a script and of its includes: the keys that each call carries, and, by fact, the further keys
+    that calls to queues with this fact carry."""
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
     on_demand: dict[str, tuple[str, ...]] = {}
@@ -182,8 +183,8 @@ def _keys_of(
 
 
 def _begin(rooms: Iterable[str]) -> str:
-    """``begin``: the resets of the includes, each by a name of its own: that costs a call half of what a walk through a
-    list does."""
+    """Return the Lua function ``begin``, which calls the resets of the includes, each by a name of its own. A loop over
+    a list would take twice as long."""
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]
     return "\n".join(
@@ -198,8 +199,8 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of meta that a script reads when it begins, itself and in its includes, and those that it may
-    read later."""
+    """Return the fields of ``meta`` that a script and its includes read at the beginning of a call, and the fields that
+    they may read later."""
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

@@ -1,4 +1,4 @@
-"""The head of a script, made from its header: keys and arguments by name, and checks of both.
+"""Makes the head of a script from its header: keys and arguments by name, and checks of both.
 
 No index of KEYS or ARGV is written anywhere else.
 """
@@ -15,10 +15,10 @@ from rq_core.model.table import machine
 from rq_core.scripts.header import Header, HeaderError
 
 EVERY: Final = "every"
-"""In a header: all keys that a queue may have."""
+"""The word in a header for all keys that a queue may have."""
 READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _SIZES: Final = {"hash": "HLEN", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
-"""By type of key: the command that costs least and fails for a key of another type."""
+"""By type of key, the cheapest command that fails for a key of another type."""
 
 
 def names_of(words: Iterable[str]) -> tuple[str, ...]:
@@ -26,7 +26,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """Return the names by which a script has its arguments; `NAME_text` is a number as it was given."""
+    """Return the names of a script's arguments; `NAME_text` is the text of the number `NAME`."""
     records = ("each", "each_count", "column") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
@@ -34,19 +34,19 @@ def argument_names(header: Header) -> tuple[str, ...]:
 
 
 def in_order(words: Iterable[str]) -> tuple[str, ...]:
-    """Keys by their names in a header, in the order in which every call carries them."""
+    """Return keys, by their names in a header, in the order in which every call carries them."""
     given = set(words)
     order = dict.fromkeys("ready" if key in READY else key for key in KEY_TYPES)
     return tuple(order) if EVERY in given else tuple(key for key in order if key in given)
 
 
 def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
-    """The same keys as ``QueueKeys`` names them."""
+    """Return the names that ``QueueKeys`` has for keys of a header: ``ready`` is four lists."""
     return tuple(key for word in words for key in (READY if word == "ready" else (word,)))
 
 
 def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
-    """``meta, state = KEYS[1], KEYS[2]``, and ``ready`` as a table from 0; those that are ``named``."""
+    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``; ``ready`` is a table from 0."""
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1
@@ -63,7 +63,8 @@ def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
 
 
 def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
-    """Bind the keys on demand, group by group, after the first ``behind`` keys; a key that a call lacks is nil."""
+    """Return the Lua assignments of the keys on demand, group by group, after the first ``behind`` keys; a key that a
+    call lacks is nil."""
     if not groups:
         return ""
     names = [name for group in groups.values() for name in group]
@@ -82,7 +83,8 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
 
 
 def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
-    """``refuse_keys()``: the answer to a call that lacks the keys of some of the queue's facts; else nil."""
+    """Return the Lua function ``refuse_keys()``, which returns the answer to a call that lacks the keys of some of the
+    queue's facts, else nil."""
     lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
     if not lacks:
         return "local function refuse_keys() return nil end"
@@ -99,14 +101,14 @@ def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def may_end_more(facts: Iterable[str]) -> str:
-    """``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
+    """Return the Lua function ``may_end_more()``: whether the queue has a fact of a part that ends with a job."""
     found = " or ".join(f"facts.{fact}" for fact in facts)
     return f"local function may_end_more() return {found or 'false'} end"
 
 
 def decide_parts(parts: Iterable[Header]) -> str:
-    """``decide_parts(id, job, line, outcome, fence)``: a job ends, so let each part decide that has to do with it.
-    Returns whether anything ends with it."""
+    """Return the Lua function ``decide_parts(id, job, line, outcome, fence)``, which is called when a job ends. It
+    calls the ``decide`` of each part that the job has, and returns whether any part ends with the job."""
     lines = ["local function decide_parts(id, job, line, outcome, fence)", "local found = false"]
     numbered = enumerate(parts, 1)
     for fact, group in groupby(numbered, lambda each: each[1].words("Fact")[0]):
@@ -131,14 +133,14 @@ def decide_parts(parts: Iterable[Header]) -> str:
 
 
 def bind_texts(header: Header, shared: Iterable[str]) -> str:
-    """Numbers as they were given, for includes that ask for `NAME_text`."""
+    """Return the Lua assignments of `NAME_text`, the text of the number `NAME`, for includes that ask for it."""
     places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}
     return "\n".join(f"{word} = ARGV[{places[word]}]" for word in shared if word in places)
 
 
 def key_check(header: Header) -> str:
-    """``check_keys()``: an error if a key that the file writes unread is of another type. After a write it would be too
-    late."""
+    """Return the Lua function ``check_keys()``, which fails if a key that the file writes without a read is of another
+    type. After the first write it would be too late."""
     lines = []
     for word in header.words("Unread"):
         for n, key in enumerate(READY if word == "ready" else (word,)):
@@ -169,9 +171,10 @@ function integer(text)
   return value
 end
 end"""
-"""Reads whole numbers only: not nan, inf or a fraction, which Lua takes for numbers. An argument must also be written
-in digits; a field of a record need not, since a match would cost time per job. Below 10^13 the sum with a Unix time in
-ms still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so some are remembered."""
+"""The Lua function ``integer``, which accepts only whole numbers: not nan, inf or a fraction, which Lua takes for
+numbers. An argument must also be written in digits; a field of a record need not, since a match would cost time per
+job. Below 10^13 the sum with a Unix time in ms still has the 14 digits that Lua writes exactly. Most arguments are the
+same in each call, so some are remembered."""
 
 
 _COLUMN: Final = """function column(n)
@@ -182,8 +185,8 @@ end"""
 
 
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """``each(i)``, the fields of a record of this call, and ``column(n)``, field n of all records, if an include asks
-    for it; nothing if the script takes no records."""
+    """Return the Lua functions ``each(i)``, which returns the fields of a record of this call, and ``column(n)``, which
+    returns field n of all records, if an include asks for it; empty text if the script takes no records."""
     args, each = header.words("Args"), header.words("Each")
     if not each:
         return ""
@@ -208,8 +211,8 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
 
 
 def bind_tail(header: Header, shared: Iterable[str]) -> str:
-    """Define ``tails()``, which returns the texts after the records of this call, and the notes on them, by the places
-    of their records."""
+    """Return the Lua function ``tails()``, which returns the texts after the records of this call, and the notes on
+    them, by the numbers of their records."""
     if "Tail" not in header.sections:
         return ""
     return f"""local has_tail
@@ -226,8 +229,8 @@ end"""
 
 
 def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
-    """Bind one local per argument, and the records after them for ``each``. The locals in ``shared`` are declared
-    already. A call with more than ``keys`` keys may have a tail."""
+    """Return the Lua assignments of one local per argument, and of the records for ``each``. The locals in ``shared``
+    are declared already. A call with more than ``keys`` keys may have a tail."""
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 

@@ -1,4 +1,4 @@
-"""Facts of the model as Lua constants: from machine.py, fields.py, scopes.py and settings.py."""
+"""Facts of the model as Lua constants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table import fields, machine
 
 
 def table(values: Iterable[Any]) -> str:
-    """Texts as a Lua list."""
+    """Return texts as a Lua list."""
     return "{" + ", ".join(f"'{v}'" for v in values) + "}"
 
 
@@ -21,12 +21,12 @@ def _by_name(values: Iterable[tuple[str, Any]]) -> str:
 
 OF_SCRIPT: Final = {
     "META": "`v`, and the fields that the headers of the script and its includes name under Meta, the counters first",
-    "AUDITED": "what is read in each call of a queue that is audited: `v`, the counters, and those of the backlog",
-    "COUNTED": "how many of these are read in each call: `v` and the counters",
-    "LATER": "the counters that stand under Later alone",
+    "AUDITED": "the fields that are read in each call to an audited queue: `v`, the counters, and those of the backlog",
+    "COUNTED": "how many fields of `META` are read in each call: `v` and the counters",
+    "LATER": "the counters that headers name only under Later",
     "PART_FACTS": "the fields of `meta` that switch parts on, see `include/call/parts`",
 }
-"""The constants that are not the same in each script, and what they say."""
+"""The constants whose values differ between scripts, each with its meaning."""
 
 _SETTINGS: Final = settings.SETTINGS.values()
 
@@ -43,11 +43,11 @@ CONSTANTS: Final = {
     ),
     "GIVEN": (
         table(str(field.line) for field in fields.GIVEN),
-        "the traits that a producer says with a job's ties",
+        "the traits that a producer passes in a job's ties",
     ),
     "STAYS": (
         _by_name((name, "true") for name in fields.STAYS),
-        "the fields that stand before the lane in a state line: claims leave them as they are",
+        "the fields before the lane in a state line: claims do not change them",
     ),
     "NUMBERS": (
         _by_name(
@@ -61,9 +61,9 @@ CONSTANTS: Final = {
         _by_name(
             [("attempts", machine.DEFAULT_MAX_ATTEMPTS), ("losses", machine.DEFAULT_MAX_LOSSES)]
         ),
-        "field of a state line → what a line without it means",
+        "field of a state line → its value if a line lacks it",
     ),
-    "LINE_MAX": (str(state_line.LINE_MAX), "bytes that a state line has at most"),
+    "LINE_MAX": (str(state_line.LINE_MAX), "most bytes of a state line"),
     "PRIORITY_RANK": (
         _by_name((p, n) for n, p in enumerate(machine.PRIORITIES)),
         "name of a priority → its number, 0 for the highest",
@@ -71,7 +71,7 @@ CONSTANTS: Final = {
     "DEFAULT_PRIORITY": (f"'{machine.DEFAULT_PRIORITY}'", "the priority of a line that names none"),
     "RANK": (
         str(scopes.RANK),
-        "in `open`, lanes of one priority are so far before those of the next",
+        "in `open`, the distance between the scores of one priority's lanes and of the next's",
     ),
     "SETTINGS": (_by_name((s.name, s.default) for s in _SETTINGS), "setting → its default"),
     "MINIMA": (_by_name((s.name, s.minimum) for s in _SETTINGS), "setting → its lowest value"),
@@ -81,7 +81,7 @@ CONSTANTS: Final = {
     ),
     "COUNTERS": (
         _by_name((name, "true") for name in settings.COUNTERS),
-        "fields of `meta` that go on with the calls, and have no part in the version `v`",
+        "fields of `meta` that calls update all the time; the version `v` does not cover them",
     ),
     "RESULT_COST": (
         str(settings.RESULT_COST),
@@ -89,7 +89,7 @@ CONSTANTS: Final = {
     ),
     "SLOT_ANSWER": (
         f"'{settings.SLOT_ANSWER}'",
-        "behind a slot's name: the field of `slots` that has its last answer",
+        "the suffix of a slot's name in the field of `slots` that has its last answer",
     ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
     "CHANNEL": (
@@ -98,14 +98,14 @@ CONSTANTS: Final = {
     ),
     "LISTEN_MS": (
         str(settings.LISTEN_MS),
-        "how long they are published after a client has said that it waits, in ms",
+        "how long ends of jobs are published after a client's call of `listen`, in ms",
     ),
     "OUTBOX_RING": (
         f"'{settings.OUTBOX_RING}'",
-        "how many entries an outbox without a mirror keeps, about",
+        "about how many entries an outbox without a mirror keeps",
     ),
 }
-"""Name → its value in Lua, and what it says."""
+"""By name, the other constants: the value in Lua, and the meaning."""
 
 
 def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:

@@ -51,18 +51,19 @@ class Header:
     sections: Mapping[str, str]
 
     def words(self, section: str) -> tuple[str, ...]:
-        """Return the words of a section, none if it is not there."""
+        """Return the words of a section; empty if the header lacks the section."""
         return tuple(self.sections.get(section, "").split())
 
     @property
     def transitions(self) -> tuple[str, ...]:
-        """The arrows that the header claims, as ``source -event-> target``."""
+        """The transitions that the header lists, as ``source -event-> target``."""
         text = " ".join(self.sections.get("Transitions", "").split())
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
     @cached_property
     def uses(self) -> dict[str, tuple[str, ...]]:
-        """The includes, and the names that are taken from each. Raises HeaderError if none is."""
+        """The names that the file takes from each include, by include. Raises HeaderError for text that is not
+        ``include(name…)``."""
         text = self.sections.get("Uses", "")
         if _USED.sub("", text):
             raise HeaderError(f"{self.name}: Uses takes include(name…), not {text}")
@@ -81,7 +82,8 @@ def parse_header(text: str, where: str) -> Header:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """How the tests change the scripts: other includes, other text before the body. Never shipped as default."""
+    """A change of the scripts for a test: other includes, and text before the body. An empty variant changes
+    nothing."""
 
     includes: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""
@@ -89,5 +91,5 @@ class Variant:
 
 
 def without_header(text: str) -> str:
-    """A Lua file without its header."""
+    """Return the text of a Lua file without its header."""
     return _HEADER.sub("", text)

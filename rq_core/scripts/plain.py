@@ -1,6 +1,6 @@
 """Programs of ``lua/plain``, sent with EVAL: reads of many keys at one moment, and writes that change no job.
 
-They draw no arrow, write no event and take no slot, so they need none of what the assembler does for scripts.
+They make no transition, write no event and take no slot, so they need no assembler.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from rq_core.scripts.source import PLAIN, read
 
 
 def plain_names() -> tuple[str, ...]:
-    """Return the names of all programs."""
+    """Return the names of all programs in ``lua/plain``, sorted."""
     return tuple(sorted(path.stem for path in (lua_directory() / PLAIN).glob("*.lua")))
 
 
 @cache
 def plain_text(name: str, **given: str | int) -> str:
-    """Return the text of a program, with its keys and arguments by their names and the constants that its header names.
+    """Return the text of a program, with locals for its keys and arguments, and for the constants that its header
+    names.
 
     Raises HeaderError if other constants are given, or OSError if there is no such file.
     """

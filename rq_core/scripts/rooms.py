@@ -1,15 +1,15 @@
-"""Puts the includes of a script into rooms, one for each folder of ``lua/``.
+"""Puts the includes of a script into rooms, one room for each folder of ``lua/``.
 
-    local emit, open_call = (function(digits)    what the room takes from others, and what others take from it
-    local emit, fact, open_call                  what its files take from each other, or others from them
+    local emit, open_call = (function(digits)    the names that others take from the room, and those that it takes
+    local emit, fact, open_call                  the names that its files take from each other, or others from them
     do … end                                     a file
     return emit, open_call
     end)(digits)
 
-A file sees of the others of its room, and a room of the other rooms, what its header names under Uses, so the names
-in one room do not count against the 200 locals that Lua allows elsewhere. A wall is free at run time: a room is a
-function that is called once, when the library is loaded. But what crosses it is a value, so a room gives away functions
-and constants; the few variables of a call that every room reads (``VARIABLES``) stand outside of all rooms.
+A file sees only the names of other files that its header lists under Uses. So the names in one room do not count
+against the 200 locals that Lua allows elsewhere. A room costs nothing at run time: it is a function that is called
+once, when the library is loaded. A room passes values, not variables, to others: functions and constants. The few
+variables of a call that every room reads (``VARIABLES``) are declared outside of all rooms.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ VARIABLES: Final = ("now", "now_text", "facts")
 """The variables of includes that every room may read; only the files that define them assign them."""
 RESET: Final = "resets[#resets + 1] = reset"
 PARTS: Final = "parts"
-"""The include that runs the steps of parts; see there."""
+"""The include that runs the steps of parts: lua/include/call/parts.lua."""
 RUN: Final = "run_parts"
 DECIDE: Final = "decide_parts"
 DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""The tables that the file of PARTS reads: the parts of the script, and those of them that end with a job."""
+"""The names of the two tables that the include PARTS reads: TABLE has the parts of the script, ENDINGS those that end
+with a job."""
 NEW_ROOM: Final = "ends"
-"""The room of an include of a variant that is not among the shipped ones."""
+"""The room of an include that only a variant has."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""The beginning of a room, after the names that others take from it."""
+"""The Lua text that begins a room, after the names that others take from it."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +51,26 @@ class Built:
 
     rooms: tuple[str, ...]
     words: frozenset[str]
-    """The words of all of it that may be names of locals."""
+    """The words in all rooms that may be names of locals."""
     constants: tuple[str, ...]
-    """The constants that have to be declared before the rooms…"""
+    """The constants that must be declared before the rooms."""
     variables: tuple[str, ...]
-    """…and the variables."""
+    """The variables that must be declared before the rooms."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """An include, as far as a script needs it."""
+    """The parts of an include that a script needs."""
 
     source: Source
     room: str
     parts: tuple[Part, ...]
     given: tuple[str, ...]
-    """The names that other files take from it…"""
+    """The names that other files take from the include."""
     given_out: tuple[str, ...]
-    """…and those of them that files of other rooms take, or the script."""
+    """The part of ``given`` that the script or files of other rooms take."""
     part: str = ""
-    """How it joins the parts of the script, if it is one."""
+    """The Lua lines by which the include joins the parts of the script; empty if it is no part."""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -98,7 +99,7 @@ def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
 
 
 def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
-    """Includes in the order in which they must stand, each once."""
+    """Return the includes of a script, each once, in the order in which Lua must define them."""
     found: dict[str, Source] = {}
     look_up = partial(_look_up, lua, variant=variant)
 
@@ -124,7 +125,8 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the parts of a script, in the order in which they run: the steps of each. None if it runs no steps."""
+    """Return the steps of each part of a script, in the order in which the parts run; empty if the script runs no
+    steps."""
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
         return {}
@@ -139,7 +141,7 @@ def part_steps(
 def build(
     lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> Built:
-    """Return the text of the rooms. ``known`` has the constants, by name."""
+    """Return the rooms of a script. ``known`` has the constants, by name."""
     files = _files(lua, script, includes)
     rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
     words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
@@ -175,13 +177,13 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return the words of each include that the script needs, of the definitions that it needs."""
+    """Return by include the words in those definitions that the script needs."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes without the functions that the script does not need: EVALSHA makes each function in each
-    call."""
+    """Return the includes without the functions that the script does not need, since EVALSHA creates all functions in
+    each call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -252,7 +254,7 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """An include's parts without the functions that these names do without."""
+    """Return an include's parts, without the functions that the ``wanted`` names do not need."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()
@@ -264,7 +266,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
-    """A room: a function that is called once, with what it takes from others, and returns what others take from it."""
+    """Return a room: a function that is called once, with the values that it takes from others, and returns the values
+    that others take from it."""
     names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
     given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)
     lines = [
@@ -279,7 +282,8 @@ def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]
 
 
 def _block(file: _File) -> str:
-    """An include between `do` and `end`; the names that are taken from it are declared before, and so outlive it."""
+    """Return an include between `do` and `end`. The names that others take from it are declared before, so they outlive
+    the block."""
     code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
     if "reset" in file.source.defines:
         code += f"\n{RESET}"

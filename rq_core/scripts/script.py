@@ -1,4 +1,5 @@
-"""A script as Redis gets to know and to run it: as a function, or by its digest where no functions may be loaded.
+"""A script in the two forms in which Redis runs it: a function, or, where no functions may be loaded, a script by
+digest.
 
 The names of a library and its function end with a digest of its text: clients of two versions work side by side.
 """
@@ -25,36 +26,36 @@ _NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Script:
-    """One script, ready to be sent."""
+    """One script, with all that its commands need."""
 
     name: str
     header: Header
     text: str
     sha: str
     keys: tuple[str, ...]
-    """The keys that each call carries…"""
+    """The keys that each call carries."""
     on_demand: Mapping[str, tuple[str, ...]]
-    """…and the keys that follow in calls to queues with a fact, by fact."""
+    """By fact, the further keys that calls to queues with this fact carry."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
-    """Its name in the library whose text this is; empty if it is a script of its own."""
+    """Name of the function in the library whose text this is; empty for a script without a library."""
     instead: Script | None = None
     """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 
     @cached_property
     def verb(self) -> tuple[str, str]:
-        """How it is called: FCALL and its name, or EVALSHA and its digest."""
+        """The first words of a call's command: FCALL and the function's name, or EVALSHA and the script's digest."""
         return ("FCALL", self.function) if self.function else ("EVALSHA", self.sha)
 
     @cached_property
     def has_tail(self) -> bool:
-        """Whether something may stand behind the records of a call that carries keys on demand."""
+        """Whether a call that carries keys on demand has a tail, which may be empty, after its records."""
         return "Tail" in self.header.sections
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """The command that makes a server know it. Sending it again is harmless."""
+        """The command that loads the script into a server. It may be sent again."""
         if self.function:
             return ("FUNCTION", "LOAD", "REPLACE", self.text)
         return ("SCRIPT", "LOAD", self.text)
@@ -85,7 +86,7 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """Return how the command begins: its verb, the number of keys, and the keys, also those that come with these
+        """Return the beginning of the command: the verb, the number of keys, and the keys, including those of these
         facts."""
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
@@ -98,7 +99,7 @@ class Script:
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """See Script.head."""
+    """Return the beginning of a command (cached), see Script.head."""
     return (*verb, len(names), *map(keys, names))
 
 
@@ -147,7 +148,7 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """Return the script as a function, with the includes of ``variant``. It is made once, not per call."""
+    """Return the script as a function, with the includes of ``variant``. The result is cached."""
     variant = variant or Variant()
     made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))

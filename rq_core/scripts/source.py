@@ -1,6 +1,6 @@
 """A Lua file as ``assemble`` needs it: its header, and its code in parts.
 
-Several scripts are made of the same includes, so a file is read and taken apart once in a process.
+Several scripts are made of the same includes, so a file is read and parsed once in a process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rq_core.model.lib.cached_property import cached_property
 from rq_core.scripts.header import Header, HeaderError, parse_header, without_header
 
 _UNREAD: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
-"""Text that names nothing: strings and comments."""
+"""Matches text that contains no names: strings and comments."""
 _WORD: Final = re.compile(r"(?:^|[^\w:.]|\.\.)([A-Za-z_]\w*)")
-"""A name, but for the names of fields after a dot or a colon. (Two dots join strings.)"""
+"""Matches names, except names of fields after a dot or a colon. (Two dots join strings.)"""
 _PARTS: Final = re.compile(r"^(?=local )", re.MULTILINE)
 _DEFINED: Final = re.compile(r"local (?:function (\w+)|([\w, ]+))")
 _OTHER_CODE: Final = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
@@ -25,17 +25,17 @@ _COMMA: Final = re.compile(r"\s*,\s*")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of some Lua that may be names of locals."""
+    """Return the words in Lua code that may be names of locals."""
     return frozenset(_WORD.findall(_UNREAD.sub(" ", text)))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One definition in the first column, up to the next."""
+    """One definition that begins in the first column, with all lines up to the next one."""
 
     code: str
     names: tuple[str, ...]
-    """The names that it defines; empty if the code is not a definition."""
+    """The names that the part defines; empty if its code is not a definition."""
     is_function: bool
 
     @cached_property
@@ -44,7 +44,8 @@ class Part:
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code, without `local` if these names are declared outside. Raises HeaderError if only some are."""
+        """Return the code, without `local` if all its names are among ``outside``, which are declared before. Raises
+        HeaderError if only some are."""
         there = [name in outside for name in self.names]
         if not any(there):
             return self.code
@@ -64,16 +65,16 @@ class Source:
 
     header: Header
     code: str
-    """Without the header and lines that are comments only."""
+    """The text without the header and without lines that are only comments."""
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The code, by its definitions in the first column."""
+        """The code, split at the definitions that begin in the first column."""
         return tuple(_part(code) for code in _PARTS.split(self.code))
 
     @cached_property
     def defines(self) -> frozenset[str]:
-        """The names that it defines in the first column."""
+        """The names that the file defines in the first column."""
         return frozenset(name for part in self.parts for name in part.names)
 
     @cached_property
@@ -103,25 +104,25 @@ PLAIN: Final = "plain"
 
 @lru_cache(maxsize=256)
 def read(path: Path) -> Source:
-    """Return the file, as it was when it was read first. Raises HeaderError, or OSError if it is not there."""
+    """Return a Lua file, read once and cached. Raises HeaderError, or OSError if there is no such file."""
     return source(path.read_text(encoding="utf-8"), path.name)
 
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Return the paths of the includes: those of all scripts are in folders by subject, those of one script in the
+    """Return the paths of the includes by name. Shared includes are in folders by subject, those of one script in the
     folder of its name."""
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
 def forget_files() -> None:
-    """Read the files again from now on."""
+    """Empty the cache, so that files are read again."""
     read.cache_clear()
     include_paths.cache_clear()
 
 
 def source(text: str, where: str) -> Source:
-    """A Lua file, from its text. Raises HeaderError if it has no header."""
+    """Return a Lua file from its text. Raises HeaderError if the text has no header."""
     lines = without_header(text).split("\n")
     code = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
     return Source(parse_header(text, where), code)

@@ -5,13 +5,13 @@
     def test_welcome_is_sent():
         with testing.fake(app) as fake:
             sign_up("ada@example.org")           # enqueues
-            (job,) = fake.enqueued("mail")       # what waits, and what it will be called with
+            (job,) = fake.enqueued("mail")       # the waiting jobs, with their arguments
             assert (job.task, job.arguments) == ("send", {"to": "ada@example.org"})
-            (ran,) = fake.drain()                # runs what was enqueued, here and now
+            (ran,) = fake.drain()                # runs the waiting jobs, in this process
             assert ran.outcome == "succeeded"
 
-The scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. That is for the
-logic of programs that use rq-core; how the scripts behave is proved on real servers only.
+The scripts run on fakeredis (install fakeredis[lua]), in place of the app's server. This tests the
+logic of programs that use rq-core; rq-core's own tests of the scripts use real servers.
 
 - ``fake_app``: an app on a fake server, and the runs of its jobs there.
 - ``fake_server``: the server in this process, and the clients that reach it.

@@ -35,7 +35,7 @@ from rq_core.worker.ticker import instants_of
 _FAR_MS: Final = 10**13
 """Later than any instant."""
 DRAIN_MAX: Final = 10_000
-"""Most runs in one drain: a task that always enqueues another would never end."""
+"""Maximum number of runs in one drain, which would never end if each run enqueued another job."""
 
 
 @dataclass(frozen=True)
@@ -46,44 +46,44 @@ class Ran:
     queue: str
     task: str
     claim: int
-    """1 for the job's first run."""
+    """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """succeeded, scheduled or ready (to be retried), dead, or cancelled."""
+    """The job's state after the run: succeeded, scheduled or ready (both: a retry), dead, or cancelled."""
     error: str | None
-    """The error of the handler, as ``ValueError: no such user``."""
+    """The exception of the handler, as ``ValueError: no such user``; None without an exception."""
 
 
 @dataclass(frozen=True)
 class Enqueued:
-    """A job that waits."""
+    """A job that waits on the fake server."""
 
     id: str
     queue: str
     task: str
     arguments: dict[str, Any]
-    """As they travel: what was given, in the types of JSON, so a datetime is a string here."""
+    """The arguments in the types of JSON: a datetime is a string."""
     priority: str
-    """critical, high, normal or low."""
+    """The priority: critical, high, normal or low."""
     delay: float | None
-    """Seconds from when it was enqueued, or failed, until it is due; None: it is ready."""
+    """Seconds from the enqueue, or from the last failure, until the job is due; None if it is ready."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """The headers, as ``with_options(headers=…)`` gave them."""
+    """The headers that ``with_options(headers=…)`` set."""
 
 
 class Fake:
-    """An app on a fake server, which ``fake`` gives to its block."""
+    """An app on a fake server. ``fake`` yields it."""
 
     def __init__(self, app: App, connections: FakeConnections) -> None:
         self.app = app
         self.connections = connections
 
     def drain(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
-        """Run jobs, one after another, until none is left, in these queues or all.
+        """Run the jobs of these queues, or of all, one after another, until no job is left. Returns the runs.
 
-        Delays and retries are not waited for: the fake server's clock is put forward to the next.
-        The error of a handler does not escape; it is in the list. on_dead hooks are called as a worker calls
-        them: each by a job of its own, which is in the list, too. In an event loop use
-        drain_async: this raises UsageError there. Raises RqCoreError after ``runs_max`` runs.
+        It does not wait for delays and retries: it moves the fake server's clock to the next due time. It
+        does not raise the exception of a handler, which is in the list. As with a worker, a job of its own
+        calls each on_dead hook, and is in the list, too. In an event loop use drain_async: drain raises
+        UsageError there. Raises RqCoreError after ``runs_max`` runs.
         """
         if in_event_loop():
             raise UsageError("drain cannot run jobs in an event loop: await drain_async(…) there")
@@ -123,7 +123,7 @@ class Fake:
             await inline.close()
 
     def _note_beginning(self, deaths: dict[str, _DeathWatch], queues: Sequence[str]) -> None:
-        """Have hooks called for deaths in these queues from now on, if there are hooks."""
+        """Begin to watch these queues for deaths of jobs, if a task of the app has an on_dead hook."""
         for queue in queues if has_hooks(self.app.tasks) else ():
             if queue not in deaths:
                 client = self.app.client
@@ -131,10 +131,10 @@ class Fake:
                 client.run(deaths[queue].begin())
 
     def _tell_of(self, deaths: Mapping[str, _DeathWatch]) -> bool:
-        """Enqueue the jobs of hooks for jobs that died. Returns whether there are any."""
+        """Enqueue the jobs of hooks for jobs that died. Returns whether it enqueued a job."""
         before = sum(watch.told for watch in deaths.values())
         if deaths:
-            # A look leaves out the millisecond that is not over yet.
+            # A watch leaves out the current millisecond.
             self._put_forward(1)
         for watch in deaths.values():
             while self.app.client.run(watch.look()):
@@ -142,7 +142,7 @@ class Fake:
         return sum(watch.told for watch in deaths.values()) > before
 
     def enqueued(self, *queues: str) -> list[Enqueued]:
-        """The jobs that wait, in these queues or all: queue by queue, as they were enqueued. Nothing is run."""
+        """Return the waiting jobs of these queues, or of all, queue by queue as they were enqueued. Runs nothing."""
         client, found = self.app.client, []
         for queue in queues or tuple(client.run(client.calls.reads.queues())):
             keys = queue_keys(queue, self.app.prefix)
@@ -151,7 +151,7 @@ class Fake:
             )
             values, lines = map(pairs_of, client.run(read))
             standing = lines_of_jobs(lines, values)
-            # The fake server keeps entries in the order in which it got them.
+            # The fake server keeps the fields of a hash in the order in which they were added.
             for job_id, value in values.items():
                 job = read_state_line(queue, job_id, standing[job_id])
                 if job.state in (State.READY, State.SCHEDULED):
@@ -159,7 +159,7 @@ class Fake:
         return found
 
     def advance(self, seconds: float) -> None:
-        """Put the fake server's clock forward, for all queues that exist. Schedules enqueue their jobs, each at its
+        """Move the fake server's clock forward, for all existing queues. Schedules enqueue their jobs, each at its
         instant."""
         left = round(seconds * 1000)
         while left > 0:
@@ -190,7 +190,9 @@ class Fake:
             answer = self.app.client.run(tick(queue, _WORKER, told))
 
     def _claim(self, queues: Sequence[str]) -> tuple[list[Claim], dict[str, int]]:
-        """Claim one job of the first queue that has one; else say in how many ms one is due."""
+        """Claim one job of the first queue that has a ready job.
+
+        Returns the claim, if any, and for queues without a ready job the ms until their next due job."""
         client = self.app.client
         due: dict[str, int] = {}
         for queue in queues:
@@ -238,7 +240,7 @@ def _enqueued(job: JobState, spec: Spec) -> Enqueued:
 
 
 class _DeathWatch(DeathWatch):
-    """Looks by the fake server's clock."""
+    """A watch for deaths that uses the fake server's clock."""
 
     def _now(self) -> Plan[tuple[int, str | None]]:
         now, seen = yield from super()._now()
@@ -274,7 +276,7 @@ class _Inline:
         self._free.set()
 
     async def run(self, claim: Claim) -> Ran | None:
-        """Run a claim. None: it did not run, since it belongs into another lane, and will be claimed again."""
+        """Run a claim. Returns None if the job did not run: it was moved to another lane, and will be claimed again."""
         self._free.clear()
         started = self._executor.start(claim)
         settlement = await self._settlements.get()
@@ -307,10 +309,10 @@ def _words(error_json: str) -> str | None:
 
 @contextmanager
 def fake(app: App) -> Iterator[Fake]:
-    """Put the app on a fake server of its own. Raises ImportError without fakeredis[lua].
+    """Put the app on a fake server of its own for a block. Raises ImportError without fakeredis[lua].
 
-    The caps that the app declares by then hold there, too, so that what is rejected or discarded at a full one is.
-    In the block the app has no audit database: no mirror writes down what its jobs do.
+    The caps that the app has declared before the block hold on the fake server, so that full scopes reject or discard
+    jobs. In the block the app has no audit database: no mirror copies its events.
     """
     before, audit_url = app.connections, app.audit_url
     connections = FakeConnections(prefix=app.prefix)
@@ -337,7 +339,7 @@ def job_running(
     losses: int = 0,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> Iterator[JobContext]:
-    """Let ``current_job()`` work in the block, for functions that are called without a worker."""
+    """Make ``current_job()`` return a job in the block, for functions that a test calls without a worker."""
     context = JobContext(
         id=id,
         queue=queue,

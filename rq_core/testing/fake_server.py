@@ -1,4 +1,4 @@
-"""A server in this process: the scripts as fakeredis can run them, and the clients that reach it."""
+"""A fake server in this process: variants of the scripts that fakeredis can run, and clients of the server."""
 
 from __future__ import annotations
 
@@ -57,28 +57,28 @@ end
 
 @functools.cache
 def fake_variant() -> Variant:
-    """Return how the scripts must be changed for fakeredis."""
+    """Return the changes of the scripts for fakeredis."""
     includes = {"replid": _REPLID, "clock": _CLOCK, "definition_digest": _DEFINITION_DIGEST}
     return Variant(includes=includes, shebang=False)
 
 
 @functools.cache
 def fake_script(name: str) -> Script:
-    """Return the script as fakeredis can run it."""
+    """Return the variant of a script that fakeredis can run."""
     return build_script(name, fake_variant())
 
 
 class FakeConnections(Connections):
-    """Clients of a fakeredis server of their own. Raises ImportError without fakeredis[lua]."""
+    """Makes the clients of a new fakeredis server. Raises ImportError without fakeredis[lua]."""
 
     def __init__(self, *, prefix: str) -> None:
         super().__init__("fake://", prefix=prefix)
-        # A dictionary answers at once.
+        # The fake server answers at once, so a call does not block an event loop.
         self.warns = False
         try:
             import fakeredis
 
-            # Without Lua, fakeredis would say no more than that it lacks EVALSHA.
+            # Without Lua, the error of fakeredis would only say that EVALSHA is unknown.
             import lupa  # noqa: F401
         except ImportError as error:
             raise ImportError(
@@ -97,11 +97,11 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
-        """Make a waiter that looks once: jobs run when the test drains."""
+        """Make a waiter that reads each job once: jobs run only when the test drains."""
         return _FakeWaiter(self.make_client())
 
     def _calls(self) -> Operations:
-        # There is no waiting for a server that is a dictionary.
+        # The server is a dictionary, so there is no outage to wait for.
         patience = Patience(unsent=0, unknown=0)
         return Operations(
             Delivery(prefix=self.prefix, url=self.url, patience=patience, scripts=fake_script)
@@ -109,10 +109,10 @@ class FakeConnections(Connections):
 
 
 class _FakeWaiter(Waiter):
-    """Looks at once, in the thread that waits."""
+    """Reads jobs at once, in the thread of the caller."""
 
     def begin(self, *waits: JobWait) -> None:
-        """End each wait with its job's state of now."""
+        """End each wait with the present state of its job."""
         for wait in waits:
             found = self._client.run(self._client.calls.endings.look(wait.queue, [wait.id]))
             wait.end(found.get(wait.id, Nothing.ALIVE))
@@ -122,7 +122,7 @@ class _FakeConnection(Connection):
     """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
 
     def is_ready(self) -> bool:
-        """Whether it is connected."""
+        """Whether the connection is open."""
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once
@@ -147,7 +147,7 @@ class _FakeConnection(Connection):
 
 
 class FakeTransport(PoolTransport):
-    """A Transport to a fakeredis server. It sends and reads as redis-py would."""
+    """A Transport to a fakeredis server, which sends and reads by redis-py."""
 
     def __init__(self, server: Any) -> None:
         import fakeredis
@@ -193,7 +193,7 @@ class FakeAsyncTransport:
 
 
 def _known(command: Sequence[Any]) -> Sequence[Any]:
-    """A command as fakeredis knows it: no EVAL_RO, and no flags of a script."""
+    """Return a command in a form that fakeredis knows: EVAL instead of EVAL_RO, and no flags of a script."""
     if command[0] not in ("EVAL", "EVAL_RO"):
         return command
     script = command[1]
@@ -201,7 +201,7 @@ def _known(command: Sequence[Any]) -> Sequence[Any]:
 
 
 def _with_info(commands: Sequence[Sequence[Any]], replies: list[Any]) -> list[Any]:
-    """Answer INFO, which fakeredis lacks."""
+    """Return the replies, with a reply to INFO, which fakeredis lacks."""
     return [
         "redis_version:7.0.0" if command[0] == "INFO" else reply
         for command, reply in zip(commands, replies, strict=True)

@@ -1,9 +1,9 @@
 """Lists of queues, jobs, names, workers and scopes for people and programs: no I/O, and nothing is printed here.
 
-:mod:`rq_core.views.lists` has each list as a row of one table. The command line prints these rows, and a web page may
-show them.
+:mod:`rq_core.views.lists` describes all lists in one table. The command line prints the lists, and a web page may show
+them.
 
-- ``table``, ``lists``: the type of a row; each list as a row.
-- ``queues``, ``jobs``, ``scopes``, ``schedules``: the questions, cells and documents of the lists.
+- ``table``, ``lists``: the type that describes a list; the description of each list.
+- ``queues``, ``jobs``, ``scopes``, ``schedules``: the queries, cells and documents of the lists.
 - ``job``, ``text``: one job; times and durations in words.
 """

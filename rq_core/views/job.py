@@ -1,4 +1,4 @@
-"""One job as it is shown: its state, or its end."""
+"""The view of one job: its state, or its end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.scope_reads import Standing
 
 Rows = list[tuple[str, str]]
-"""Names and values, in the order in which they are shown."""
+"""(name, value) pairs, in the order in which they are shown."""
 
 
 def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
-    """Return the rows about a job in Redis, and about what it waits for."""
+    """Return the rows about a job in Redis, and about the scope, worker or lane for which it waits."""
     job, facts = row.job, job_document(row.job)
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
@@ -42,7 +42,7 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     for name in ("failures", "losses"):
         if facts[name]:
             limit = facts[f"max_{'attempts' if name == 'failures' else name}"]
-            most = "as many as its task has" if limit is None else limit
+            most = "the number that its task has" if limit is None else limit
             rows.append((name, f"{facts[name]} of {most}"))
     if facts["reason"]:
         rows.append(("reason", facts["reason"]))
@@ -59,7 +59,7 @@ _WHY: Final[Mapping[str, str]] = {
     Reason.UNKNOWN_TASK: "the worker does not have its task",
     Reason.UNKNOWN_ARGUMENTS: "the worker's task does not take its arguments",
     Reason.LANE_CHANGED: "its producer did not know the caps of its task",
-    Reason.SUSPECT: "it has lost a worker, and another such job ran on this one",
+    Reason.SUSPECT: "the job has lost a worker, and another such job was running on the worker that claimed it",
     Reason.SNOOZED: "its handler raised Snooze",
     Reason.SHUTDOWN: "the worker stopped",
     Reason.NOT_STARTED: "the worker could not start a thread or a process for it",
@@ -67,18 +67,19 @@ _WHY: Final[Mapping[str, str]] = {
     Reason.LATE: "its lease was nearly over before its handler could begin",
     Reason.NO_ROOM: "the worker had no free place for it any more",
 }
-"""The meaning of each reason for which a worker gives a job back."""
+"""Reason for which a worker gives a job back → its meaning."""
 _OR_CANCEL: Final = "or end the job with `rq-core cancel ID`"
 _TO_DO: Final[Mapping[str | None, str]] = {
     Reason.UNKNOWN_TASK: f"start a worker whose code has the task, {_OR_CANCEL}",
     Reason.UNKNOWN_ARGUMENTS: 'the log of the worker says why ("job cannot be run here"): start a worker whose task'
     f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
 }
-"""The remedy of an operator for each reason that repeats itself."""
+"""Reason that occurs again at each claim → the remedy for an operator."""
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:
-    """Return who gave a job back, which worker it waits for, and what an operator does."""
+    """Return the rows about the worker that gave a job back, the worker that the job waits for, and the operator's
+    remedy."""
     rows = _given_back(row, now_ms)
     if unknown := unknown_task(row):
         rows.append(("waits for", f"a worker: {unknown}"))
@@ -86,7 +87,7 @@ def _needs(row: ListedJob, now_ms: float) -> Rows:
         rows.append(("waits for", f"a worker: none runs for {row.job.queue}"))
     reason = Reason.UNKNOWN_TASK if unknown else row.back and row.back.reason
     if reason == Reason.UNKNOWN_TASK and row.task_known:
-        # A worker that has it may claim it next.
+        # A worker that has the task may claim the job next.
         reason = None
     if reason in _TO_DO:
         rows.append(("to do", _TO_DO[reason]))
@@ -106,7 +107,7 @@ def _given_back(row: ListedJob, now_ms: float) -> Rows:
 
 
 def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float) -> Rows:
-    """Return the rows about a job that has ended: what Redis remembers of it, and its result."""
+    """Return the rows about a job that has ended: the data that Redis remembers, and the result."""
     rows = [("job", result.id), ("queue", queue)]
     if result.same_as is None:
         since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"
@@ -125,7 +126,7 @@ def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float)
 
 
 def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return a job that has ended as a JSON document."""
     document = {"queue": queue, **result._asdict()}
     if value is None:
         return document

@@ -1,4 +1,4 @@
-"""Jobs as they are shown: those of a queue, those that died, and those that hold names."""
+"""Views of jobs: the jobs of a queue, the dead jobs, and the jobs that hold names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
 
 
 class ListedJob(NamedTuple):
-    """A job, which tasks the workers of its queue have, and how a worker gave it back."""
+    """A job, the tasks that the workers of its queue have, and how a worker last gave the job back."""
 
     job: JobState
     known: KnownTasks
@@ -39,22 +39,22 @@ class ListedJob(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether a worker could claim it, now or later."""
+        """Whether a worker may claim the job, now or later."""
         return self.job.state in (State.READY, State.SCHEDULED)
 
     @property
     def task_known(self) -> bool | None:
-        """Whether a live worker has its task; None: unknown, or there is no worker."""
+        """Whether a live worker has the job's task; None: unknown, or there is no worker."""
         return self.known.knows(self.job.fields.get("task"))
 
 
-# Questions.
+# Queries.
 
 
 def listed(
     calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without states, all that are not dead."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
     known = yield from calls.reads.known_tasks(queue)
@@ -65,7 +65,7 @@ def listed(
     notes = []
     if found.cut:
         notes.append(
-            f"looked at {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out the others"
+            f"read {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
         )
     elif found.more:
         notes.append(f"the first {len(found.jobs):,}; --limit shows more")
@@ -94,7 +94,7 @@ def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]
 def held_names(
     calls: Operations, queue: str, name: str | None, limit: int
 ) -> Plan[Found[HeldName]]:
-    """Return the names that are held in a queue, or ``name`` alone, and the jobs that hold them."""
+    """Return the names that are held in a queue (or only ``name``), with the jobs that hold them."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
     which = f"the name {name}" if name is not None else "a name"
     return Found(
@@ -109,25 +109,25 @@ def held_names(
 
 
 def number(job: JobState, name: str, default: int = 0) -> int:
-    """Return a number of a job's line, or the default if it has none."""
+    """Return a number of a job's state line, or the default if the line lacks it."""
     found = number_in(job.fields.get(name))
     return default if found is None else found
 
 
 def time_in_state(job: JobState | None, now_ms: float) -> str:
-    """Return for how long a job has been in its state; empty if there is no job."""
+    """Return the duration of a job's present state; empty if there is no job."""
     if job is None:
         return ""
     return "?" if job.since_ms is None else span(now_ms - job.since_ms)
 
 
 def unknown_task(row: ListedJob) -> str:
-    """Return a sentence if a job waits whose task no live worker has; else empty."""
+    """Return a sentence if a waiting job's task is not known to any live worker; else an empty text."""
     return "no live worker has this task" if row.waits and row.task_known is False else ""
 
 
 def blind_returns(row: ListedJob) -> str:
-    """Return how often workers gave a waiting job back, where the outbox does not say why; else empty."""
+    """Return how often workers gave a waiting job back, if the outbox does not have the reason; else an empty text."""
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
     return (
@@ -138,7 +138,7 @@ def blind_returns(row: ListedJob) -> str:
 
 
 def notes(row: ListedJob, now_ms: float) -> str:
-    """Return notes on a job, as one text."""
+    """Return notes about a job, as one text."""
     job, fields = row.job, row.job.fields
     found = [unknown_task(row)]
     if row.back is not None:
@@ -162,7 +162,7 @@ def notes(row: ListedJob, now_ms: float) -> str:
 
 
 def died_of(job: JobState) -> str:
-    """Return the error that a job died of, and its place; empty without an error."""
+    """Return the error from which a job died, and the place in its code; empty without an error."""
     if job.error is None:
         return ""
     place = place_in(job.error.traceback)
@@ -170,7 +170,7 @@ def died_of(job: JobState) -> str:
 
 
 def holder_state(held: HeldName) -> str:
-    """Return the state of the job that holds a name."""
+    """Return the state of the job that holds a name; "gone" if the job has ended."""
     if held.job is not None:
         return str(held.job.state)
     return "?" if held.damaged else "gone"
@@ -180,7 +180,7 @@ def holder_state(held: HeldName) -> str:
 
 
 def job_document(job: JobState) -> dict[str, Any]:
-    """Return a job for programs. Times are Unix ms."""
+    """Return a job as a JSON document. Times are Unix ms."""
     document: dict[str, Any] = {
         "id": job.id,
         "queue": job.queue,
@@ -208,7 +208,7 @@ def job_document(job: JobState) -> dict[str, Any]:
 
 
 def listed_document(row: ListedJob) -> dict[str, Any]:
-    """Return a job for programs, whether a worker knows its task, and how a worker gave it back."""
+    """Return a job as a JSON document, with whether a worker has its task, and how a worker last gave it back."""
     return job_document(row.job) | {
         "task_known": row.task_known,
         "given_back": None if row.back is None else row.back._asdict(),
@@ -216,13 +216,13 @@ def listed_document(row: ListedJob) -> dict[str, Any]:
 
 
 def name_document(held: HeldName) -> dict[str, Any]:
-    """Return a name for programs, and the job that holds it."""
+    """Return a name as a JSON document, with the job that holds it."""
     job = None if held.job is None else job_document(held.job)
     return {"name": held.name, "id": held.job_id, "until_ms": held.until_ms, "job": job}
 
 
 def _limit(job: JobState, name: str, default: int) -> int | None:
-    """Return how many attempts or losses a job has; None if the task of its worker decides."""
+    """Return the most attempts or losses of a job; None if its worker's task decides."""
     limit = number(job, name, default)
     return None if limit == LEFT_OPEN else limit
 

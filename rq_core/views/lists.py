@@ -1,4 +1,4 @@
-"""Every list of queues, workers, jobs, names and scopes, one row each: the question, the columns, the document."""
+"""The description of every list of queues, workers, jobs, names and scopes: its query, columns and document."""
 
 from __future__ import annotations
 
@@ -111,4 +111,5 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         drop=("last", "queue"),
     ),
 }
-"""By the name of the command that prints it. `rq-core audit tail` prints one more, of the audit log."""
+"""Name of the command that prints the list → its description. `rq-core audit tail` prints another list, of the audit
+log."""

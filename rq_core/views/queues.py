@@ -1,4 +1,4 @@
-"""Queues and their workers as they are shown."""
+"""Views of queues and their workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
 
 
 def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
-    """Return the workers of these queues by host and name, each once."""
+    """Return the workers of these queues, ordered by host and name, each once."""
     found, unreadable = yield from calls.reads.looks(queues)
     rows = {each.worker: each for queue in found for each in queue.workers}
     notes = [_skew([each for each in rows.values() if not each.gone])]
@@ -50,7 +50,7 @@ def _unreadable(queues: dict[str, str]) -> list[str]:
 
 
 def _skew(present: Iterable[PresentWorker]) -> str:
-    """Return a sentence if workers of one queue have different code or versions; else empty."""
+    """Return a sentence if workers of one queue have different code or versions; else an empty text."""
     codes: dict[str, set[tuple[str, str]]] = {}
     for each in present:
         for queue in each.says.queues:
@@ -60,7 +60,7 @@ def _skew(present: Iterable[PresentWorker]) -> str:
 
 
 def queue_notes(found: QueueOverview, _now_ms: float) -> str:
-    """Return notes on a queue, as one text."""
+    """Return notes about a queue, as one text."""
     from rq_core.metrics.causes import mirror_behind
 
     paused = ["paused"] if found.paused else []
@@ -78,12 +78,12 @@ def queue_notes(found: QueueOverview, _now_ms: float) -> str:
 
 
 def queue_document(found: QueueOverview) -> dict[str, Any]:
-    """Return a queue for programs. Lengths of time are in ms."""
+    """Return a queue as a JSON document. Durations are in ms."""
     scopes = [{**dataclasses.asdict(each), "limit": str(each.limit)} for each in found.scopes]
     return {**dataclasses.asdict(found), "scopes": scopes}
 
 
 def worker_document(found: PresentWorker) -> dict[str, Any]:
-    """Return a worker for programs."""
+    """Return a worker as a JSON document."""
     says = dataclasses.asdict(found.says)
     return {"worker": found.worker, **says, "silent_ms": found.silent_ms, "gone": found.gone}

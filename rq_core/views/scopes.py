@@ -1,4 +1,4 @@
-"""Scopes as they are shown: those of a queue, and the one that a job waits for."""
+"""Views of scopes: the scopes of a queue, and the scope for which a job waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def scopes(calls: Operations, queue: str, limit: int) -> Plan[Found[ScopeStatus]]:
-    """The scopes of a queue that limit its jobs."""
+    """Return the scopes of a queue that limit its jobs."""
     found = yield from calls.reads.caps(queue, limit + 1)
     return Found(
         found[:limit],
@@ -26,7 +26,7 @@ def scopes(calls: Operations, queue: str, limit: int) -> Plan[Found[ScopeStatus]
 
 
 def scope_document(status: ScopeStatus) -> dict[str, Any]:
-    """Return a scope for programs."""
+    """Return a scope as a JSON document."""
     declared = None if status.declared is None else str(status.declared)
     return status._asdict() | {"limit": str(status.limit), "declared": declared}
 
@@ -40,12 +40,12 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def holders_of(status: ScopeStatus) -> object:
-    """Return how many jobs hold a scope; empty if no job can hold it."""
+    """Return the number of jobs that hold a scope; empty if no job can hold it."""
     return "" if is_rate(status.scope) or _is_weight(status) else status.holders
 
 
 def waiting_of(status: ScopeStatus) -> str:
-    """Return how many jobs wait for a scope; empty if no job can wait for it."""
+    """Return the number of jobs that wait for a scope; empty if no job can wait for it."""
     return "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}"
 
 
@@ -54,7 +54,7 @@ def _is_weight(status: ScopeStatus) -> bool:
 
 
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
-    """Return notes on a scope, as one text."""
+    """Return notes about a scope, as one text."""
     notes = []
     if status.resumes_ms is not None:
         first = "the first " if "=" not in status.scope else ""
@@ -71,7 +71,7 @@ def scope_notes(status: ScopeStatus, now_ms: float) -> str:
 
 
 def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
-    """Return what there is to say of a job's lane and of what it waits for, by name."""
+    """Return the (name, value) rows about a job's lane and the scope for which it waits."""
     rows = [("lane", standing.lane)] if standing.lane else []
     if standing.paused and standing.job.state == "ready":
         rows.append(("waits for", "the queue, which is paused"))
@@ -96,7 +96,7 @@ def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return a job's lane and the scope for which it waits as a JSON document."""
     return {
         "lane": standing.lane or None,
         "place": standing.place or None,

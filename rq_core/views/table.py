@@ -1,4 +1,4 @@
-"""The type of a list that people and programs are shown: a question, columns, and a JSON document."""
+"""The type that describes a list for people and programs: a query, columns, and a JSON document."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class Found(Generic[R]):
 
     rows: Sequence[R]
     empty: str = ""
-    """The line in place of a table without rows; empty: no line."""
+    """The line that is shown if there are no rows; empty: no line."""
     notes: Sequence[str] = ()
     """The lines below the table."""
     unread: Sequence[str] = ()
-    """Rows that could not be read, each with its error: a failure."""
+    """The errors of rows that could not be read; they count as a failure of the command."""
     denied: Sequence[str] = ()
-    """Queues that the user may not read: no failure."""
+    """Queues that the user may not read; they do not count as a failure."""
 
 
 @dataclass(frozen=True)
 class ListView(Generic[R]):
-    """A list."""
+    """The description of a list."""
 
     query: Callable[..., Any]
-    """Asks for the rows, and returns what was found (:class:`Found`): a plan for those of Redis, for which the first
-    argument is a client's calls; of the audit log, for which it is an engine, the rows themselves."""
+    """Returns the rows (:class:`Found`). For Redis it is a function of a client's calls that returns a plan; for the
+    audit log it is a function of an engine that returns the rows themselves."""
     columns: Mapping[str, Callable[[R, float], object]]
-    """By its head, the cell of each column for a row, at a time (Unix ms)."""
+    """Head of a column → the function that returns its cell for a row and the present time (Unix ms)."""
     document: Callable[[R], dict[str, Any]]
-    """A row for programs. Times are Unix ms, lengths of time ms."""
+    """Returns a row as a JSON document. Times are Unix ms, durations ms."""
     whole: Sequence[str] = ()
     """Columns that are never folded."""
     drop: Sequence[str] = ()
-    """Columns that are left out, in this order, where there is no room."""
+    """Columns that are left out, in this order, if the terminal is too narrow."""
     prose: bool = False
     """Whether the last column is prose."""
 

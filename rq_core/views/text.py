@@ -1,4 +1,4 @@
-"""Words for people: times, lengths of time, and texts from elsewhere on one line."""
+"""Texts for people: times, durations, and texts from elsewhere on one line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rq_core.model.lib.text import printable
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 LINE_MAX: Final = 4_000
-"""Characters of a line that is printed; --json prints all."""
+"""Maximum number of characters of a printed line; --json prints all."""
 CELL_MAX: Final = 100
-"""Characters of a text from elsewhere in a cell of a table."""
+"""Maximum number of characters of a text from elsewhere in a cell of a table."""
 
 
 def span(ms: float) -> str:
-    """Return a length of time in its two largest units, like ``2 h 5 min``."""
+    """Return a duration in its two largest units, like ``2 h 5 min``."""
     left = int(abs(ms) // 1000)
     words = []
     for seconds, unit in _UNITS:
@@ -27,14 +27,14 @@ def span(ms: float) -> str:
 
 
 def oldest(ms: int | None, *, exact: bool) -> str:
-    """Return the age of the oldest job that was looked at; with ``>=`` if there may be an older one."""
+    """Return the age of the oldest job that was read; with ``>=`` if there may be an older job."""
     if ms is None:
         return "" if exact else "?"
     return span(ms) if exact else f">= {span(ms)}"
 
 
 def utc(at_ms: float) -> str:
-    """Return a moment (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
+    """Return a time (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -42,14 +42,14 @@ def utc(at_ms: float) -> str:
 
 
 def ago(at_ms: float, now_ms: float) -> str:
-    """Return a moment and how far off it is."""
+    """Return a time (Unix ms) in UTC, and its distance from now."""
     away = span(now_ms - at_ms)
     return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:
-    """Return a text as one line that cannot steer a terminal. Of one with more than ``most`` characters, it has the
-    beginning and the end: jobs and servers may say anything, at any length."""
+    """Return a text as one line without control characters for a terminal. Of a text with more than ``most``
+    characters, the line has the beginning and the end: jobs and servers may send any text of any length."""
     whole = str(text)
     if len(whole) > most:
         half = most // 2
@@ -58,11 +58,11 @@ def fit(text: object, most: int = LINE_MAX) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text, as one line that can be printed."""
+    """Return the beginning of a text, as one printable line."""
     line = one_line(text)
     return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 
 
 def one_line(text: str) -> str:
-    """Return the text as one line that can be printed, without passwords."""
+    """Return a text as one printable line, without passwords."""
     return fit(masked(" ".join(text.split())))

@@ -1,4 +1,4 @@
-"""A worker's places: how many are free, and which queues get them."""
+"""A worker's places for handlers: how many are free, and how they are divided between its queues."""
 
 from __future__ import annotations
 
@@ -13,37 +13,40 @@ from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.wakeups import WatchedQueue
 
 CLAIM_MAX: Final = 250
-"""Most jobs in one claim, so that no claim keeps Redis from others for long; the next turn takes more."""
+"""Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
+more."""
 HALVES_MIN: Final = 16
-"""Places from which on a claim asks for half of them. With fewer, Redis would pay more for twice as many calls than the
-worker gains."""
+"""Places from which on a claim asks for half of them. With fewer places, twice as many calls would cost Redis more than
+the worker gains."""
 LEND_AFTER_S: Final = 0.5
-"""Seconds without an answer after which a group's claim no longer keeps its places from other groups."""
+"""Seconds without an answer after which a claim's reserved places are lent to other groups."""
 
 
 class Capacity:
-    """How many handlers may run at once, and how many of those places are taken.
+    """How many handlers may run at once (places), and how many places are in use.
 
-    A place is taken by a job that has arrived, or kept for a claim under way.
+    A place is in use by a job that has arrived, or reserved for a claim under way.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Turns of a group at once: one brings jobs for half of the places while Redis works on the other half's."""
+        """Maximum number of turns of a group at once. With two, one brings jobs for half of the places while Redis
+        works on the other half."""
         self.taken = 0
         self.kept = 0
-        """The taken places that are kept for claims under way."""
+        """Number of the taken places that are reserved for claims under way."""
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
-        """Whether none is free."""
+        """Whether no place is free."""
         return self.taken >= self.most
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """How many jobs to claim from which queues of a group now; at most ``most``."""
+        """Return the (queue, number of jobs) pairs to claim now from a group; at most ``most`` jobs in all. The number
+        may be 0, for a full worker."""
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
             return []
@@ -52,22 +55,23 @@ class Capacity:
             free = min(free, -(-self.most // 2))
         free = int(min(free, most))
         if free <= 0:
-            # A full worker does what is due in the queue, too.
+            # A full worker also calls a queue in which work is due.
             now = time.monotonic()
             return [(queue, 0) for queue in mine if queue.overdue(now)]
         rivals = []
         if len(groups.all) > 1:
-            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any.
+            # Places that other groups could use now are left to them; a group that waits for an answer cannot use any
+            # place.
             others = [o for o in groups.all if o is not group and not o.turns]
             rivals = [queue for other in others for queue in other.queues.values() if queue.look]
         shares = self.shares.divide(free, [queue.name for queue in (*mine, *rivals)])
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
     def reserve(self, places: int, groups: QueueGroups) -> Callable[[], None]:
-        """Keep places for a claim until the function that is returned is called.
+        """Reserve places for a claim. Return the function that releases them.
 
-        Where there are several groups, a claim whose answer is overdue lends them to the others: an outage of one shard
-        must not occupy this worker. What it brings in the end is given back if there is no room for it by then.
+        If there are several groups, an overdue claim releases its places to the other groups: an outage of one shard
+        must not occupy this worker. Jobs that the claim still brings are given back if no place is free then.
         """
         self.taken += places
         self.kept += places
@@ -96,25 +100,27 @@ class Capacity:
         return end
 
 
-# How a worker's free places are divided between its queues: by weight, and no queue starves.
+# Division of a worker's free places between its queues: by weight, and without starving a queue.
 #
-# Each queue has a clock of its own; a place that it is given moves the clock on by one over its weight, and who is
-# furthest behind is next. A queue that had nothing to do does not save its turns up, so the others use its share.
+# Each queue has a virtual clock. A place that a queue receives moves its clock on by 1/weight, and the queue with the
+# lowest clock is next. A queue without jobs does not save up turns, so the others use its places.
 
 
 class Shares:
-    """The clocks of some queues."""
+    """Divides places between queues by their virtual clocks."""
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
-        """``weights`` by queue; those that are not named have 1. ``alone``: one queue gets all places."""
+        """``weights``: by queue; a queue that is not named has weight 1. ``alone``: there is one queue, which receives
+        all places."""
         self._weights = weights
         self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """The clock of the queue that was furthest behind when places were last divided."""
+        """The lowest clock among the queues when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each of these queues would get now, if all have something to do. Takes none."""
+        """Return how many of ``places`` each of these queues would receive now, if all had jobs. This does not move the
+        clocks."""
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))
@@ -131,12 +137,12 @@ class Shares:
         return given
 
     def take(self, queue: str, places: int) -> None:
-        """Note that a queue was given places."""
+        """Move a queue's clock on, for places that it received."""
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: int) -> None:
-        """Note that it had no use for some."""
+        """Move a queue's clock back, for places that it did not use."""
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 

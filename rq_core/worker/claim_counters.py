@@ -1,11 +1,12 @@
-"""How many claims a worker process ended, and how: counted in memory that its supervisor can read and that outlives it.
+"""Counts of the claims that a worker process ended, and how they ended, in memory that its supervisor can read and that
+outlives the process.
 
-Each process writes a table of its own, so no lock is needed: a number is one aligned double, written by one thread. A
-row belongs to a queue and a task. A claim without a row is counted under OTHER, so the table is bounded whatever tasks
-there are. The numbers of the whole process (:class:`Vitals`) are before the rows.
+Each process writes its own table, so no lock is needed: a number is one aligned double, written by one thread. A row
+belongs to a queue and a task. Once all rows are taken, claims without a row are counted under OTHER, so the table is
+bounded. The numbers of the whole process (:class:`Vitals`) are before the rows.
 
-A handler in native code may write over the table, and a process may be killed while it writes. So a reader believes no
-number that cannot be one: whatever a table holds, it is read, and the supervisor goes on.
+A handler in native code may overwrite the table, and a process may be killed while it writes. So a reader replaces
+impossible numbers by 0: no content of a table can stop the supervisor.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ BOUNDS_S: Final = (
 )  # fmt: skip
 """Upper bounds of the buckets of waits and run times, in seconds; one more bucket is for longer times."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused")
-"""How a claim that a worker settles may end. ``refused``: the claim was no longer in force."""
+"""The possible ends of a claim that a worker settles. ``refused``: the claim was no longer in force."""
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
-"""In the place of a task, once ROWS_MAX rows are taken."""
+"""The queue and task of the row that counts all other claims, once ROWS_MAX - 1 rows are taken."""
 
 _NAME: Final = 128
 _BUCKETS: Final = len(BOUNDS_S) + 1
 
-# Of a row.
+# Indexes within a row.
 _CLAIMED: Final = 0
 _ENDED: Final = 1
 _RAN_S: Final = _ENDED + len(OUTCOMES)
@@ -42,7 +43,7 @@ _WAITED_S: Final = _RUNS + _BUCKETS
 _WAITS: Final = _WAITED_S + 1
 _WIDTH: Final = _WAITS + _BUCKETS
 
-# Before the rows.
+# Indexes of the numbers before the rows.
 _USED: Final = 0
 _TURNS, _TURNS_S, _ANSWERED_AT, _DUE_AT, _LAG_S, _RESIDENT = range(1, 7)
 _ROWS: Final = 7
@@ -58,64 +59,68 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
     },
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
-"""The column after _ENDED, by verdict and the script's answer."""
+"""(verdict, the script's answer) → index in OUTCOMES; not named: refused."""
 _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
 Row = tuple[float, ...]
-"""The numbers of a queue and a task: see :class:`Parts`."""
+"""The numbers of a queue and a task. See :class:`Parts`."""
 
 
 class Parts(NamedTuple):
-    """A row taken apart."""
+    """The numbers of a row, by name."""
 
     claims: float
     outcomes: dict[str, float]
-    """The number of claims that ended with each of OUTCOMES."""
+    """Outcome (of OUTCOMES) → number of claims."""
     ran_s: float
-    """Seconds that handlers ran."""
+    """Seconds that handlers ran, in total."""
     runs: Sequence[float]
-    """The number of claims in each bucket of run times, by BOUNDS_S."""
+    """Number of claims in each bucket of run times (bounds: BOUNDS_S)."""
     waited_s: float
-    """Seconds that jobs had been ready before they were claimed."""
+    """Seconds that jobs had been ready before they were claimed, in total."""
     waits: Sequence[float]
-    """The number of claims in each bucket of waits, by BOUNDS_S."""
+    """Number of claims in each bucket of waits (bounds: BOUNDS_S)."""
 
 
 class Vitals(NamedTuple):
-    """How one process does. Times are on the monotonic clock, which all processes of a machine share."""
+    """The condition of one process. Times are on the monotonic clock, which all processes of a machine share."""
 
     turns: float
-    """Round trips in which it claimed or settled."""
+    """Number of round trips in which the worker claimed or settled."""
     turns_s: float
-    """Seconds that these took."""
+    """Seconds that the round trips took, in total."""
     answered_at: float
-    """When Redis last answered a claim, or the worker began. 0: it has not begun, or claims no more."""
+    """Time of Redis' last answer to a claim, or of the worker's start; 0: it has not started, or claims no more."""
     due_at: float
-    """When the event loop should be measured next."""
+    """Time at which the event loop should be measured next."""
     lag_s: float
-    """How late the loop was, at the worst of the last measurements."""
+    """Seconds that the loop was late, at the worst of the last measurements."""
     resident: float
-    """Bytes of memory that are resident."""
+    """Bytes of resident memory."""
 
     def lagging_s(self, now: float) -> float:
-        """Return how late the event loop is. A blocked loop measures nothing, so an overdue measurement counts, too."""
+        """Return the seconds that the event loop is late. A blocked loop cannot measure itself, so an overdue
+        measurement counts as lag."""
         return max(self.lag_s, now - self.due_at)
 
 
 class _Counts(NamedTuple):
-    """The numbers of a row: counted here, where that costs less, and then copied into the shared memory."""
+    """The numbers of a row in ordinary memory, where counting is cheaper; they are then copied into the shared
+    memory."""
 
     start: int
-    """The place of its first number."""
+    """Index of the row's first number in the table."""
     numbers: list[float]
 
 
 class FlowTable:
-    """One worker process' counts. Made by the supervisor if there is one, written by the worker."""
+    """The counts of one worker process. The supervisor creates the table if there is a supervisor; the worker writes
+    it."""
 
     def __init__(self, context: SpawnContext | None = None, rows: int = ROWS_MAX) -> None:
-        """Without ``context`` only this process can read it."""
+        """Create an empty table. ``context`` makes it readable for other processes; without it, only this process can
+        read it."""
         names, numbers = rows * 2 * _NAME, _ROWS + rows * _WIDTH
         self._names: Any
         self._numbers: Any
@@ -128,37 +133,37 @@ class FlowTable:
         self._known: dict[tuple[str, str], _Counts] = {}
         self._resting = False
 
-    # The worker's side; on its event loop.
+    # The worker's side, on its event loop.
 
     def claimed(self, queue: str, count: int) -> None:
-        """Count claims."""
+        """Count ``count`` claims of a queue."""
         counts = self._counts(queue, NOT_RUN)
         counts.numbers[_CLAIMED] += count
         self._show(counts)
 
     def answered(self) -> None:
-        """Note that Redis has answered a claim."""
+        """Store the present time as the time of Redis' last answer to a claim."""
         if not self._resting:
             self._numbers[_ANSWERED_AT] = time.monotonic()
 
     def turned(self, took_s: float) -> None:
-        """Count a round trip."""
+        """Count a round trip that took ``took_s`` seconds."""
         self._numbers[_TURNS] += 1
         self._numbers[_TURNS_S] += took_s
 
     def measured(self, due_at: float, lag_s: float, resident: int) -> None:
-        """Note how late the event loop is at worst, when it is measured next, and the memory of the process."""
+        """Store the loop's worst lag (seconds), the time of the next measurement, and the resident memory (bytes)."""
         self._numbers[_LAG_S], self._numbers[_RESIDENT] = lag_s, resident
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker is no longer expected to claim: it has ended, or is about to."""
+        """Note that the worker is no longer expected to claim: it has ended, or is about to end."""
         self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count claims whose settlement Redis has answered; ``answers`` is what the script said, by job id."""
-        # This is done for every job that a worker runs, and most have the queue and the task of the one before.
+        """Count claims whose settlements Redis has answered. ``answers``: job id → the script's answer."""
+        # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:
             of_row = settled
@@ -173,17 +178,17 @@ class FlowTable:
             self._show(counts)
 
     def _show(self, counts: _Counts) -> None:
-        """Let readers see the counts."""
+        """Copy the counts into the shared memory, for readers."""
         self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
 
     def _counts(self, queue: str, task: str) -> _Counts:
-        """The counts of a row."""
+        """Return the counts of a row, a new row if needed; OTHER's if the table is full."""
         counts = self._known.get((queue, task))
         if counts is not None:
             return counts
         used = len({each.start for each in self._known.values()})
         asked = queue, task
-        # The last row is kept for claims that find no other.
+        # The last row is for the claims of all other queues and tasks.
         if used >= self._rows - 1:
             queue, task = OTHER, OTHER
         counts = self._known.get((queue, task))
@@ -192,7 +197,7 @@ class FlowTable:
             for at, name in ((0, queue), (1, task)):
                 start = (2 * used + at) * _NAME
                 self._names[start : start + _NAME] = name.encode()[:_NAME].ljust(_NAME, b"\0")
-            # Not before its name is there: a reader takes this many.
+            # After the name is written: a reader reads this number of rows.
             self._numbers[_USED] = used + 1
         self._known[asked] = counts
         return counts
@@ -200,7 +205,7 @@ class FlowTable:
     # The reader's side.
 
     def read(self) -> dict[tuple[str, str], Row]:
-        """Return the counts by queue and task."""
+        """Return the rows by (queue, task)."""
         found: dict[tuple[str, str], Row] = {}
         for row in range(min(int(_believed(self._numbers[_USED])), self._rows)):
             at = 2 * row * _NAME
@@ -208,19 +213,19 @@ class FlowTable:
             queue, task = (name.rstrip(b"\0").decode("utf-8", "replace") for name in names)
             start = _ROWS + row * _WIDTH
             numbers = tuple(map(_believed, self._numbers[start : start + _WIDTH]))
-            # A name that was written over may be that of another row.
+            # An overwritten name may equal the name of another row.
             found[queue, task] = added(found.get((queue, task)), numbers)
         return found
 
     def vitals(self) -> Vitals:
-        """How the process does."""
+        """Return the condition of the process."""
         return Vitals(*map(_believed, self._numbers[_TURNS:_ROWS]))
 
 
 def _count_ends(
     numbers: list[float], settled: Sequence[Settlement], answers: Mapping[str, str]
 ) -> None:
-    """Count how claims ended."""
+    """Add the outcomes of settlements to a row's numbers."""
     if not answers and {each.verdict for each in settled} == {"complete"}:
         numbers[_SUCCEEDED] += len(settled)
         return
@@ -229,11 +234,11 @@ def _count_ends(
 
 
 def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> None:
-    """Count how long something took: ``total`` is the place of the sum, and the buckets follow it."""
+    """Add times (seconds) to a row's numbers: to the sum at the index ``total``, and to the buckets that follow it."""
     if not times:
         return
     numbers[total] += sum(times)
-    # Jobs that are settled together often took and waited about as long.
+    # Jobs that are settled together often have similar run times and waits.
     first, last = bisect_left(BOUNDS_S, min(times)), bisect_left(BOUNDS_S, max(times))
     if first == last:
         numbers[total + 1 + first] += len(times)
@@ -243,17 +248,17 @@ def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> No
 
 
 def _believed(number: float) -> float:
-    """Return a number, or 0 in the place of an impossible one."""
+    """Return the number, or 0 if it is impossible (negative, infinite or not a number)."""
     return number if math.isfinite(number) and number >= 0 else 0.0
 
 
 def added(one: Row | None, other: Row) -> Row:
-    """The sum of two rows."""
+    """Return the sum of two rows."""
     return other if one is None else tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def parts_of(row: Row) -> Parts:
-    """Take a row apart."""
+    """Return a row's numbers by name."""
     return Parts(
         row[_CLAIMED],
         dict(zip(OUTCOMES, row[_ENDED:_RAN_S], strict=True)),

@@ -1,12 +1,13 @@
-"""Calls the hooks of jobs that died in a group's queues: soon after a death here, and every few seconds.
+"""Enqueues hooks for jobs that died in a group's queues: soon after a death in this worker, and every few seconds.
 
-Jobs die in several scripts, and some deaths reach no worker: a poison job's worker is gone. So workers look at the
-queue's index of the dead, from the last look on, and enqueue one job of the hook's own task per death. The time of the
-last look is a field of ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are in the queue. A hook is
-therefore called at least once, whichever worker dies meanwhile, and its job is retried and audited like any other.
+Jobs die in several scripts, and some deaths reach no worker: a poison job's worker is gone. So workers read the queue's
+index of dead jobs, from the last check on, and enqueue one job of the hook's task per death. The time up to which
+deaths were handed over (the mark) is a field of ``meta`` (``on_dead_ms``); it moves on once the hooks' jobs are
+enqueued. So a hook is called at least once, even if workers die meanwhile, and its job is retried and audited like any
+other job.
 
-Several workers may find a death at once. The id of a hook's job is made of the death and outlives the job, so the
-later call is a duplicate, also where the hook has run by then.
+Several workers may find a death at once. The id of a hook's job is derived from the death and is remembered after the
+job's end, so the later enqueue is a duplicate, even if the hook has run by then.
 """
 
 from __future__ import annotations
@@ -42,39 +43,42 @@ log = logging.getLogger(__package__)
 
 
 LOOK_EVERY_S: Final = 5.0
-"""Seconds between two looks."""
+"""Seconds between two checks for deaths."""
 
 
 DEATHS_MAX: Final = 250
-"""Most deaths in one look."""
+"""Maximum number of deaths in one check, unless more jobs died in the same millisecond."""
 
 
 FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""How far behind the mark may be where nothing has died. A worker that finds it in the future looks back so far."""
+"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds the mark in the future checks the
+deaths of this time again."""
 
 
 REMEMBER_MS: Final = 600_000
-"""How long the id of a hook's job is remembered. Longer than a look takes, also of a worker that was held up, and than
-LAG_MS: what is handed over again after Redis' clock went back has run already."""
+"""Milliseconds for which the id of a hook's job is remembered. This is longer than a check takes (also of a delayed
+worker), and longer than LAG_MS: a death that is handed over again after Redis' clock went back is a duplicate then."""
 
 
 NEXT_MS_S: Final = 0.005
-"""Seconds after which a look finds what died before: a look leaves out the millisecond that is not over yet."""
+"""Seconds after which a check finds an earlier death: a check leaves out the current millisecond, which is not over
+yet."""
 
 
 STEP_MS: Final = 5
-"""From how much on Redis' clock has gone back, and is not only a little slower than ours."""
+"""Milliseconds by which Redis' clock must fall behind ours to count as set back, and not only as slower."""
 
 
 SLACK_MS: Final = 1_000
-"""How much further back to look then, since the moment at which it was set is unknown."""
+"""Extra milliseconds that a check looks into the past after Redis' clock was set back, because the exact moment of the
+change is unknown."""
 
 
 class DeathWatch:
-    """Hands over the deaths in one queue to hooks, look by look, for as long as a worker lives.
+    """Hands over the deaths in one queue to hooks, check by check, while a worker lives.
 
     Deaths are found by their time. If Redis' clock goes back, new deaths have times that were handed over already; then
     some deaths are handed over again, so that none is missed.
@@ -94,41 +98,42 @@ class DeathWatch:
         self._clock = clock
         self._keys = queue_keys(queue, calls.delivery.prefix)
         self._last: tuple[int, float] | None = None
-        """The times of the last look: Redis' time, and the worker's just after it."""
+        """Times of the last check: Redis' time (Unix ms), and the worker's monotonic time just after it (seconds)."""
         self.told = 0
-        """The number of deaths that were handed over to hooks."""
+        """Number of deaths that were handed over to hooks."""
 
     def begin(self) -> Plan[None]:
-        """Set the mark from which on hooks are called for deaths, unless there is one. Do so before the first claim, so
-        that no look misses a job that dies."""
+        """Set the mark from which on deaths are handed over to hooks, unless the queue has a mark. Run this before the
+        first claim, so that no later death is missed."""
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None without a mark."""
+        """Return Redis' time in Unix ms, and the mark up to which deaths were handed over; None: there is no mark."""
         asked = ["HGET", self._keys("meta"), FIELD]
-        # TIME goes with a read of the queue: in a cluster its shard's clock counts.
+        # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
-        """Hand over a hook's job for each death since the last look of any worker. Returns whether more are left."""
+        """Enqueue a hook's job for each death since the last check of any worker. Return whether more deaths are
+        left."""
         before = self._clock()
         now, noted = yield from self._now()
         # More jobs may still die in this millisecond.
         upto = now - 1
         if noted is None:
-            # No hook is called for jobs that died before.
+            # Hooks are not called for earlier deaths.
             since = told = yield from self._mark_beginning(upto)
         else:
             since = told = int(noted)
         if self._last is not None:
-            # Between an answer and the next question Redis' clock goes on by no less than ours.
+            # Between an answer and the next request, Redis' clock normally advances at least as much as ours.
             back = (before - self._last[1]) * 1000 - (now - self._last[0])
             if back > STEP_MS:
                 since = min(since, self._last[0]) - round(back) - SLACK_MS
         if told > now:
-            # The clock went back between two looks. Deaths of long ago are not handed over again.
+            # The clock went back between two checks. Deaths of long ago are not handed over again.
             since = min(since, now - LAG_MS)
         self._last = (now, self._clock())
         ids, upto, more = yield from self._died(since, upto)
@@ -140,21 +145,23 @@ class DeathWatch:
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
-        """Set the mark, unless a worker has. Returns the mark that is set."""
+        """Set the mark to ``at`` (Unix ms), unless a worker has set it. Return the mark that is set."""
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
         ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """Return the jobs that died after ``since``, the time up to which all are there, and whether more are left."""
+        """Return the ids of jobs that died after ``since``, the time (Unix ms) up to which the list is complete, and
+        whether more deaths are left."""
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)
         ids = list(flat[::2])
         if len(ids) < DEATHS_MAX:
             return ids, upto, False
-        # Those that died with the last one may be cut in two: all but them now, unless all died together.
+        # The list may contain only some of the jobs that died together with the last one: leave all of these for the
+        # next check, unless all jobs of the list died together.
         last = flat[-1]
         kept = [i for i, at in zip(ids, flat[1::2], strict=True) if at != last]
         if kept:
@@ -181,7 +188,7 @@ class DeathWatch:
 def _job_of(
     queue: str, job_id: str, line: str, value: str, tasks: Mapping[str, Task[Any, Any]]
 ) -> NewJob | None:
-    # Imported here: a program that only defines tasks needs none of it.
+    # Imported here: a program that only defines tasks does not need this module.
     from rq_core.model.state_line import read_state_line
 
     job = read_state_line(queue, job_id, line)
@@ -207,20 +214,20 @@ def _job_of(
         profile(hook_name(dead.task)),
         json.dumps({"job": asdict(dead)}),
         ties=ties_of(remember_ms=REMEMBER_MS),
-        # Not compared: a worker with other code may read the same death otherwise.
+        # The arguments are not compared: a worker with other code may describe the same death differently.
         call="=",
     )
 
 
 def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
-    """Whether there are hooks among ``tasks``."""
+    """Whether ``tasks`` contains hooks."""
     return any(hook_name(task) in tasks for task in tasks)
 
 
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
-    """Return a watch for each queue; empty if there are no hooks among ``tasks``."""
+    """Return a watch for each queue; empty if ``tasks`` contains no hooks."""
     if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
@@ -229,11 +236,11 @@ def death_watches(
 async def tell_of_deaths(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], group: QueueGroup, over: asyncio.Event
 ) -> None:
-    """Hand over the jobs of hooks, if there are hooks among ``tasks``, until it is over."""
+    """Enqueue the jobs of hooks, if ``tasks`` contains hooks, until ``over`` is set."""
     watches = death_watches(client, tasks, group.queues)
     while watches and not over.is_set():
         more = False
-        # Before the looks: they miss a death that is noticed meanwhile.
+        # Cleared before the checks: they miss a death that is noticed meanwhile.
         group.death.clear()
         for queue, watch in watches.items():
             if group.queues[queue].absent:

@@ -1,7 +1,7 @@
-"""The jobs that a worker holds: from their arrival with a claim to the end of their handler.
+"""The jobs that a worker holds: from their arrival with a claim to the end of their handlers.
 
-What arrives is begun when the next turn is on its way, or has nothing to send. Before a handler takes its first step,
-the lease of its claim is being kept.
+Jobs that have arrived start when the next turn is sent, or has nothing to send. The heartbeat extends the lease of a
+claim before its handler executes its first step.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next batch. Where
-handlers block the loop for longer, jobs claimed meanwhile would wait for it, and their leases would not be kept."""
+"""Maximum seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next
+batch. If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for
+their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Intervals of the heartbeat for which a new lease surely lasts until the next one extends it."""
+"""Maximum number of heartbeat intervals since the beginning of a lease for which it certainly lasts until the next
+heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Seconds that a suspect is held at most: an outage of another shard must not keep it, nor this worker's claims."""
+"""Maximum seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
+longer."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds beyond a job's timeout for which its lease is still extended."""
 
 
 class Handlers:
-    """Begins jobs that arrive, keeps their leases, and ends handlers whose claims are no longer in force."""
+    """Starts jobs that arrive, keeps their leases, and stops handlers whose claims are no longer in force."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Handlers:
         client: Client,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat, on a thread of its own. ``table`` is shared with a supervisor."""
+        """``client`` is for the heartbeat's thread only. ``table`` is shared with a supervisor."""
         self._lifetime = lifetime
         self._capacity = capacity
         self._groups = groups
@@ -92,28 +95,29 @@ class Handlers:
         )
         self._suspects = Suspects()
         self._unreported: set[tuple[str, str]] = set()
-        """Suspects that were put off, by id and fence, until Redis knows."""
+        """(id, fence) of suspects that were put off and whose rollback Redis has not answered yet."""
         self.held: Running | None = None
-        """A suspect that does not begin yet: jobs that were claimed with it would lose a worker with it."""
+        """A suspect that does not start yet: if it took the worker down, jobs that were claimed with it would lose a
+        worker, too."""
         self.arrived: list[Claim] = []
-        """Jobs that are claimed and about to be begun."""
+        """Claimed jobs that are about to start."""
         self._since = FOREVER
-        """The moment (monotonic) from which on the leases of all that arrived are known to run."""
+        """Monotonic time before which no lease of the arrived jobs began."""
         self.stepped = asyncio.Event()
-        """Whether all jobs that arrived have begun, and have had their first step."""
+        """Set when all jobs that arrived have started and executed their first step."""
         self.stepped.set()
         self.steps_took = FOREVER
         """Seconds that the first steps of the last batch took."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to keep leases; call it once, on the loop."""
+        """Start the heartbeat; call this once, on the loop."""
         self._loop = asyncio.get_running_loop()
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Have a job begun as soon as the next turn is on its way, or shows that there is nothing to send. Its lease
-        runs since ``since`` (monotonic), or began later."""
+        """Let a job start as soon as the next turn is sent, or has nothing to send. ``since``: monotonic time before
+        which its lease did not begin."""
         self._capacity.taken += 1
         self._since = min(self._since, since)
         if not self.arrived:
@@ -122,27 +126,27 @@ class Handlers:
         self.arrived.append(claim)
 
     def begin_arrived(self) -> None:
-        """Begin what has arrived, all of it in one go."""
+        """Start all jobs that have arrived, in one go."""
         if not self.arrived:
             return
         arrived, self.arrived = self.arrived, []
         since, self._since = self._since, FOREVER
         began = time.monotonic()
         if began - since > FRESH_INTERVALS * self.leases.interval:
-            # This process was stopped, or a handler held the loop: they may run elsewhere by now.
+            # This process was stopped, or a handler blocked the loop: the jobs may already run elsewhere.
             self._give_back(arrived)
             arrived = []
         begin = [running for claim in arrived if (running := self._prepare(claim)) is not None]
-        # Before any of them begins: it may hold the GIL from its first step on.
+        # Before any handler starts: it may hold the GIL from its first step on.
         self.leases.hold_all([(running.claim, _until(running)) for running in begin])
         for running in begin:
             if running.claim.losses:
-                self.held = running  # There is one at most: Suspects puts off the others.
+                self.held = running  # There is at most one: Suspects puts off the others.
                 asyncio.get_running_loop().call_later(HOLD_S_MAX, self._launch_held, running)
             else:
                 self.executor.launch(running)
         self.begin_held()
-        # Not before they were begun: a worker that takes no more gives back what arrives.
+        # After the jobs have started: a worker that has retired gives back the jobs that arrive.
         self._lifetime.retire_if_due()
 
         def stepped() -> None:
@@ -153,7 +157,7 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Begin the suspect that is held, once Redis knows which others were put off and no claim is under way."""
+        """Start the held suspect, once Redis knows which suspects were put off and no claim is under way."""
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):
@@ -166,13 +170,13 @@ class Handlers:
             self._groups.news.set()
 
     def reported(self, settlements: Sequence[Settlement]) -> None:
-        """Redis has answered to these: their leases need not be kept any more."""
+        """Stop extending the leases of these claims: Redis has answered their settlements."""
         self.leases.drop(*[settlement.claim for settlement in settlements])
         if self._unreported:
             self._unreported.difference_update((s.claim.id, s.claim.fence) for s in settlements)
 
     def _prepare(self, claim: Claim) -> Running | None:
-        """Get ready to run a claim; None: it will not run, and its place is free."""
+        """Prepare a claim's handler. Return None if it will not run; then its place is free."""
         running = None
         if self._lifetime.over.is_set():
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
@@ -186,17 +190,18 @@ class Handlers:
         return running
 
     def _give_back(self, late: Sequence[Claim]) -> None:
-        """Begin none of these, whose leases may be over. A claim that is no longer in force refuses that."""
+        """Give back jobs whose leases may have expired, without starting them. Redis refuses the rollback of a claim
+        that is no longer in force."""
         many = counted(len(late), "claimed job")
         log.warning(
-            "%s could not be begun in time; the worker gives back what it did not begin", many
+            "%s could not start in time; the worker gives back the jobs that did not start", many
         )
         for claim in late:
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.LATE))
         self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
-        """A handler no longer occupies its place. On the loop."""
+        """Free the place of a handler that ended. On the loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
         self._capacity.taken -= 1
@@ -207,7 +212,7 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """The server has said something of a claim. On the lease keeper's thread."""
+        """Stop a handler because of Redis' answer about its claim. On the heartbeat's thread."""
         assert self._loop is not None
 
         def tell() -> None:
@@ -219,23 +224,23 @@ class Handlers:
 
 
 def _until(running: Running) -> float | None:
-    """Return when to stop extending its lease, on the monotonic clock; None: as long as it runs."""
+    """Return the monotonic time up to which to extend the claim's lease; None: as long as the handler runs."""
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Seconds until a suspect comes back; they double each time that this process puts it off."""
+"""Maximum seconds until a suspect may be claimed again; they double each time that this process puts it off."""
 REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides which jobs that have lost a worker a process runs, and how long the others wait: any of them may be
-    the one that took it down.
+    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait: each of
+    them may be the job that took the worker down.
 
-    One of them runs at a time in a process. It does not begin before Redis knows that the others which were claimed
-    with it were put off (Handlers.begin_held): a lost claim counts, whether its handler began or not. So the jobs that
-    ran beside a poison job lose one worker to it, and are not called poison with it.
+    A process runs one suspect at a time. The suspect does not start before Redis knows that the suspects which were
+    claimed with it were put off (Handlers.begin_held): a lost claim counts even if its handler had not begun. So the
+    jobs that ran beside a poison job lose one worker to it, and are not declared poison with it.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -243,7 +248,7 @@ class Suspects:
         self._put_off: dict[str, int] = {}
 
     def pause(self, claim: Claim, running: Iterable[Running]) -> float | None:
-        """Seconds that a claimed job must wait, since another suspect runs here. None: it may run now."""
+        """Return the seconds that a claimed job must wait because another suspect runs here; None: it may run now."""
         if not claim.losses or not any(each.claim.losses for each in running):
             self._put_off.pop(claim.id, None)
             return None
@@ -252,5 +257,5 @@ class Suspects:
         if len(self._put_off) > REMEMBERED_MAX:
             del self._put_off[next(iter(self._put_off))]
         pause: float = min(PAUSE_S * 2**times, PAUSE_S_MAX)
-        # Spread, so that those that lost one worker together do not come back together.
+        # The pauses vary, so that suspects that lost one worker together do not become ready together.
         return pause * self._rng.uniform(0.75, 1.25)

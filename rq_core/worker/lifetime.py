@@ -1,7 +1,8 @@
-"""How long a worker claims, and how long what it runs may go on after that.
+"""How long a worker claims, and how long its running jobs may continue after that.
 
-It claims until it is asked to stop, has done its share (it retires), or is refused for good. Then what runs has its
-grace; of a worker that retires, all the time that it needs.
+A worker claims until it is asked to stop, retires (it has reached its limit of jobs or memory), or meets an error that
+waiting does not cure. Then running jobs have the grace period to finish; when a worker retires, they have unlimited
+time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rq_core.worker.options import WorkerOptions
 log = logging.getLogger(__package__)
 
 MEASURE_EVERY_S: Final = 1.0
-"""Seconds between two looks at the memory of this process."""
+"""Minimum seconds between two measurements of this process' memory."""
 CANCEL_AGAIN_S: Final = 0.1
 
 
@@ -41,25 +42,25 @@ class WorkerStats:
 
 
 class Lifetime:
-    """From a worker's first claim to the end of its grace."""
+    """A worker's life from its first claim to the end of its grace period."""
 
     def __init__(self, worker: str, options: WorkerOptions) -> None:
         self.worker = worker
         self.options = options
         self.stats = WorkerStats()
         self.over = asyncio.Event()
-        """Whether it claims no more."""
+        """Set when the worker claims no more."""
         self.on_over: Callable[[], None] = lambda: None
-        """Called whenever it is said to be over."""
+        """Called at each request to claim no more."""
         self.stops = 0
-        """The number of times that it was asked to stop."""
+        """Number of times that the worker was asked to stop."""
         self.retired = False
-        """Whether it ends by itself, and another should take its place."""
+        """Whether the worker ends by itself, and another should replace it."""
         self.failure: RqCoreError | None = None
-        """The error that ended it although it was not asked to stop."""
+        """The error that ended the worker although it was not asked to stop; None otherwise."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
-        """When the grace is over, on the monotonic clock, once it has begun."""
+        """Monotonic time at which the grace period is over, once it has begun."""
         self._hurry = asyncio.Event()
         self._measured = 0.0
 
@@ -69,21 +70,21 @@ class Lifetime:
         self.on_over()
 
     def stop(self) -> None:
-        """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
+        """Claim no more; let jobs finish during the grace period. A second call ends the grace period at once."""
         self.stops += 1
         if self.stops > 1:
             self._hurry.set()
         self._begin_grace()
 
     def retire(self, why: str) -> None:
-        """Claim no more and end when what runs has finished, however long that takes."""
+        """Claim no more, and end when all running jobs have finished, regardless of how long that takes."""
         if not self.over.is_set():
             log.info("retiring: %s", why, extra={"worker": self.worker})
             self.retired = True
             self.end()
 
     def retire_if_due(self) -> None:
-        """Retire when the worker has had its share of jobs, or has more memory than it may."""
+        """Retire if the worker has claimed ``max_jobs`` jobs, or uses more than ``max_memory``."""
         jobs, memory = self.options.max_jobs, self.options.max_memory
         if jobs is not None and self.stats.claimed >= jobs:
             self.retire(f"{counted(self.stats.claimed, 'job')} claimed")
@@ -93,7 +94,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """End as if asked to: waiting does not mend such an error."""
+        """Claim no more and begin the grace period because of an error that waiting does not cure."""
         if self.failure is None:
             self.failure = error
             log.error(
@@ -108,13 +109,13 @@ class Lifetime:
         self.end()
 
     def grace_left(self) -> float:
-        """Seconds; all of it if it has not begun."""
+        """Return the seconds that are left of the grace period; the whole period if it has not begun."""
         if not self.grace_began.is_set():
             return self.options.grace
         return max(0.0, self._grace_over - time.monotonic())
 
     async def let_end(self, *tasks: asyncio.Task[None]) -> None:
-        """Wait for tasks for what is left of the grace, or until a second signal ends it."""
+        """Wait for tasks until they end, the grace period is over, or a second stop request ends it."""
         seconds = self.grace_left()
         hurry = asyncio.create_task(self._hurry.wait())
         ended = asyncio.gather(*map(asyncio.shield, tasks), return_exceptions=True)
@@ -128,8 +129,8 @@ class Lifetime:
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended.
 
-    Again and again: a cancellation that meets the end of a connection attempt is lost (in asyncio.timeout, and so in
-    redis-py), and the task would go on waiting for a server that is away.
+    The cancellation is repeated: if it coincides with the end of a connection attempt, it is lost (in asyncio.timeout,
+    and so in redis-py), and the task would continue to wait for a server that is away.
     """
     left = {task for task in tasks if not task.done()}
     while left:
@@ -139,7 +140,7 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is resident; where there is no /proc, the most that ever was."""
+    """Return the bytes of this process' resident memory; without /proc, the highest value until now."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""The options of a worker, as its caller gives them."""
+"""The options of a worker, as its caller passes them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ class WorkerOptions:
     """The options of a worker. Times are in seconds."""
 
     queues: tuple[str, ...] = ()
-    """None: those that the app declares."""
+    """The queues to serve; empty: the queues that the app declares."""
     concurrency: int = 10
-    """Most handlers at once."""
+    """Maximum number of handlers that run at once."""
     weights: Mapping[str, int] = field(default_factory=dict)
-    """How free places are divided between queues that have something to do: 3 gets three for each one of a queue with
-    1, which is what queues have that are not named here."""
+    """Queue → weight, which divides free places between queues that have jobs: a queue with weight 3 receives three
+    places for each place of a queue with weight 1. A queue that is not named has weight 1."""
     burst: bool = False
-    """Stop when nothing is running or due on any of the queues, and nothing that is ready may run now: what waits for
-    a rate, or for a cap of 0, is left."""
+    """Whether to stop when no job is running or due on any of the queues, and no ready job may run now: jobs that wait
+    for a rate, or for a cap of 0, are left."""
     grace: float = 30.0
-    """Seconds for which running jobs may go on after the worker was asked to stop."""
+    """Seconds for which running jobs may continue after the worker was asked to stop."""
     timeout: float | None = None
-    """The timeout of tasks that have none of their own."""
+    """The timeout of tasks without their own timeout; None: no timeout."""
     max_jobs: int | None = None
-    """Retire after this number of claims: take no more, let running jobs finish, and end."""
+    """Number of claims after which the worker retires: it claims no more, lets running jobs finish, and ends. None: no
+    limit."""
     max_memory: int | None = None
-    """Retire when this process has more bytes than this resident."""
+    """Bytes of resident memory above which the worker retires. None: no limit."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -55,8 +56,8 @@ class WorkerOptions:
             seconds_of("timeout", self.timeout, minimum=0.001)
 
     def serving(self, declared: Sequence[str]) -> WorkerOptions:
-        """Return these options with the queues that an app declares, if they name none. Raises InvalidOption if the app
-        declares none either."""
+        """Return these options; if they name no queues, with the queues that an app declares. Raises InvalidOption if
+        the app declares none either."""
         if self.queues:
             return self
         if not declared:

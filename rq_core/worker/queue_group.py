@@ -1,4 +1,4 @@
-"""A worker's queues in groups whose calls travel together, with the settlements to report for each group."""
+"""A worker's queues in groups whose calls travel together, with the settlements to send for each group."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rq_core.worker.wakeups import WatchedQueue, Watcher
 
 @dataclass(slots=True)
 class QueueGroup:
-    """Queues whose calls travel together. On one server that is all of them; in a cluster each queue has a group of its
-    own, so that a shard that is down, or a slot on its way, holds up no other queue."""
+    """Queues whose calls travel together. On one server, one group has all queues; in a cluster each queue has its own
+    group, so that a shard that is down, or a slot that is being moved, delays no other queue."""
 
     queues: dict[str, WatchedQueue]
     watcher: Watcher
     finished: list[Settlement] = field(default_factory=list)
-    """Settlements to be reported."""
+    """Settlements that are not sent yet."""
     turns: int = 0
-    """Turns that are under way."""
+    """Number of turns under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims of those turns."""
+    """The claims of the turns under way."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a job of these queues died here."""
+    """Set when a job of these queues died in this worker."""
 
 
 class QueueGroups:
-    """All groups of a worker, and the news that their turns wait for."""
+    """All groups of a worker, and the event that their turns wait for."""
 
     def __init__(
         self,
@@ -60,28 +60,28 @@ class QueueGroups:
             )
             self.all.append(QueueGroup(queues, watcher))
         self.of = {name: group for group in self.all for name in group.queues}
-        """The groups by queue."""
+        """Queue → its group."""
 
     @property
     def present(self) -> list[str]:
-        """The queues that the worker works for now."""
+        """The queues that the worker serves now."""
         return [name for name, queue in self.queues.items() if not queue.absent]
 
     def look_at_all(self) -> None:
-        """Have all queues looked at."""
+        """Let the worker claim from all queues."""
         for group in self.all:
             group.watcher.look_at(group.queues.values())
 
     def settle(self, settlement: Settlement) -> None:
-        """Have a settlement reported with the next turn of its group."""
+        """Send a settlement with the next turn of its group."""
         self.of[settlement.claim.queue].finished.append(settlement)
         self.news.set()
 
     def stop(self) -> None:
-        """Claim no more: no tokens are taken, and claims under way take nothing if they can help it."""
+        """Claim no more: take no tokens, and set the limit of claims under way to 0 in case they are sent again."""
         self.news.set()
         for group in self.all:
             group.watcher.stop()
             for claim in group.claiming:
-                # If it is sent again, it takes no jobs; if it was carried out already, the answer is the same.
+                # A claim that is sent again takes no jobs then; a claim that was carried out has the same answer.
                 claim.args["limit"] = 0

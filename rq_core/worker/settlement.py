@@ -13,27 +13,27 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Characters of values that one call takes: Redis copies them, and other clients wait meanwhile. A value that goes into
-the log as well counts LOGGED times."""
+"""Maximum number of characters of kept results in one call: Redis copies them, and other clients wait meanwhile. A
+result that is also logged counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
-"""In the place of a task: no handler began."""
+"""The task of a settlement whose handler did not begin."""
 
 
 class Settlement(NamedTuple):
-    """One claim's end. ``verdict``: complete, retry, final or rollback."""
+    """The end of one claim. ``verdict``: complete, retry, final or rollback."""
 
     claim: Claim
     verdict: str
     delay_ms: int = 0
     reason: str = "error"
     error: str = "null"
-    """A JSON object."""
+    """The error as a JSON object, or "null"."""
     lane: str = ""
-    """The lane that a rolled back job belongs into, if its task's policy has changed."""
+    """The lane to which a rolled back job belongs, if its task's policy has changed."""
     task: str = NOT_RUN
     ran_s: float = 0.0
-    """How long its handler ran."""
+    """Seconds that the handler ran."""
     value: str = ""
     """The kept result of a success, as Returned.dump writes it; empty: nothing is kept."""
 
@@ -41,7 +41,8 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements: successes of these queues, which go with a claim of theirs, by queue; and the others."""
+    """Divide settlements. Return the successes of these queues, by queue, which travel with a claim of the queue; and
+    the other settlements."""
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX
@@ -57,18 +58,19 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """Return the share of VALUES_MAX that a value takes."""
+    """Return the part of VALUES_MAX that a value takes, in characters."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return successes as turn and complete take them: pairs of id and fence, and values by place."""
+    """Return successes as arguments of turn and complete: pairs of (id, fence), and the values by their position from
+    1."""
     held = [(s.claim.id, s.claim.fence) for s in successes]
     return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Yield successes in parts whose values one call takes."""
+    """Yield successes in parts; the values of each part fit into one call."""
     part: list[Settlement] = []
     size = 0
     for settlement in group:
@@ -84,7 +86,7 @@ def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
 def claim_call(
     queue: str, worker: str, limit: int, successes: Sequence[Settlement] = ()
 ) -> Call[Claimed]:
-    """The call that claims up to ``limit`` jobs, and reports these successes of the queue if there are any."""
+    """Return the call that claims up to ``limit`` jobs, and also settles these successes of the queue."""
     held, values = _reported(successes)
     if held:
         return claims.turn(queue, worker, limit, held, values)
@@ -94,7 +96,7 @@ def claim_call(
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """Return the fewest calls that report all of these, each with its settlements."""
+    """Return the fewest calls that send all of these settlements, each call with its settlements."""
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict

@@ -1,4 +1,4 @@
-"""How a worker ends: jobs may finish, the rest goes back, and everything is reported."""
+"""A worker's end: jobs may finish, the rest is given back, and everything is reported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 log = logging.getLogger(__package__)
 
 STOP_WAIT_S: Final = 1.0
-"""Seconds that an async handler gets to let itself be cancelled when the worker stops, and a thread to leave what its
-handler depends on."""
+"""Seconds that a cancelled async handler has to end when the worker stops, and a thread to close its handler's
+dependencies."""
 REPORT_WAIT_S: Final = 5.0
 """Seconds for the last report of a stopping worker; a claim that is not reported by then ends with its lease."""
 
@@ -45,7 +45,7 @@ class Shutdown:
         self._turns = turns
 
     async def let_finish(self) -> None:
-        """Let jobs finish, and report them, for what is left of the grace; of a worker that retires, for ever."""
+        """Let jobs finish, and report them, until the grace period is over; without a limit if the worker retires."""
         lifetime = self._lifetime
         flushing = asyncio.create_task(self._flush_all())
         if lifetime.retired:
@@ -63,7 +63,7 @@ class Shutdown:
         await end_tasks(flushing)
 
     async def give_back(self) -> None:
-        """Stop what still runs, give it back, and report that, and what could not be reported yet."""
+        """Stop the handlers that still run, give their jobs back, and send all settlements that are left."""
         executor = self._handlers.executor
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
@@ -73,7 +73,7 @@ class Shutdown:
                     self._groups.news.clear()
                     await self._groups.news.wait()
         for running in executor.unsettled:
-            # Threads, and async handlers that do not let themselves be cancelled.
+            # Threads, and async handlers that did not end on cancellation.
             running.settled = True
             self._groups.settle(
                 Settlement(running.claim, "rollback", 0, Reason.SHUTDOWN, task=running.context.task)
@@ -84,22 +84,23 @@ class Shutdown:
         await asyncio.gather(*map(self._flush, self._groups.all))
 
     async def _flush(self, group: QueueGroup) -> None:
-        """Report what finishes, until all that runs is reported."""
+        """Send settlements until all running jobs are settled."""
         news, handlers = self._groups.news, self._handlers
         while handlers.executor.busy or handlers.arrived or group.finished:
             news.clear()
             if not group.finished:
-                # What comes may be of another group, or nothing to report: a job that falls due, a thread that is free.
+                # The news may be of another group, or need no report: a job is due, or a thread is free.
                 await news.wait()
                 continue
             try:
                 await self._turns.send(group, claims=[])
             except RqCoreError as error:
-                # Until the grace is over it may be mended, for example by a worker that may load scripts.
+                # The error may be repaired before the grace period is over, for example by a worker that may load
+                # scripts.
                 self._lifetime.give_up(error)
                 await asyncio.sleep(TROUBLE_PAUSE_S)
             except Exception:
-                # It would end the grace of all that still run.
+                # Raised further, the error would end the grace period of all running jobs.
                 log.exception(
                     "a report failed, trying again", extra={"worker": self._lifetime.worker}
                 )
@@ -110,7 +111,7 @@ class Shutdown:
             async with asyncio.timeout(REPORT_WAIT_S):
                 while group.finished:
                     await self._turns.send(group, claims=[])
-                # A token that the watcher took, and that will not be used, belongs to another worker.
+                # A token that the watcher took and that will not be used belongs to another worker.
                 for queue in group.queues.values():
                     if not queue.absent:
                         await self._client.return_token(queue.name)
@@ -119,7 +120,7 @@ class Shutdown:
             if why == str(self._lifetime.failure):
                 why = "that has not changed"
             log.error(  # noqa: TRY400 - the traceback would say nothing more
-                "could not report %s: %s; what is not reported runs again when its lease expires",
+                "could not report %s: %s; jobs that are not reported run again when their leases expire",
                 counted(len(group.finished), "finished job"),
                 why,
                 extra={"worker": self._lifetime.worker},

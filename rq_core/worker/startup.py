@@ -1,6 +1,6 @@
-"""A worker meets its queues: what it needs of the server, and what the code declares of them.
+"""A worker's handshake with its queues: checks the server, and writes the declarations of the code.
 
-Limits are declared in one history of Redis. In another one, which may have begun with nothing, they are declared again.
+Limits are declared in one epoch of Redis. In another epoch, which may have begun without data, they are declared again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 START_WAIT_S: Final = 6.0
-"""How long a worker that starts waits for a shard of a cluster before it serves the queues of the others: longer than
-it takes to find out that three nodes are silent which may know where the slots are."""
+"""Seconds that a starting worker waits for a shard of a cluster before it serves the queues of the other shards: longer
+than it takes to ask three silent nodes for the map of slots."""
 
 
 class Startup:
@@ -47,15 +47,16 @@ class Startup:
         self._groups = groups
 
     async def begin(self, *, checked: bool) -> float:
-        """Meet the queues, and declare what the code says of them. Returns the shortest lease, in seconds.
+        """Connect to the queues, and write the declarations of the code. Return the shortest lease, in seconds.
 
-        ``checked``: the supervisor has looked whether the server is suitable. Raises RqCoreError if the app or the
-        server cannot be used. In a cluster it is enough that one shard answers.
+        ``checked``: whether the supervisor has checked that the server is suitable. Raises RqCoreError if the app or
+        the server cannot be used. In a cluster it is enough that one shard answers.
         """
         queues, client = self._groups.queues.values(), self._client
         self._app.check()
         client.calls.delivery.get_ready("turn", "claim", "complete", "fail", "rollback", "extend")
-        # Without a server at the start the operator has to hear of it; later, the worker waits until an outage is over.
+        # Without a server at the start, the operator must see an error; later, the worker waits until an outage is
+        # over.
         client.calls.delivery.asking.patience = Patience()
         if not checked and not client.one_slot:
             await self._check()
@@ -66,19 +67,19 @@ class Startup:
         return min(queue.lease for queue in queues)
 
     async def _check(self, queue: str | None = None) -> None:
-        """Warn of what the server is; in a cluster, of what the shard of ``queue`` is."""
+        """Warn of unsuitable settings of the server; in a cluster, of the shard that has ``queue``."""
         asking = self._client.calls.delivery.asking
         server_check.warn(await self._client.run(server_check.remarks_on(asking, queue)))
 
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
-        """Meet queues. One that is damaged, or whose shard does not answer, is left alone for now: the others must not
-        wait for it.
+        """Make the handshake with each queue. A queue that is damaged, or whose shard does not answer, is left out for
+        now: the other queues must not wait for it.
 
-        Raises what is wrong if none can be used.
+        Raises the first error if no queue can be used.
         """
         for queue in queues:
             queue.absent, queue.look = True, False
-            # One that is met later begins with leases that the heartbeat keeps.
+            # A queue that is served later starts with a lease for which the heartbeat is frequent enough.
             said = self._app.settings.get(queue.name, {})
             queue.lease = said.get("lease_ms", queue.lease * 1000) / 1000
         if self._client.one_slot:
@@ -96,13 +97,13 @@ class Startup:
                 says = (
                     "no jobs of queue %s are run until its shard answers; the other queues are served meanwhile: %s"
                     if isinstance(error, ServerUnavailable | OutcomeUnknown)
-                    else "no jobs of queue %s are run until it is mended: %s"
+                    else "no jobs of queue %s are run until it is repaired: %s"
                 )
                 log.error(says, queue.name, error, extra={"worker": self._worker})
 
     async def _try_to_meet(self, queue: WatchedQueue) -> RqCoreError | None:
-        """Meet a queue, if the app declares it or it is there. Returns why it cannot be used for now; raises what
-        concerns all queues."""
+        """Make the handshake with a queue if the app declares it or it exists. Return the error if the queue cannot be
+        used for now; raises an error that concerns all queues."""
         declared, in_cluster = self._app.queues, self._client.one_slot
         try:
             async with asyncio.timeout(START_WAIT_S if in_cluster else None):
@@ -124,7 +125,8 @@ class Startup:
         return None
 
     async def _meet(self, queue: WatchedQueue) -> None:
-        """Meet a queue, which makes it if it is not there, and tell the server what the code says of it."""
+        """Make the handshake with a queue, which creates the queue if it does not exist, and write the code's
+        declarations."""
         handshake = self._client.calls.delivery.handshake
         queue.epoch = (await self._client.run(handshake(queue.name))).epoch
         await self._declare(queue.name)
@@ -132,26 +134,26 @@ class Startup:
         queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
 
     async def _is_there(self, queue: WatchedQueue) -> bool:
-        """Whether the queue has been made. To look does not make it."""
+        """Whether the queue exists. The check does not create it."""
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
-            return True  # The handshake says what is wrong.
+            return True  # The handshake reports the damage.
 
     def _tell_undeclared(self, queue: WatchedQueue, declared: Sequence[str]) -> None:
         known = ", ".join(declared) or "none"
         text = f"queue {queue.name}: the app declares no task of it (it declares tasks of: {known})"
         if queue.absent:
             text += (
-                f". It is not there, and this worker does not make it: it looks every {LOOK_S_MAX:g} s whether a"
-                " producer has made it"
+                ". The queue does not exist, and this worker does not create it: the worker checks every"
+                f" {LOOK_S_MAX:g} s whether a producer has created it"
             )
         log.warning("%s", text, extra={"worker": self._worker})
 
     async def await_absent(self) -> None:
-        """Look now and then whether the queues that were left alone can be used, and work for them from then on."""
+        """Check now and then whether the queues that were left out can be used, and serve them from then on."""
         absent = [queue for queue in self._groups.queues.values() if queue.absent]
-        # Each by itself: a shard that is down must not keep the worker from queues of others.
+        # Each queue separately: a shard that is down must not keep the worker from the other queues.
         await asyncio.gather(*map(self._await, absent))
 
     async def _await(self, queue: WatchedQueue) -> None:
@@ -163,13 +165,13 @@ class Startup:
                     await self._meet(queue)
                     queue.absent = False
             except RqCoreError as error:
-                log.error("queue %s cannot be looked for: %s", queue.name, error)  # noqa: TRY400
-        log.info("queue %s: is there now", queue.name)
+                log.error("queue %s cannot be checked: %s", queue.name, error)  # noqa: TRY400
+        log.info("queue %s is served from now on", queue.name)
         self._groups.of[queue.name].watcher.look_at([queue])
 
     async def _declare(self, queue: str) -> None:
-        """Tell the server what the code says of a queue. On one server, also what it says of those that other workers
-        work for."""
+        """Write the code's declarations of a queue. On one server, also write those of queues that only other workers
+        serve."""
         others = () if self._client.one_slot else self._app.settings
         queues = dict.fromkeys((*others, queue))
         declared = self._app.declaration(self._client.calls, *queues)
@@ -177,7 +179,8 @@ class Startup:
             log.warning("%s", sentence, extra={"worker": self._worker})
 
     async def _declare_other(self, queue: str) -> None:
-        """In a cluster, do so for a queue that other workers work for. They do it as well."""
+        """In a cluster, write the code's declarations of a queue that only other workers serve. Those workers write
+        them as well."""
         try:
             async with asyncio.timeout(START_WAIT_S):
                 await self._declare(queue)
@@ -199,16 +202,16 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set the marks from which on hooks are called for deaths."""
+        """Set the marks from which on deaths are handed over to hooks."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again: this claim was carried out in another history of Redis than that of ``since``,
-        when it was sent. Another claim may have been under way with it, and have had them declared meanwhile.
+        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``, the epoch when
+        it was sent. (Another claim may have caused the new declaration meanwhile.)
 
-        Returns True if that history began with nothing: then the jobs of this claim may be counted in no cap.
-        Whether the limits were declared before they were claimed or after, by another worker, does not show.
+        Return True if that epoch began without data: then the jobs of this claim may be counted in no cap. Whether
+        another worker declared the limits before or after the jobs were claimed is not known.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:
@@ -217,7 +220,7 @@ class Startup:
             await self._declare(queue.name)
             await self._begin_telling(queue.name)
         except RqCoreError as error:
-            # Its epoch stays the old one, so this is tried at the next claim.
+            # The queue's epoch is not changed, so the next claim tries again.
             log.error("declaring the caps of queue %s failed: %s", queue.name, error)  # noqa: TRY400
             await asyncio.sleep(TROUBLE_PAUSE_S)
             return True

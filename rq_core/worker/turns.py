@@ -1,4 +1,4 @@
-"""A worker's turns: what finished since the last one, and a claim for the free places, in one round trip."""
+"""A worker's turns: one round trip with the settlements since the last turn, and a claim for the free places."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Jobs to be reported from which on a turn is taken beside another that is under way, at least; and as many as fill a
-quarter of the places. Redis never waits for the worker then, and is not asked more often than it would be otherwise."""
+"""Minimum number of settlements for a second turn while another is under way; there must also be as many as a quarter
+of the places. So Redis never waits for the worker, and receives no more calls than otherwise."""
 
 
 @dataclass(slots=True)
@@ -40,18 +40,18 @@ class _Asked:
     queue: WatchedQueue
     limit: int
     successes: Sequence[Settlement]
-    """The successes of the queue that it also reports."""
+    """The successes of the queue that the claim's call also settles."""
     epoch: int
-    """The history of Redis in which the queue's limits had been declared when it was sent."""
+    """The epoch of Redis in which the queue's limits had been declared when the claim was sent."""
     call: Call[Claimed]
     sent: float
-    """When, on the monotonic clock: the leases of what it brings began later."""
+    """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
-    """Gives up the places that are kept for it."""
+    """Releases the places that are reserved for the claim."""
 
 
 class Turns:
-    """Reports and claims, group by group."""
+    """Settles and claims, group by group."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Turns:
         on_claim: Callable[[], None],
         flow: FlowTable,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts what was settled."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``flow`` counts settled claims."""
         self._client = client
         self._lifetime = lifetime
         self._stats = lifetime.stats
@@ -79,8 +79,8 @@ class Turns:
         self._flow = flow
 
     async def turn(self, group: QueueGroup) -> None:
-        """Wait until there is something to do, then do it in one round trip. Raises RqCoreError if the server cannot be
-        used; the settlements then stay to be reported."""
+        """Wait until there are settlements to send or jobs to claim, then do so in one round trip. Raises RqCoreError
+        if the server cannot be used; the settlements are kept then."""
         handlers = self._handlers
         while not self._lifetime.over.is_set():
             if handlers.steps_took > OVERLAP_S_MAX:
@@ -88,23 +88,23 @@ class Turns:
                 await handlers.stepped.wait()
             claims = self._due(group)
             if claims is not None and handlers.stepped.is_set() and handlers.executor.running:
-                # Handlers that are about to finish get their chance to be part of this turn. The group's other turn may
-                # take the places and the news meanwhile.
+                # Handlers that are about to finish may join this turn. The group's other turn may take the places and
+                # the settlements meanwhile.
                 await asyncio.sleep(0)
                 claims = self._due(group)
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # There is nothing to send first.
+                    # No turn has to be sent first.
                     handlers.begin_arrived()
                 return
             self._groups.news.clear()
-            # There is nothing to send first. A job that cannot be begun, or ends at once, is news.
+            # No turn has to be sent first. A job that cannot start, or ends at once, sets ``news``.
             handlers.begin_arrived()
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of a turn that is due; None: no turn is due."""
+        """Return the claims of a turn that is due (empty: only settlements); None: no turn is due."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -113,22 +113,22 @@ class Turns:
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
-        """Whether there is so much to report that a turn beside the one that is under way pays."""
+        """Whether there are enough settlements for a second turn beside the turn under way."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """How many jobs a turn may ask for, whatever is free."""
-        # Redis may be faster with this turn than with the one that is under way, which reports the rest.
+        """Return the most jobs that a turn may claim, regardless of the free places."""
+        # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs
         if share is None:
             return most
-        # A group that lends its places lends its part of the share, too: an outage may take longer than all the rest.
+        # A group that lends its places also lends its part of ``max_jobs``: an outage may outlast all other jobs.
         return min(most, share - self._stats.claimed - self._capacity.kept)
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
-        """One round trip: report what finished, claim for ``claims``. Raises RqCoreError as ``turn`` does."""
+        """Make one round trip: send settlements, and claim for ``claims``. Raises RqCoreError as ``turn`` does."""
         finished, group.finished = group.finished, []
         successes, others = successes_in(finished, {queue.name for queue, _ in claims})
         settling = calls_of(self._lifetime.worker, others)
@@ -161,7 +161,7 @@ class Turns:
             await asyncio.sleep(TROUBLE_PAUSE_S)
 
     def _ask(self, queue: WatchedQueue, limit: int, successes: Sequence[Settlement]) -> _Asked:
-        """Get ready to claim, and keep the places."""
+        """Prepare a claim, and reserve its places."""
         queue.ask()
         self._capacity.shares.take(queue.name, limit)
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
@@ -171,7 +171,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """The answers to the calls of a turn, which is under way meanwhile."""
+        """Return the answers to the calls of a turn, which counts as under way meanwhile."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -185,8 +185,8 @@ class Turns:
                 group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Take what a claim brought, if its limits are those of the code, and its claims are still in force. True: the
-        claim failed."""
+        """Start the jobs that a claim brought, if the code's limits were in force and the claims still are. Return True
+        if the claim failed."""
         uncounted = False
         try:
             if isinstance(result, Claimed) and result.jobs:
@@ -199,16 +199,16 @@ class Turns:
                 if time.monotonic() - asked.sent > fresh:
                     result, asked.sent = await self._still_held(asked, result)
         finally:
-            # Not before: the group's other turn would take the places of the claimed jobs.
+            # Not earlier: the group's other turn would take the places of the claimed jobs.
             asked.release()
             failed = self._claimed(asked, result, uncounted=uncounted)
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of a claim's jobs whose answer came so late that the leases may be over.
+        """Extend the leases of jobs whose claim was answered so late that the leases may have expired.
 
-        Returns the jobs that are still claimed, and the earliest beginning of their leases. The others run elsewhere,
-        or are about to: nothing may be settled for them.
+        Return the jobs that are still claimed, and the monotonic time before which their leases did not begin. The
+        other jobs run elsewhere, or are about to: nothing may be settled for them.
         """
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
@@ -216,11 +216,11 @@ class Turns:
         (answer,) = await self._client.carry_out([call])
         if isinstance(answer, RqCoreError):
             log.error("leases of queue %s were not extended: %s", asked.queue.name, answer)
-            return claimed, asked.sent  # They are given back.
+            return claimed, asked.sent  # The jobs are given back.
         lost = set(answer.lost)
         if lost:
             log.warning(
-                "a claim was answered after %.1f s: of %s, %d had lost the lease by then, and is not begun",
+                "a claim was answered after %.1f s: of %s, %d had lost the lease by then and will not start here",
                 *(sent - asked.sent, counted(len(jobs), "job"), len(lost)),
                 extra={"queue": asked.queue.name},
             )
@@ -230,14 +230,14 @@ class Turns:
     def _settled(
         self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
     ) -> bool:
-        """Take note of the answer to settlements. True: they were not carried out and are tried again."""
+        """Process the answer to settlements. Return True if they were not carried out and will be sent again."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
             for settlement in group:
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
-        # Until here their leases were kept: a settlement may take as long as an outage does.
+        # The leases were extended until now: a settlement may take as long as an outage.
         self._handlers.reported(group)
         self._flow.ended(group, result)
         if not result and group[0].verdict == "complete":
@@ -268,7 +268,8 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start what was claimed, or give it back if nothing counted it. True: the claim failed."""
+        """Start the claimed jobs; give back those that no cap counted or that have no place. Return True if the claim
+        failed."""
         queue, limit = asked.queue, asked.limit
         watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):
@@ -289,7 +290,7 @@ class Turns:
             if uncounted:
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NEW_EPOCH))
             elif self._capacity.taken >= self._capacity.most:
-                # Its place was lent while the answer was overdue.
+                # The job's place was lent while the answer was overdue.
                 self._groups.settle(Settlement(claim, "rollback", 0, Reason.NO_ROOM))
             else:
                 self._handlers.arrive(claim, asked.sent)

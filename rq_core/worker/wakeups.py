@@ -1,7 +1,7 @@
-"""How a worker learns that there may be something to claim: wake tokens, what is due, and a look now and then.
+"""Learns when a claim may find jobs: from wake tokens, from the time when jobs are due, and by a claim now and then.
 
-It sets ``look`` of a queue and wakes the worker; claiming is the worker's. A worker that has no room takes no tokens:
-they are for others.
+The watcher sets ``look`` of a queue and wakes the worker, which claims. A worker without free places takes no tokens:
+they are for other workers.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ log = logging.getLogger(__name__)
 
 FOREVER: Final = float("inf")
 LOOK_S_MAX: Final = 5.0
-"""Seconds after which an idle worker looks at its queues though nothing woke it."""
+"""Maximum seconds between two claims of an idle worker, also if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
-"""The same for a worker that ends when nothing is left."""
+"""Maximum seconds between two claims of an idle worker in burst mode."""
 PAUSE_S: Final = 0.2
-"""Seconds after a wait that failed."""
+"""Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
 class WatchedQueue:
-    """One queue as a worker knows it."""
+    """A worker's view of one queue."""
 
     name: str
     epoch: int = 0
     """The epoch of Redis in which the limits of the code were declared."""
     lease: float = 30.0
     look: bool = True
-    """Whether a claim may find something."""
+    """Whether the worker should claim from the queue."""
     asked: int = 0
-    """Claims under way."""
+    """Number of claims under way."""
     more: bool = False
     """Whether the last claim left jobs that could have been claimed."""
     looked: float = 0.0
     due: float = FOREVER
-    """When the next scheduled job is due, on the monotonic clock."""
+    """Monotonic time at which the next scheduled job is due."""
     timer: asyncio.TimerHandle | None = None
-    """Looks at the queue when it is."""
+    """The timer that lets the worker claim at ``due``."""
     empty: bool = False
-    """Whether the last claim found nothing left."""
+    """Whether the last claim left no job that may run now."""
     absent: bool = False
-    """Whether it is left alone: the app does not declare it, and it has not been made yet."""
+    """Whether the worker leaves the queue out for now: it does not exist and the app does not declare it, or it cannot
+    be used."""
 
     def ask(self) -> None:
         """Note that a claim is about to be sent."""
@@ -62,16 +63,16 @@ class WatchedQueue:
 
     @property
     def promising(self) -> bool:
-        """Whether a claim may find something: also beside one that is under way, if that cannot take all there is."""
+        """Whether a claim may find jobs, also beside a claim under way that cannot take all of them."""
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Whether even a full worker should do what is due in the queue."""
+        """Whether the worker should call the queue even without free places, so that due work in the queue is done."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for tokens of these queues while the worker has room and nothing better to do."""
+    """Waits for wake tokens of these queues while the worker has free places and no reason to claim."""
 
     def __init__(
         self,
@@ -83,8 +84,8 @@ class Watcher:
         interval: Callable[[], float],
         on_look: Callable[[], None],
     ) -> None:
-        """``full``: whether the worker has no room. ``interval``: seconds between two heartbeats, the longest wait.
-        ``on_look`` is called, on the loop, when there is a queue to look at."""
+        """``full``: whether no place is free. ``interval``: seconds between two heartbeats, also the longest wait.
+        ``on_look`` is called, on the loop, when the worker should claim from a queue."""
         self._client = client
         self._queues = queues
         self._burst = burst
@@ -98,11 +99,11 @@ class Watcher:
         self._quiet = asyncio.Event()
 
     async def run(self) -> None:
-        """Watch until stopped."""
+        """Watch until ``stop`` is called."""
         while not self._stopping:
             try:
                 if all(queue.look or queue.asked for queue in self._queues.values()):
-                    # All queues are being claimed from anyway.
+                    # The worker claims from all queues anyway.
                     await self._wait_for(self._quiet)
                 elif self._full():
                     await self._wait_for(self._room)
@@ -115,60 +116,60 @@ class Watcher:
                 await asyncio.sleep(PAUSE_S)
                 self.look_at(self._queues.values())
             except Exception:
-                # A worker whose watcher has died is alive and deaf.
+                # A worker without its watcher would live but miss all tokens.
                 log.exception("waiting for jobs failed, trying again")
                 await asyncio.sleep(TROUBLE_PAUSE_S)
                 self.look_at(self._queues.values())
 
     def stop(self) -> None:
-        """Take no more tokens; one that comes all the same goes back."""
+        """Take no more tokens; a token that still arrives is returned."""
         self._stopping = True
         self._room.set()
         self._quiet.set()
 
     def close(self) -> None:
-        """Take back what was to wake the worker later."""
+        """Cancel the timers of scheduled jobs."""
         for queue in self._queues.values():
             if queue.timer is not None:
                 queue.timer.cancel()
 
     def freed(self) -> None:
-        """The worker may have room again."""
+        """Wake the watcher: the worker may have free places again."""
         self._room.set()
 
     def look_at(self, queues: Iterable[WatchedQueue]) -> None:
-        """Let the worker claim from these."""
+        """Let the worker claim from these queues."""
         for queue in queues:
             queue.look = not queue.absent
         self._on_look()
 
     def look_again(self, queue: WatchedQueue) -> None:
-        """A claim failed."""
+        """Note that a claim failed, and let the worker claim again."""
         queue.asked -= 1
         self.look_at([queue])
 
     def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
-        """Learn from the answer to a claim whether, and when, another may find something."""
+        """Learn from the answer to a claim whether, and when, another claim may find jobs."""
         now = time.monotonic()
         due = FOREVER
         if claimed.next_due_ms is not None:
             due = now + max(1, claimed.next_due_ms - claimed.now_ms) / 1000
-        # A look that another answer asked for stays: the claim of that answer may have come later.
+        # A timer from another answer is kept: that answer's claim may have been carried out later.
         queue.due = due if queue.timer is None else min(queue.due, due)
         self._wake_when_due(queue, now)
         queue.more = claimed.more
         queue.empty = not claimed.more and queue.due > now
         queue.asked -= 1
-        # If a look was asked for meanwhile, the claim may have come before the job.
+        # If ``look`` was set meanwhile, this claim may have been carried out before the job arrived.
         queue.look = queue.look or not queue.empty
         if queue.empty:
-            # A round of the loop later: what was claimed is begun before there is another wait.
+            # One round of the loop later, so that the claimed jobs start before the next wait.
             asyncio.get_running_loop().call_soon(self._quiet.set)
 
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
-        """Look again when the next scheduled job is due.
+        """Let the worker claim again when the next scheduled job is due.
 
-        Not by the wait for tokens: that began before this was known.
+        The wait for tokens cannot do this: it began before the time was known.
         """
         if queue.timer is not None:
             queue.timer.cancel()
@@ -182,7 +183,8 @@ class Watcher:
         self.look_at([queue])
 
     async def _wait_for(self, event: asyncio.Event) -> None:
-        """Wait, but not so long that what is due in the queue is left undone."""
+        """Wait for an event, but let the worker claim after LOOK_S_MAX or a heartbeat interval, so that due work in the
+        queue is done."""
         event.clear()
         try:
             async with asyncio.timeout(min(LOOK_S_MAX, self._interval())):
@@ -203,11 +205,11 @@ class Watcher:
             self.look_at(self._queues.values())
         else:
             await self._client.return_token(name)
-        # What that brought is asked for before there is another wait.
+        # Let the worker claim before the next wait.
         await asyncio.sleep(0)
 
     def _use_token(self, name: str) -> None:
-        """There is a token: have its queue looked at, unless it is for others."""
+        """Use a token: let the worker claim from its queue, unless the worker is full or stopping."""
         if not (self._full() or self._stopping):
             self._looked = True
             self.look_at([self._queues[name]])

@@ -1,4 +1,4 @@
-"""The worker itself: puts its parts together, runs a turn after another for each group, and ends in order."""
+"""The worker itself: creates its parts, runs one turn after another for each group, and ends in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ log = logging.getLogger(__package__)
 class Worker:
     """Claims and runs jobs of an app's tasks until it is asked to stop.
 
-    ``await worker.run()`` returns when it has stopped; ``worker.stop()`` asks for it, a second call ends the grace.
+    ``await worker.run()`` returns when the worker has stopped; ``worker.stop()`` asks it to stop, a second call ends
+    the grace period.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class Worker:
         flow: FlowTable | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
-        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (what it counts) are
-        shared with a supervisor. ``transport`` takes the place of the worker's own connections, so that a test can
-        watch or hold its calls."""
+        """``on_claim`` is called whenever Redis has answered a claim. ``lease_table`` and ``flow`` (the counters) are
+        shared with a supervisor. ``transport`` replaces the worker's own connections, so that a test can watch or hold
+        its calls."""
         self.app = app
         self.options = (options or WorkerOptions()).serving(app.queues)
         self.name = check_name("worker", name or boot_id("w"))
         self.clean = True
-        """Whether no handler went on when it had ended, also where ``run`` raised."""
+        """Whether no handler was running when the worker had ended, also if ``run`` raised an error."""
         self._supervised = lease_table is not None
         self._client = AsyncClient(
             app.redis_url,
@@ -121,28 +122,28 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Claim no more; let jobs finish for the grace time. A second call ends the grace now."""
+        """Claim no more; let jobs finish during the grace period. A second call ends the grace period at once."""
         self._lifetime.stop()
 
     def retire(self, why: str) -> None:
-        """Claim no more and end when what runs has finished, however long that takes."""
+        """Claim no more, and end when all running jobs have finished, regardless of how long that takes."""
         self._lifetime.retire(why)
 
     @property
     def asked(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether the worker was asked to stop."""
         return self._lifetime.stops > 0
 
     @property
     def retired(self) -> bool:
-        """Whether it ends by itself, and another should take its place."""
+        """Whether the worker ends by itself, and another should replace it."""
         return self._lifetime.retired
 
     async def run(self) -> bool:
-        """Work until asked to stop, or with ``burst`` until nothing is left.
+        """Work until asked to stop, or with ``burst`` until no job is left that may run.
 
-        Returns False if handlers are still running: the process should then end at once. Raises RqCoreError if
-        the server cannot be used: at the start, or later, when what ran has had its grace.
+        Return False if handlers are still running: the process should then end at once. Raises RqCoreError if the
+        server cannot be used: at the start, or later, after running jobs have had the grace period.
         """
         if not await self._met():
             return True
@@ -164,9 +165,10 @@ class Worker:
         try:
             await asyncio.wait({*work, over}, return_when=asyncio.FIRST_COMPLETED)
             lifetime.end()
-            # What runs may take hours to end, and the worker is not expected to claim meanwhile.
+            # Running jobs may take hours to end, and the worker is not expected to claim meanwhile.
             self._watch.stop()
-            # A turn under way may bring claims; but one that waits for a server that is away must not hold us up.
+            # A turn under way may still bring jobs; but a turn that waits for a server that is away must not delay the
+            # end.
             await lifetime.let_end(*work)
         finally:
             lifetime.end()
@@ -182,9 +184,11 @@ class Worker:
         return self.clean
 
     async def _met(self) -> bool:
-        """Meet the queues. False: asked to stop before that was done, and ready to go.
+        """Make the handshake with the queues. Return False if the worker was asked to stop before that; then everything
+        is closed.
 
-        An operator who ends a worker whose server does not answer wants it to end, not to hear about the server.
+        An operator who ends a worker whose server does not answer wants the worker to end, without an error about the
+        server.
         """
         startup = asyncio.create_task(self._startup.begin(checked=self._supervised))
         over = asyncio.create_task(self._lifetime.over.wait())
@@ -217,12 +221,12 @@ class Worker:
             except RqCoreError as error:
                 self._lifetime.give_up(error)
             except Exception:
-                # An unforeseen error must not end the worker; the leases of what it held expire at worst.
+                # An unforeseen error must not end the worker; at worst, the leases of its jobs expire.
                 log.exception("a turn failed, trying again", extra={"worker": self.name})
                 await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _wind_up(self) -> bool:
-        """Let jobs finish, give back the rest, report everything. Returns whether no handler goes on."""
+        """Let jobs finish, give back the rest, report everything. Return whether no handler is running."""
         await self._shutdown.let_finish()
         await self._shutdown.give_back()
         for group in self._groups.all:
@@ -242,18 +246,18 @@ class Worker:
         return clean
 
     async def _close(self) -> bool:
-        """Close connections, threads and processes. Returns whether no handler goes on."""
+        """Close connections, threads and processes. Return whether no handler is running."""
         await self._handlers.executor.leave()
         self._lease_client.close()
         await self._client.close()
         return self._handlers.executor.close()
 
 
-# Whether a worker that works in a burst has anything left to do.
+# Finds out whether a worker in burst mode has work left.
 
 
 class Burst:
-    """The end of a worker that stops when nothing is left."""
+    """Finds out when a worker in burst mode may end."""
 
     def __init__(
         self,
@@ -271,12 +275,12 @@ class Burst:
         self._ticker = ticker
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
-        """The watches by queue; None: not looked yet."""
+        """The death watches by queue; None before the first check."""
         self._asking = False
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
-        """Whether a job runs, a settlement waits to be reported, or a queue should be looked at."""
+        """Whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""
         if self._handlers.executor.busy or self._handlers.arrived or self._ticker.busy:
             return True
         if any(group.finished for group in self._groups.all):
@@ -284,7 +288,8 @@ class Burst:
         return any(queue.look or queue.asked for queue in self._groups.queues.values())
 
     async def over(self) -> bool:
-        """Whether nothing runs or is due, and nothing that is ready may run now. Says what is left all the same."""
+        """Return whether no job is running or due, and no ready job may run now. Log the jobs that are left although
+        they may not run."""
         if self._asking or self.active():
             return False
         self._asking = True
@@ -297,7 +302,8 @@ class Burst:
         left: dict[str, int] = {}
         for name, queue in self._groups.queues.items():
             counts = await self._client.run(self._client.calls.reads.counts(name))
-            # A paused or stopped queue gives out nothing, however much is ready; nor does a full scope.
+            # A paused queue, or a queue with a cap of 0, gives out no jobs, regardless of how many are ready; nor does
+            # a full scope.
             ready = sum(counts.ready.values()) + counts.open_lanes
             if counts.running or (ready and not counts.paused and counts.cap != 0):
                 return False
@@ -310,7 +316,7 @@ class Burst:
         if left:
             told = ", ".join(f"{jobs:,} in {name}" for name, jobs in left.items())
             log.warning(
-                "jobs are left that may not run now: %s; `rq-core caps %s` says what they wait for",
+                "jobs are left that may not run now: %s; `rq-core caps %s` shows the scopes that they wait for",
                 told,
                 next(iter(left)),
                 extra={"worker": self._worker, "left": left},
@@ -318,12 +324,12 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Hand over the last deaths to hooks. Returns whether there are jobs of hooks to run now."""
+        """Hand over the last deaths to hooks. Return whether hooks' jobs were enqueued that must run now."""
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:
             return False
-        # A look at a queue that this worker does not make would make it.
+        # A check of a queue that this worker does not create would create it.
         queues = self._groups.queues
         watches = [watch for name, watch in self._deaths.items() if not queues[name].absent]
         await asyncio.sleep(NEXT_MS_S)

@@ -1,9 +1,8 @@
-"""``rq-core audit …``: run the mirror, and ask the log. Plugged into ``rq-core`` as
-``rq_core.commands``.
+"""The commands ``rq-core audit …``: run the mirror, and query the log. ``rq-core`` finds them by the
+entry point ``rq_core.commands``.
 
-`root` lists the commands; each other module holds those of one subject and is imported only when
-one of them is used. What is slow to import (SQLAlchemy, rich) is imported in the command that
-needs it.
+`root` lists the commands; each other module holds the commands of one subject and is imported only
+when one of these is used. Slow imports (SQLAlchemy, rich) are inside the commands that need them.
 """
 
 from __future__ import annotations

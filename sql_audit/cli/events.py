@@ -1,4 +1,4 @@
-"""The log as it is: ``history`` of a job, and ``tail`` of a queue."""
+"""The commands that print events of the log: ``history`` of a job, and ``tail`` of a queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sql_audit.queries.history import LoggedEvent
 
 FOLLOW_S: Final = 0.5
-"""Seconds between two looks of ``audit tail --follow``."""
+"""Seconds between two reads of ``audit tail --follow``."""
 
 
 @click.command("history")
@@ -33,7 +33,7 @@ FOLLOW_S: Final = 0.5
 @queue_option
 @json_option
 def history_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """Everything that happened to JOB, oldest first."""
+    """Show all events of JOB, oldest first."""
     with asking(url) as engine:
         from sql_audit.queries import history as queries
 
@@ -61,10 +61,10 @@ def history_command(job: str, url: str | None, queue: str | None, as_json: bool)
     type=click.IntRange(0, LIST_MAX),
     default=20,
     show_default=True,
-    help="How many events to begin with.",
+    help="Number of past events to show first.",
 )
 @click.option(
-    "--follow", "-f", is_flag=True, help="Go on as events are mirrored, until interrupted."
+    "--follow", "-f", is_flag=True, help="Also show new events as they are mirrored, until Ctrl-C."
 )
 @json_option
 def tail_command(
@@ -74,7 +74,7 @@ def tail_command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """The last events of a queue. With --json, one JSON document per line."""
+    """Show the last events of a queue, or of all. With --json, print one JSON document per line."""
     with asking(url) as engine:
         from sql_audit.queries import history as queries
         from sql_audit.queries.event_list import EVENTS
@@ -87,7 +87,7 @@ def tail_command(
                 print_marks(terminal(), marks)
             return
         with contextlib.suppress(KeyboardInterrupt):
-            # In the order of each queue's log, where times may go back.
+            # By place in each queue's log, since the times of events may go back.
             last = {
                 mark.queue: max(
                     (e.place for e in events if e.queue == mark.queue), default=queries.BEFORE_ALL
@@ -101,7 +101,7 @@ def tail_command(
 
 
 def _print_lines(view: ListView[Any], rows: Sequence[Any], *, as_json: bool) -> None:
-    """Print each row as a line, so that a list may go on."""
+    """Print each row as a line, so that later rows can follow."""
     for row in rows:
         if as_json:
             print_json(view.document(row))
@@ -110,7 +110,7 @@ def _print_lines(view: ListView[Any], rows: Sequence[Any], *, as_json: bool) -> 
 
 
 def _print_traceback(events: Sequence[LoggedEvent]) -> None:
-    """Print the traceback of a job's last error. With --json each event has its own."""
+    """Print the traceback of a job's last error, if there is one."""
     errors = [event.detail.get("error") for event in events]
     found = [error["traceback"] for error in errors if error and error.get("traceback")]
     if found:
@@ -121,18 +121,18 @@ def _print_traceback(events: Sequence[LoggedEvent]) -> None:
 
 _HEADS: Final = ("at", "queue", "number", "event", "claim", "by", "task", "detail")
 _DETAIL_MIN: Final = 30
-"""Columns that the details need beside the others; where there are fewer, they get lines of their own."""
+"""Least width of the column of details, in characters; on a narrower console, details have lines of their own."""
 
 
 def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -> None:
-    """Print events as a table; where it would be too narrow, each as a line, and its detail below."""
+    """Print events as a table; if the console is too narrow, print each event as a line with its details below."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     rows = [_row(event) for event in events]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)][:-1]
-    # Text: what a job says is never read as markup.
+    # Text objects: the text of a job is never read as markup.
     if sum(widths) + len(widths) + _DETAIL_MIN <= console.width:
         table = Table(title=Text(fit(title)), title_justify="left", box=None, pad_edge=False)
         for name in _HEADS:
@@ -152,7 +152,7 @@ def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -
 
 
 def _row(event: LoggedEvent) -> tuple[str, ...]:
-    """An event in the order of _HEADS."""
+    """Return the cells of an event, in the order of _HEADS."""
     from sql_audit.queries.event_list import detail_of, short
 
     detail = ", ".join(

@@ -1,4 +1,4 @@
-"""``rq-core audit grants``."""
+"""The command ``rq-core audit grants``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ ROLES: Final = ("owner", "mirror", "reader", "verifier")
     "--database", required=True, metavar="NAME", help="The name of the database of the audit log."
 )
 @click.option(
-    "--schema", default="public", show_default=True, metavar="NAME", help="Where its tables are."
+    "--schema",
+    default="public",
+    show_default=True,
+    metavar="NAME",
+    help="The schema of its tables.",
 )
 def grants(role: str, user: str | None, database: str, schema: str) -> None:
     """Print the statements that give a role of PostgreSQL the least rights for its part of the audit log.
 
-    owner makes the tables and months to come, and prunes. mirror writes. reader asks; verifier is a reader whose `audit
-    verify` is recorded. Create the role first; give the owner its rights before `audit migrate`, the others after it.
-    Nothing is sent to a server.
+    owner creates the tables and the partitions of coming months, and prunes. mirror writes rows. reader reads; verifier
+    is a reader whose `audit verify` is recorded. Create the role in PostgreSQL first. Run the owner's statements before
+    `audit migrate`, the statements of other roles after it. The command sends nothing to a server.
     """
     from sql_audit.store.grants import statements
 

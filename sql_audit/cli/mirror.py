@@ -1,4 +1,4 @@
-"""Commands about the mirror itself: ``run``, ``off``, ``on`` and ``migrate``."""
+"""The commands of the mirror: ``run``, ``off``, ``on`` and ``migrate``."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ from sql_audit.cli.options import audit_option, required
 @click.command("run")
 @audit_option
 @server_options
-@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
-@click.option("--once", is_flag=True, help="Mirror what is there, then exit.")
+@click.option(
+    "--queue", "-q", "queues", multiple=True, help="Mirror only this queue; may be repeated."
+)
+@click.option("--once", is_flag=True, help="Mirror the present events, then exit.")
 @click.option(
     "--until-stdin-ends",
     is_flag=True,
     hidden=True,
-    help="Stop when standard input ends, as it does when the parent process is gone.",
+    help="Stop when standard input ends, which also happens when the parent process ends.",
 )
 @click.option(
     "--made",
     multiple=True,
     hidden=True,
-    help="A queue that was made just now, for this mirror to attach to.",
+    help="A queue that was created just now, to which this mirror attaches.",
 )
 @force_option()
 @json_option
@@ -57,7 +59,7 @@ def run_command(
     made: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Mirror the queues' events into SQL until stopped. Creates the tables in a new database."""
+    """Copy the queues' events into SQL until stopped. Creates the tables in a new database."""
     address = required(url)
     from rq_core.model.keys import check_name
     from rq_core.model.lib import logs
@@ -68,7 +70,7 @@ def run_command(
         check_name("queue", queue)
     if not as_json:
         logs.configure()
-        # It says on every start which database it saw.
+        # Alembic logs the database's kind at every start.
         logging.getLogger("alembic").setLevel(logging.WARNING)
     with (
         contextlib.closing(open_source(redis_url, prefix)) as source,
@@ -91,7 +93,9 @@ def run_command(
 def command_line(
     redis_url: str, prefix: str, audit_url: str, made: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """The mirror that a supervisor of workers starts. See rq_core.model.plugins.MirrorCommand."""
+    """Return the command by which a supervisor of workers starts the mirror, and its environment variables.
+
+    See rq_core.model.plugins.MirrorCommand."""
     program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
     new = [word for queue in made for word in ("--made", queue)]
     return [*program, "--prefix", prefix, *new], {
@@ -102,7 +106,7 @@ def command_line(
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; their handlers come back afterwards."""
+    """Yield an event that SIGTERM and SIGINT set; after the block, the previous handlers are restored."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
@@ -124,7 +128,7 @@ def _stop_with_stdin(stop: threading.Event) -> None:
 
 
 def _check_server(redis_url: str, prefix: str) -> None:
-    """Print warnings about a server that answers. The mirror waits for one that does not."""
+    """Print warnings about the server, if it answers; otherwise the mirror waits for it later."""
     from rq_core.connections.client import Client
     from rq_core.errors import ServerUnavailable
     from rq_core.protocol.engine import server_check
@@ -143,14 +147,14 @@ def _check_server(redis_url: str, prefix: str) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if another database mirrors the queue: only if that one is lost, since events that were not mirrored may"
-    " then be in no log.",
+    help="Switch it off even if another database mirrors the queue. Use this only if that database is lost: events that"
+    " were not mirrored may then be in no log.",
 )
 @click.argument("queue")
 def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool) -> None:
-    """Switch QUEUE's audit log off: its events are no longer kept for SQL.
+    """Switch QUEUE's audit log off: its later events are not kept for SQL.
 
-    What happened before is mirrored first, and the log ends with the event that says so. --force skips that.
+    First the command mirrors all earlier events; the log ends with the event of the switch. --force skips this.
     """
     address = None if force else required(url)
     with connect(redis_url, prefix) as client:
@@ -177,9 +181,9 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
 @server_options
 @click.argument("queue")
 def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
-    """Switch QUEUE's audit log on, in a database that has its tables or gets them.
+    """Switch QUEUE's audit log on. Creates the tables in a new database.
 
-    A mirror that starts does so, too; one that runs goes on when the log was switched off and is on again.
+    A starting mirror does the same. A running mirror of the queue continues when its log is on again.
     """
     address = required(url)
     with connect(redis_url, prefix) as client:
@@ -206,10 +210,10 @@ def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
 @audit_option
 @json_option
 def migrate(url: str | None, as_json: bool) -> None:
-    """Create the tables, or bring them to this release's schema.
+    """Create the tables, or upgrade them to this release's schema.
 
-    On PostgreSQL it also makes the partitions of this month and the next two, as a mirror does whose role owns the
-    tables. Events that stand in the default partition are moved; the log cannot be read meanwhile.
+    On PostgreSQL it also creates the partitions of this month and the next two, like a mirror whose role owns the
+    tables. It moves events from the default partition; the log cannot be read meanwhile.
     """
     address = required(url)
     from sql_audit.store.connection.database import Database

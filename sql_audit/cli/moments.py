@@ -1,4 +1,4 @@
-"""Commands about moments: ``why`` a job waited, and the state of a queue ``at`` a time."""
+"""The commands ``why`` (the waits of a job) and ``at`` (the state of a queue at a time)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 @queue_option
 @json_option
 def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """Show what JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost a
-    worker."""
+    """Show each wait of JOB, its cause, and the jobs in front; also when it was scheduled or lost a worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, waits
 
@@ -55,7 +54,7 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
 
 
 def _say_wait(wait: JobWait) -> None:
-    """Say how long a job waited, for what, and behind which jobs."""
+    """Print how long a job waited, the cause, and the jobs in front of it."""
     ended = " and still waits"
     if wait.claim is not None:
         ended = f" until claim {wait.claim} by {wait.worker}"
@@ -74,7 +73,7 @@ def _say_wait(wait: JobWait) -> None:
         say(f"    from {readable(wait.judged_from_ms)} on:")
     for each in wait.in_front:
         named = f", the last {', '.join(each.named)}" if each.named else ""
-        word = "spent" if " per " in each.limit else "full"
+        word = "exhausted" if " per " in each.limit else "full"
         say(
             f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
             f"{least}{counted(each.holders, 'claim')} of other jobs{named}"
@@ -87,10 +86,10 @@ def _say_wait(wait: JobWait) -> None:
 @queue_option
 @json_option
 def at_command(at_ms: int, url: str | None, queue: str | None, as_json: bool) -> None:
-    """Show what was running, waiting and scheduled at TIME, and which jobs held which scope.
+    """Show the jobs that were running, waiting and scheduled at TIME, and the holders of each scope.
 
     TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last time that it was ten), '10m ago' (s, m,
-    h, d, w or y), now or Unix ms. Of the jobs that were scheduled it counts those that still are; `rq-core audit
+    h, d, w or y), now or Unix ms. Jobs that were scheduled at TIME are counted only if they still are; `rq-core audit
     history ID` shows the others.
     """
     with asking(url) as engine:
@@ -114,7 +113,7 @@ def _document(answer: Moment) -> dict[str, Any]:
 
 
 def _say_moment(queue: str, answer: Moment) -> None:
-    """Say what ran and waited in a queue, and who held which scope."""
+    """Print the jobs that ran and waited in a queue at a time, and the number of holders of each scope."""
     from sql_audit.queries.history import under
     from sql_audit.queries.occupancy import COUNTED_MAX
 

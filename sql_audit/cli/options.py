@@ -1,4 +1,4 @@
-"""Options and arguments of the audit commands: the database, and moments. (The others are rq_core's.)"""
+"""Options and arguments of the audit commands: the database, and times. Further options are in rq_core.cli.options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ audit_option = click.option(
 
 
 class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time, as :func:`sql_audit.times.moment_of` reads it."""
+    """A time on the command line, converted to Unix ms by :func:`sql_audit.times.moment_of`."""
 
     name = "time"
 
@@ -62,7 +62,7 @@ def required(url: str | None) -> str:
 
 @contextlib.contextmanager
 def current(url: str | None) -> Iterator[Database]:
-    """A database whose schema is current. Raises AuditNotConfigured or AuditError."""
+    """Yield the audit database, after a check that its schema is current. Raises AuditNotConfigured or AuditError."""
     from sql_audit.store import migrate
     from sql_audit.store.connection.database import Database
 
@@ -73,14 +73,13 @@ def current(url: str | None) -> Iterator[Database]:
 
 @contextlib.contextmanager
 def asking(url: str | None) -> Iterator[Engine]:
-    """A reading engine of a database whose schema is current."""
+    """Yield the engine for reading the audit database, after a check that its schema is current."""
     with current(url) as database:
         yield database.readers
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored or NothingMirrored if it has
-    none."""
+    """Return the watermark of ``queue``, or of every queue. Raises QueueNotMirrored or NothingMirrored without any."""
     from sql_audit.queries import history
 
     marks = history.watermarks(engine, queue)
@@ -90,7 +89,7 @@ def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
 
 
 def not_mirrored(engine: Engine, queue: str | None) -> QueueNotMirrored | NothingMirrored:
-    """The error if the audit database has nothing of ``queue``, or of any queue."""
+    """Return the error for an audit database without ``queue``, or without any queue."""
     from sql_audit.queries import history
 
     if queue is None:

@@ -1,4 +1,4 @@
-"""Commands about where an audit database is, and its source: ``fork``, ``rebind`` and ``adopt``."""
+"""The commands ``fork``, ``rebind`` and ``adopt``, for a moved or copied audit database, or a moved Redis."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sql_audit.cli.options import audit_option, current
 @click.command("fork")
 @audit_option
 def fork_command(url: str | None) -> None:
-    """Make a copy of an audit database a log of its own, which Redis knows by another name.
+    """Make a copy of an audit database a log of its own, with another id.
 
-    The original goes on as it was. What the copy has stays proven; a queue that the original mirrors stays the
-    original's, so mirror another server into the copy.
+    The original does not change. The events in the copy stay proven. A queue that is mirrored into the original is not
+    mirrored into the copy, so mirror another server into it.
     """
     with current(url) as database:
         from sql_audit.store.connection import database_identity
@@ -29,7 +29,7 @@ def fork_command(url: str | None) -> None:
 @click.command("rebind")
 @audit_option
 def rebind_command(url: str | None) -> None:
-    """Say that the log is in this database now, after a move or a restore from a backup.
+    """Record that the log is in this database now, after a move or a restore from a backup.
 
     No mirror may still write to the old database: each of the two would lack events that the other has.
     """
@@ -43,14 +43,16 @@ def rebind_command(url: str | None) -> None:
 @click.command("adopt")
 @audit_option
 @server_options
-@click.option("--queue", "-q", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option(
+    "--queue", "-q", "queues", multiple=True, help="Adopt only this queue; may be repeated."
+)
 def adopt_command(url: str | None, redis_url: str, prefix: str, queues: Sequence[str]) -> None:
-    """Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, or its
+    """Record that the log's queues are in this Redis now: Redis was moved, lost everything and was used again, or its
     prefix was renamed.
 
-    No mirror may still read the Redis where they were: it is refused from then on. The next `audit run` records the
-    queues and jobs that this Redis does not have as lost. A Redis is refused if another audit database mirrors a queue
-    of it, and nothing is changed; --queue adopts only the queues that it names.
+    No mirror may still read the old Redis: the log refuses it from then on. The next `audit run` records the queues and
+    jobs that this Redis does not have as lost. The command refuses this Redis, and changes nothing, if another audit
+    database mirrors a queue of it; --queue adopts only the named queues.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
         from sql_audit.mirror import source_registry

@@ -1,4 +1,4 @@
-"""Commands that make the log a proof: ``verify`` checks it, and ``head`` prints what to keep elsewhere."""
+"""The commands ``verify``, which checks the log, and ``head``, which prints the heads to keep elsewhere."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head as ``audit head`` prints it. Another text is a usage error: it must not look like a log that was
-    rewritten."""
+    """A head as ``audit head`` prints it. Any other text is a usage error, so that it is not taken for a rewritten
+    log."""
 
     name = "sha256"
 
@@ -44,7 +44,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     type=Instant(),
     default=0,
     metavar="TIME",
-    help="Judge only events from then on.",
+    help="Judge only events at or after this time.",
 )
 @click.option(
     "--head",
@@ -52,7 +52,7 @@ class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     type=_Sha256(),
     multiple=True,
     metavar="SHA256",
-    help="A head that was kept elsewhere (see audit head): the log must still lead there.",
+    help="A head that was kept elsewhere (see audit head): the log's chain must still contain it.",
 )
 @click.option(
     "--redis",
@@ -73,12 +73,12 @@ def verify_command(
     prefix: str,
     as_json: bool,
 ) -> None:
-    """Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded,
-    every step legal, nothing changed afterwards.
+    """Prove the log from SQL: no gap, no double claim, no cap exceeded, only legal steps, no event
+    changed afterwards.
 
-    The tables that people read are compared with the events, too: every row of job and job_attempt,
-    the counts by the minute, the cursor, epochs, losses and quarantine. The exit status is 0 if all of
-    that holds, 1 if it is violated, 2 if the log cannot tell.
+    The command also compares the tables that people read with the events: every row of job and
+    job_attempt, the counts by the minute, the cursor, epochs, losses and quarantine. The exit status is
+    0 if all of this holds, 1 if it is violated, 2 if the log cannot tell.
 
     Only a head kept elsewhere (audit head) shows that the last events were cut off together with
     their batches and the cursor, or that the whole log was forged. Two lines of cron on another
@@ -88,8 +88,8 @@ def verify_command(
     */10 * * * *  rq-core audit head --queue mail >> /var/backups/heads
     0 4 * * *     rq-core audit verify --queue mail $(awk '{print "--head", $NF}' /var/backups/heads)
 
-    A head from before a prune does not prove what the prune left: the exit status is 2. Check the heads, prune, and
-    keep the new one.
+    A head from before a prune does not prove the rest of the log: the exit status is 2. Check the heads, prune, and
+    keep the new head.
     """  # noqa: D301 - click reads the character \b
     with _cannot_tell_on_error(), current(url) as database:
         from sql_audit.mirror.service import rare_collections
@@ -124,7 +124,7 @@ class _CannotTell(click.ClickException):
 
 @contextlib.contextmanager
 def _cannot_tell_on_error() -> Iterator[None]:
-    """Exit with 2 for every error: a database that does not answer proves no violation, which is 1."""
+    """Exit with 2 for every error of the block: 1 means a violation, which an error does not prove."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.errors import AuditRefused
@@ -138,7 +138,7 @@ def _cannot_tell_on_error() -> Iterator[None]:
 
 
 def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVerdict]) -> None:
-    """Keep what was proven, for metrics. A role that may only read can verify all the same."""
+    """Store the verdicts in SQL, for metrics. If the role may not write, print that; the verification still counts."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs
@@ -147,13 +147,13 @@ def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVer
     try:
         record_proofs(database, result, verdicts)
     except (SQLAlchemyError, RqCoreError) as error:
-        say(f"what was proven is not recorded: {describe_error(error)}", err=True)
+        say(f"the verdict is not recorded: {describe_error(error)}", err=True)
 
 
 def _compare(
     result: VerifyResult, database: Database, redis_url: str, prefix: str, *, every: bool
 ) -> None:
-    """Add what Redis and SQL disagree about; with ``every``, also of queues that SQL does not have."""
+    """Add the differences of Redis and SQL to the result; with ``every``, also queues that SQL does not have."""
     import redis
 
     from rq_core.connections.client import Client
@@ -234,7 +234,7 @@ def _document(result: VerifyResult) -> dict[str, Any]:
 
 
 def _shared_notes(result: VerifyResult) -> dict[str, list[str]]:
-    """Return why several queues cannot be judged, if it is the same, and the names of these queues."""
+    """Return the reasons for which several queues cannot be judged, each with the names of these queues."""
     found: dict[str, list[str]] = {}
     for each in result.queues.values():
         for says in {note.says for note in each.notes if note.lost is None}:

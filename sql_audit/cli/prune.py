@@ -1,4 +1,4 @@
-"""``rq-core audit prune``."""
+"""The command ``rq-core audit prune``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sql_audit.times import readable, span_ms_of
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time span as people write it, as ms: 90d. A year has 365 days."""
+    """A time span on the command line, such as 90d, converted to ms. A year has 365 days."""
 
     name = "span"
 
@@ -31,7 +31,7 @@ class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class _Keep(_Span):
-    """An outcome and a time span: dead=1y."""
+    """An outcome and a time span on the command line: dead=1y."""
 
     name = "keep"
 
@@ -50,17 +50,17 @@ class _Keep(_Span):
 @queue_option
 @click.option(
     "--older-than", "older_than_ms", type=_Span(), required=True, metavar="SPAN",
-    help="Jobs that ended longer ago leave: 90d (s, m, h, d, w or y).",
+    help="Remove jobs that ended longer ago than this: 90d (s, m, h, d, w or y).",
 )  # fmt: skip
 @click.option(
     "--keep", type=_Keep(), multiple=True, metavar="OUTCOME=SPAN",
-    help="Another time for one outcome, longer or shorter: dead=1y. May be repeated.",
+    help="Another time span for one outcome, longer or shorter: dead=1y. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--accept-gaps", is_flag=True,
-    help="Also where verify finds nothing wrong, but cannot tell all (exit status 2).",
+    help="Prune even if verify finds no violation, but cannot judge the whole log (exit status 2).",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say what would leave.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @by_option
 @json_option
 def prune_command(
@@ -74,9 +74,9 @@ def prune_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove jobs that ended long ago, with all their events. The log is verified first, and nothing is removed if it
-    is violated; the removal is recorded, and verify goes on proving the rest. Keep the head that is printed elsewhere
-    (see audit head): heads from before do not prove what was left.
+    """Remove jobs that ended long ago, with all their events. The command first verifies the log, and removes nothing
+    if it finds a violation. It records the removal, so that verify can still prove the rest. Store the printed head
+    elsewhere (see audit head): earlier heads do not prove the rest of the log.
     """
     with current(url) as database:
         from sql_audit.mirror.service import rare_collections
@@ -119,12 +119,12 @@ def prune_command(
     for each in document:
         where = f"up to {each['cut']} ({readable(each['cut_at_ms'])})"
         if dry_run:
-            say(f"{each['queue']}: {counted(each['jobs'], 'job')} would leave, {where}")
+            say(f"{each['queue']}: {counted(each['jobs'], 'job')} would be removed, {where}")
         else:
             jobs = counted(each["jobs"], "job and its", "jobs and their")
             left, kept = (
                 counted(each["events"], "event"),
                 counted(each["kept_events"], "event is", "events are"),
             )
-            say(f"{each['queue']}: {jobs} {left} have left, {where}; {kept} kept there")
+            say(f"{each['queue']}: {jobs} {left} were removed, {where}; {kept} kept there")
             say(f"  the head is now {each['head']}")

@@ -1,4 +1,4 @@
-"""``rq-core audit report``."""
+"""The command ``rq-core audit report``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,22 @@ if TYPE_CHECKING:
     type=click.IntRange(0, LIST_MAX),
     default=5,
     show_default=True,
-    help="How many of the slowest jobs to name.",
+    help="Number of the slowest jobs to list.",
 )
 @click.option(
-    "--since", "since_ms", type=Instant(), metavar="TIME", help="Only what ended from then on."
+    "--since",
+    "since_ms",
+    type=Instant(),
+    metavar="TIME",
+    help="Count only claims that ended at or after this time.",
 )
-@click.option("--until", "until_ms", type=Instant(), metavar="TIME", help="Only what ended before.")
+@click.option(
+    "--until",
+    "until_ms",
+    type=Instant(),
+    metavar="TIME",
+    help="Count only claims that ended before this time.",
+)
 @json_option
 def report_command(
     url: str | None,
@@ -39,11 +49,11 @@ def report_command(
     until_ms: int | None,
     as_json: bool,
 ) -> None:
-    """Per queue and task: jobs, claims, retries, deaths, times and throughput.
+    """Show jobs, claims, retries, deaths, times and throughput per queue and task.
 
-    With --since or --until: of the claims that ended then, and of the jobs that were cancelled or discarded then. That
-    reads no more than these, however long the log is. TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00
-    (the last time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
+    With --since or --until, it counts only claims that ended in this period, and jobs that were cancelled or discarded
+    in it; it reads no other part of the log. TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last
+    time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
     """
     with asking(url) as engine:
         from sql_audit.queries import reports, window
@@ -69,7 +79,7 @@ _COUNTS: Final = {
     "jobs": "jobs", "succeeded": "succeeded", "claims": "claims", "retries": "retries", "expired": "lease_expired",
     "rolled back": "rolled_back", "dead": "dead", "cancelled": "cancelled", "discarded": "discarded",
 }  # fmt: skip
-"""Head of a column → what it counts."""
+"""For each head of a column, the field of the report with its count."""
 _TIMES: Final = {
     "waited p50": "waited_p50_ms", "waited p95": "waited_p95_ms", "ran p50": "ran_p50_ms", "ran p95": "ran_p95_ms",
 }  # fmt: skip
@@ -77,7 +87,7 @@ _DROPPED: Final = (
     "discarded", "cancelled", "expired", "rolled back", "jobs/s", "waited p95", "ran p95", "retries", "claims",
     "waited p50", "ran p50",
 )  # fmt: skip
-"""The columns that a narrow terminal drops, the first one first."""
+"""The columns that a narrow terminal leaves out, in this order."""
 
 
 def print_report(answer: Report) -> None:

@@ -1,4 +1,4 @@
-"""``rq-core audit restore``."""
+"""The command ``rq-core audit restore``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 @audit_option
 @server_options
 @queue_option
-@click.option("--apply", "wanted", is_flag=True, help="Put back and take out; else it only lists.")
+@click.option(
+    "--apply", "wanted", is_flag=True, help="Restore and remove jobs; without it, only list them."
+)
 @click.option(
     "--accept-gaps",
     is_flag=True,
-    help="Put back also what may have ended in a gap of the log: it may run a second time.",
+    help="Also restore jobs that may have ended in a gap of the log: these may run a second time.",
 )
-@wait_option(30.0, "How long the mirror may take to catch up, with --apply.")
+@wait_option(30.0, "Seconds that the mirror may take to catch up, with --apply.")
 @by_option
 @json_option
 def restore(
@@ -55,14 +57,14 @@ def restore(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have,
-    and jobs that SQL saw finish and that will run again.
+    """List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in
+    Redis, and jobs that have ended in SQL and will run again.
 
-    With --apply the first are enqueued again under their own ids, and the second removed unless they
-    run. That takes a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was stopped half-way, run it again. Where the log has a gap, a job without later events may have ended in it: such
-    jobs are listed as uncertain, and left alone without --accept-gaps. The exit status is 0 if nothing is left to be
-    done, 2 if some jobs could not be put back or taken out, 1 if the command could not do its work.
+    With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
+    unless they run. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it
+    was interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such
+    jobs are listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to
+    restore or remove, 2 if some jobs could not be restored or removed, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -108,9 +110,7 @@ def restore(
             one = (
                 "name of a job that has ended is still held (Throttle), and Redis has forgotten it"
             )
-            many = (
-                "names of jobs that have ended still stand (Throttle), and Redis has forgotten them"
-            )
+            many = "names of jobs that have ended are still held (Throttle), and Redis has forgotten them"
             say(f"  {counted(each.names, one, many)}")
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
@@ -125,7 +125,9 @@ def restore(
 def _from_here(
     client: Client, database: Database, marks: list[Watermark], queue: str | None
 ) -> list[Watermark]:
-    """Leave out the queues of other prefixes. Raises SourceDiffers if the log is that of another Redis."""
+    """Return the watermarks without those of queues of other prefixes.
+
+    Raises SourceDiffers if the log is that of another Redis, or no queue is left."""
     from sql_audit.mirror import source_registry
     from sql_audit.mirror.redis_access import Outbox
 
@@ -145,11 +147,11 @@ def _kind(job: LostJob) -> str:
 
 
 def _lost_job(job: LostJob) -> str:
-    """A lost job in a line: what it was, and why it stays lost, if it does."""
+    """Return a lost job as one line: its last state, and why it cannot or need not be restored, if so."""
     words = f"{job.job_id}  {job.task or '?'}  was {job.was}"
     if job.over is not None:
         return f"{words}; needs no other run: {job.over}"
-    went_on = ", a worker went on with it" if job.ran_on else ""
+    went_on = ", a worker continued it" if job.ran_on else ""
     if job.unknown is not None:
         return f"{words}{went_on}; cannot be put back: {job.unknown}"
     if job.uncertain is not None:
@@ -172,7 +174,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
             say(f"  {counted(each.remembered, one, many)} remembered again")
         if each.named:
             one = "name of a job that has ended is held again"
-            say(f"  {counted(each.named, one, 'names of jobs that have ended stand again')}")
+            say(f"  {counted(each.named, one, 'names of jobs that have ended are held again')}")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:

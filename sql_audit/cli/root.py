@@ -1,4 +1,4 @@
-"""The group ``audit``: what commands there are, each imported when it is used."""
+"""The group ``audit`` and the list of its commands; each command is imported when it is used."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import click
 from rq_core.cli.lazy import Commands, LazyGroup
 
 COMMANDS: Final[Commands] = {
-    "run": ("mirror:run_command", "Mirror the queues' events into SQL until stopped."),
+    "run": ("mirror:run_command", "Copy the queues' events into SQL until stopped."),
     "verify": ("prove:verify_command",
-        ("Prove from SQL that nothing happened that must not: no gap, no double claim, no cap exceeded, every step "
-        "legal, nothing changed afterwards.")),
+        ("Prove the log from SQL: no gap, no double claim, no cap exceeded, only legal steps, no event changed "
+        "afterwards.")),
     "head": ("prove:head",
         "Print the head of each queue's chain: keep it where no role that writes to the log can change it."),
-    "history": ("events:history_command", "Everything that happened to JOB, oldest first."),
+    "history": ("events:history_command", "Show all events of JOB, oldest first."),
     "why": ("moments:why_command",
-        ("Show what JOB waited for, each time, and which jobs were in front; also when it was scheduled or lost "
-        "a worker.")),
+        "Show each wait of JOB, its cause, and the jobs in front; also when it was scheduled or lost a worker."),
     "at": ("moments:at_command",
-        "Show what was running, waiting and scheduled at TIME, and which jobs held which scope."),
-    "report": ("report:report_command", "Per queue and task: jobs, claims, retries, deaths, times and throughput."),
-    "tail": ("events:tail_command", "The last events of a queue."),
+        "Show the jobs that were running, waiting and scheduled at TIME, and the holders of each scope."),
+    "report": ("report:report_command",
+        "Show jobs, claims, retries, deaths, times and throughput per queue and task."),
+    "tail": ("events:tail_command", "Show the last events of a queue, or of all."),
     "restore": ("restore:restore",
-        ("List what a loss left to be done: jobs that SQL knows as live or lost and Redis does not have, and jobs "
-        "that SQL saw finish and that will run again.")),
+        ("List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in Redis, "
+        "and jobs that have ended in SQL and will run again.")),
     "prune": ("prune:prune_command", "Remove jobs that ended long ago, with all their events."),
-    "migrate": ("mirror:migrate", "Create the tables, or bring them to this release's schema."),
+    "migrate": ("mirror:migrate", "Create the tables, or upgrade them to this release's schema."),
     "grants": ("grants:grants",
         "Print the statements that give a role of PostgreSQL the least rights for its part of the audit log."),
     "fork": ("place:fork_command",
-        "Make a copy of an audit database a log of its own, which Redis knows by another name."),
+        "Make a copy of an audit database a log of its own, with another id."),
     "rebind": ("place:rebind_command",
-        "Say that the log is in this database now, after a move or a restore from a backup."),
+        "Record that the log is in this database now, after a move or a restore from a backup."),
     "adopt": ("place:adopt_command",
-        ("Say that this Redis is where the log's queues are now: it was moved, lost everything and was used again, "
+        ("Record that the log's queues are in this Redis now: Redis was moved, lost everything and was used again, "
         "or its prefix was renamed.")),
-    "off": ("mirror:off", "Switch QUEUE's audit log off: its events are no longer kept for SQL."),
-    "on": ("mirror:on", "Switch QUEUE's audit log on, in a database that has its tables or gets them."),
+    "off": ("mirror:off", "Switch QUEUE's audit log off: its later events are not kept for SQL."),
+    "on": ("mirror:on", "Switch QUEUE's audit log on. Creates the tables in a new database."),
 }  # fmt: skip
 
 
 _DRIVERS: Final = frozenset({"sqlalchemy", "sqlite3", "psycopg"})
-"""Packages whose errors are about the database, and no bug of ours."""
+"""Packages whose exceptions are errors of the database, not bugs of rq-core."""
 
 
 class AuditGroup(LazyGroup):
-    """Commands whose database may refuse what they ask."""
+    """A group whose commands report the errors of the database in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises AuditRefused for what a driver raises."""
+        """Run the command. Raises AuditRefused for an exception of a database driver."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -64,4 +64,4 @@ class AuditGroup(LazyGroup):
 
 @click.group(cls=AuditGroup, package="sql_audit.cli", commands=COMMANDS)
 def audit() -> None:
-    """Mirror the queues' events into SQL, and ask it."""
+    """Mirror the queues' events into SQL, and query them."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_answer(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
-    """Print a JSON document, with the watermarks up to which it holds."""
+    """Print an answer as one JSON document, with the watermarks of the log up to which it holds."""
     print_json(document | {"watermarks": [dataclasses.asdict(mark) for mark in marks]})
 
 
@@ -35,7 +35,7 @@ def in_ms(value: int | None) -> str:
 
 @contextlib.contextmanager
 def progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each queue, on a terminal only."""
+    """Yield a function (queue, done, of) that shows a bar for each queue; it shows nothing without a terminal."""
     if not shown or not sys.stderr.isatty():
         yield lambda _queue, _done, _of: None
         return

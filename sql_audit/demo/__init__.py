@@ -1,7 +1,7 @@
-"""The demo: the whole path on real input, checked at the end. Run it with ``scripts/demo`` or ``rq-core demo``.
+"""The demo: a queue, its workers and its audit log on real files. Run it with ``scripts/demo`` or ``rq-core demo``.
 
-It hashes every file of a directory, one job per file, and compresses the larger ones, at most two at once, with
-worker processes. One of these is killed half-way. Then it asks SQL whether each was done exactly once and the cap
-held. :mod:`sql_audit.demo.tasks` is what a user would write; ``stage`` is
-its processes and the judgement, ``run`` one run from the files to the report.
+Worker processes hash every file of a directory, one job per file, and compress the larger files, at most two at once.
+Half-way the demo kills a worker process. At the end it compares the files, the records of the jobs and SQL: each job
+must have succeeded exactly once, and the cap must have held. :mod:`sql_audit.demo.tasks` has the tasks as a user would
+write them; ``stage`` starts the processes and compares the records; ``run`` is one run from the files to the report.
 """

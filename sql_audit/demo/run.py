@@ -1,4 +1,4 @@
-"""One run of the demo: the files, the processes, what is shown meanwhile, and the report."""
+"""One run of the demo: finds the files, starts the processes, shows the progress, and prints the report."""
 
 from __future__ import annotations
 
@@ -32,16 +32,26 @@ FILES_MIN: Final = 50
 
 
 def run_demo(
-    root: Path, redis_url: str | None, audit_url: str | None, workers: int, *, keep: bool
+    root: Path,
+    redis_url: str | None,
+    audit_url: str | None,
+    workers: int,
+    *,
+    keep: bool,
+    web: str | None = None,
 ) -> DemoOutcome:
-    """Do everything, and tell it on standard output. Raises DemoFailed, RqCoreError or SQLAlchemyError."""
+    """Run the demo, report each step on standard output, and return the findings.
+
+    ``web`` is the address of the web page, which stays until Ctrl-C; None: the demo has no page.
+    Raise DemoFailed, RqCoreError or SQLAlchemyError if the demo could not be carried out.
+    """
     with _place(keep) as place:
-        return _perform(root, place, redis_url, audit_url, workers, keep=keep)
+        return _perform(root, place, redis_url, audit_url, workers, keep=keep, web=web)
 
 
 @contextlib.contextmanager
 def _place(keep: bool) -> Iterator[Path]:
-    """A directory for the demo's server, database and files."""
+    """Yield a directory for the demo's server, database and files. Remove it afterwards, unless ``keep``."""
     if keep:
         yield Path(tempfile.mkdtemp(prefix="rq-core-demo-"))
         return
@@ -51,7 +61,7 @@ def _place(keep: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _server(place: Path, url: str | None, *, keep: bool) -> Iterator[str]:
-    """The server's URL: the given one, or an embedded server that ends with the demo."""
+    """Yield the server's URL: ``url``, or that of an embedded server, which is stopped afterwards unless ``keep``."""
     if url is not None:
         yield url
         return
@@ -72,6 +82,7 @@ def _perform(
     workers: int,
     *,
     keep: bool,
+    web: str | None,
 ) -> DemoOutcome:
     files = find_files(root)
     if len(files) < FILES_MIN:
@@ -96,9 +107,15 @@ def _perform(
             f"{len(files)} files below {root}, {len(larger(files))} of the larger to compress as well;"
             f" {workers} worker processes, a lease of 2 s"
         )
+        pages = contextlib.ExitStack()
+        page = None
+        if web is not None:
+            page = pages.enter_context(stage.page(web))
+            click.echo(f"the web page is at http://{web}/")
         try:
             deed = _work(stage, files, workers)
         except BaseException:
+            pages.close()
             _show_log(stage.log)
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
@@ -118,6 +135,11 @@ def _perform(
             f"{outcome.lease_expired} leases of the killed worker expired; the last of these jobs was claimed again"
             f" {outcome.again_ms / 1000:.1f} s after the kill."
         )
+        if page is not None:
+            click.echo(f"The web page stays at http://{web}/ until Ctrl-C.")
+            with contextlib.suppress(KeyboardInterrupt), pages:
+                page.wait()
+                _show_log(stage.log)
         if keep:
             _show_keys(place, stage, own=redis_url is None)
         else:
@@ -144,7 +166,7 @@ def _work(stage: Stage, files: list[Path], workers: int) -> Deed:
 
 
 def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
-    """Print the files of the slowest jobs: the log has a digest of the arguments, not the arguments."""
+    """Print the files of the slowest jobs. The report cannot name the files: SQL has only a digest of the arguments."""
     names = dict(zip([*deed.ids, *deed.larger_ids], [*deed.files, *deed.larger], strict=True))
     click.echo("slowest files")
     for job in report.slowest:
@@ -156,8 +178,8 @@ def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Show two bars. Yields a function that adds enqueued jobs, one that sets the jobs done, and one for a line
-    above."""
+    """Show two progress bars. Yield three functions: the first adds to the number of enqueued jobs, the second sets the
+    number of finished jobs, the third prints a line above the bars."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,4 +1,4 @@
-"""Sets the demo's stage: the server, the worker processes, the mirror, the kill, and the check at the end."""
+"""The parts of the demo: starts the mirror and the worker processes, kills a worker, and compares the records."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from sql_audit.store.schema.tables import OUTCOMES, job_event
 
 LEASE_S: Final = 2.0
 WAKE_S: Final = 5.0
-"""The longest that an idle worker sleeps."""
+"""Maximum seconds that an idle worker sleeps."""
 COMPRESS_SIZE_MAX: Final = 2_000_000
 PATIENCE_S: Final = 300.0
-"""The time for which the demo waits for any step before it fails."""
+"""Seconds that the demo waits for any step before it fails."""
 
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 class DemoFailed(Exception):
-    """The demo could not be carried out, or what it found does not agree."""
+    """The demo could not be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +52,21 @@ class DemoOutcome:
     events: int
     digest_mismatches: int
     duplicates: int
-    """Files that were hashed twice, because the worker that had done them was killed before it could say so."""
+    """Number of files that were hashed twice: the killed worker had hashed them, but had not settled their jobs."""
     seconds: float
     again_ms: int
-    """The longest time from the kill until a job of the killed worker was claimed again."""
+    """The longest time from the kill until a job of the killed worker was claimed again (ms)."""
     compressed: int
-    """Larger files that were compressed, by the capped task."""
+    """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """Bytes of those, and what gzip made of them."""
+    """``size``: bytes of the compressed files before compression; ``packed``: their bytes after it."""
     compressing: int
-    """The highest number of claims of the capped task in force at once, from SQL."""
+    """The highest number of claims of the capped task that were in force at once, by the log in SQL."""
     problems: tuple[str, ...]
 
     def line(self) -> str:
-        """The one line of ``--json``."""
+        """Return the line that ``--json`` prints."""
         return json.dumps(
             {
                 "files": self.files,
@@ -84,15 +84,16 @@ class DemoOutcome:
 
 
 def larger(files: list[Path]) -> list[Path]:
-    """The largest twentieth of the files, for the capped task; not those that alone would take seconds."""
+    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes (a larger file alone
+    would take seconds), as many as a twentieth of all files, but at least 10."""
     sizes = {path: path.stat().st_size for path in files}
     fit = [path for path in files if sizes[path] <= COMPRESS_SIZE_MAX]
     return sorted(fit, key=sizes.__getitem__)[-max(10, len(files) // 20) :]
 
 
 def find_files(root: Path) -> list[Path]:
-    """The regular, readable files below a directory. Left out is what a running Python or pip may rewrite meanwhile:
-    byte code, and packages that were installed below the standard library."""
+    """Return the regular, readable files below a directory. Files that Python or pip may rewrite during the demo are
+    left out: byte code, and packages that are installed below the standard library."""
     return sorted(
         path
         for path in root.rglob("*")
@@ -116,8 +117,8 @@ class Stage:
 
     @contextlib.contextmanager
     def mirror(self) -> Iterator[None]:
-        """The mirror, attached to the queue, while the body runs. It is ended last: it has the others' last words
-        to write down."""
+        """Run the mirror, attached to the queue, while the body runs. End it after the workers, since it mirrors their
+        last events."""
         tasks.app.connect_to(self.redis_url)
         tasks.app.queue(self.queue, lease=LEASE_S)
         tasks.app.apply_settings()
@@ -134,7 +135,7 @@ class Stage:
 
     @contextlib.contextmanager
     def crew(self, workers: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """The worker processes, while the body runs."""
+        """Yield the worker processes; they run while the body runs."""
         crew = [self._start_worker() for _ in range(workers)]
         try:
             yield crew
@@ -142,10 +143,20 @@ class Stage:
             for process in crew:
                 _end(process)
 
+    @contextlib.contextmanager
+    def page(self, listen: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The web page, while the body runs."""
+        process = self._start("rq_core.cli", "web", "--listen", listen)
+        try:
+            yield process
+        finally:
+            _end(process)
+
     def enqueue(
         self, task: Task[..., Any], files: list[Path], told: Callable[[int], None]
     ) -> list[str]:
-        """One job per file; the ids in the order of the files."""
+        """Enqueue one job per file and return the jobs' ids in the order of the files. The callback gets the number of
+        jobs of each chunk."""
         ids: list[str] = []
         for start in range(0, len(files), 500):
             chunk = files[start : start + 500]
@@ -178,25 +189,25 @@ class Stage:
             )
 
     def now_ms(self) -> int:
-        """The server's time (Unix ms), the only clock that counts."""
+        """Return the server's time (Unix ms), by which Redis stamps all events."""
         ((seconds, micros),) = self.client.run(self.client.calls.delivery.ask([["TIME"]]))
         return int(seconds) * 1000 + int(micros) // 1000
 
     def left(self) -> int:
-        """Jobs that are not finished."""
+        """Return the number of jobs that are not finished."""
         counts = self.client.run(self.client.calls.reads.counts(self.queue))
         return sum(counts.ready.values()) + counts.waiting + counts.scheduled + counts.running
 
     def finished(self, total: int) -> int:
-        """Jobs that are finished, dead ones included."""
+        """Return the number of finished jobs, dead jobs included, out of ``total`` enqueued jobs."""
         return total - self.left()
 
     def kill_one(self, crew: list[subprocess.Popen[bytes]]) -> tuple[int, int]:
-        """End a worker with SIGKILL while it holds claims. Returns its pid and how many it held."""
+        """End a worker with SIGKILL while it holds claims. Return its pid and the number of those claims."""
         victim = crew[0]
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            # Stopped first, so that what it holds now is what it holds when it dies.
+            # The worker is stopped first, so that it dies with the claims that are counted now.
             victim.send_signal(signal.SIGSTOP)
             held = self._held_by(victim.pid)
             if held:
@@ -221,7 +232,8 @@ class Stage:
         )
 
     def wait_until_done(self, total: int, told: Callable[[int], None], until: int) -> None:
-        """Wait until ``until`` of ``total`` jobs are finished."""
+        """Wait until ``until`` of ``total`` jobs are finished; the callback gets their number meanwhile. Raise
+        DemoFailed after PATIENCE_S."""
         deadline = time.monotonic() + PATIENCE_S
         while (done := self.finished(total)) < until:
             told(done)
@@ -233,7 +245,7 @@ class Stage:
         told(done)
 
     def forget(self) -> None:
-        """Remove the demo's queue from Redis; its history stays in SQL."""
+        """Remove the demo's queue from Redis. The queue's history stays in SQL."""
         keys = queue_keys(self.queue).all()
         self.client.run(
             self.client.calls.delivery.ask([["DEL", *keys], ["SREM", queues_key(), self.queue]])
@@ -242,19 +254,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """The work done: which files as which jobs, how long it took, and when a worker was killed (Unix ms)."""
+    """The work that the demo did: the files with the ids of their jobs, in the same order; the duration in seconds; and
+    the time of the kill (Unix ms)."""
 
     files: list[Path]
     ids: list[str]
     larger: list[Path]
-    """The files that were compressed as well."""
+    """The larger files: the capped task compresses them, and other jobs hash them."""
     larger_ids: list[str]
     seconds: float
     killed_at_ms: int
 
 
 def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
-    """Compare three records: the files themselves, what the jobs witnessed, and SQL."""
+    """Compare three records, the files themselves, the witness file that the jobs wrote, and SQL; return the
+    findings."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
     packed: dict[str, dict[str, Any]] = {}
@@ -310,7 +324,7 @@ def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> De
 
 
 def most_at_once(connection: Connection, queue: str, task: str) -> int:
-    """The highest number of claims of a task in force at once, event by event."""
+    """Return the highest number of claims of a task that were in force at once, counted event by event."""
     of_task = select(job_event.c.job_id).where(
         job_event.c.queue == queue, job_event.c.type == "enqueued", job_event.c.task == task
     )
@@ -332,7 +346,7 @@ def most_at_once(connection: Connection, queue: str, task: str) -> int:
 def _problems(
     outcome: DemoOutcome, deed: Deed, succeeded: Mapping[str, int], witnessed: int
 ) -> Iterator[str]:
-    """Yield each contradiction between the records."""
+    """Yield a sentence for each contradiction between the records."""
     ids = [*deed.ids, *deed.larger_ids]
     if outcome.again_ms > (LEASE_S + WAKE_S) * 1000:
         yield f"a job of the killed worker waited {outcome.again_ms} ms, longer than a lease and a wake"

@@ -13,18 +13,20 @@ from typing import Any, Final
 from rq_core import App, Cap, RetryPolicy, current_job
 
 WITNESS_VARIABLE: Final = "RQ_CORE_DEMO_WITNESS"
-"""Names the file to which every finished job appends a line; the demo's own record, independent of SQL."""
+"""The environment variable that names the witness file. Every finished job appends a line to this file, so it is a
+record of the jobs that does not depend on SQL."""
 QUEUE_VARIABLE: Final = "RQ_CORE_DEMO_QUEUE"
-"""Names the demo's queue for the worker processes."""
+"""The environment variable that names the demo's queue for the worker processes."""
 QUEUE: Final = os.environ.get(QUEUE_VARIABLE) or f"demo-{os.getpid()}-{int(time.time())}"
-"""A queue of its own, so that a shared server and database keep their other jobs."""
+"""The name of the demo's queue: new for each run, so that the demo can use a server and a database that have other
+queues."""
 COMPRESS_CAP: Final = 2
 
 app = App()
 
 
 def witness(**facts: Any) -> None:
-    """Append a line about this job."""
+    """Append a line about the current job to the witness file."""
     job = current_job()
     line = json.dumps({"task": job.task, "job": job.id, "claim": job.claim, **facts})
     # One write of one line: appends of several processes do not mix.
@@ -36,7 +38,7 @@ def witness(**facts: Any) -> None:
 
 
 def file_digest(path: Path) -> tuple[str, int]:
-    """The SHA-256 and the number of lines of a file."""
+    """Return the SHA-256 (hex) and the number of lines of a file."""
     sha, lines = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(1 << 16):
@@ -47,7 +49,7 @@ def file_digest(path: Path) -> tuple[str, int]:
 
 @app.task(queue=QUEUE, retry=RetryPolicy(max_attempts=3, base=0.2), timeout=60)
 def digest(path: Path) -> None:
-    """Hash one file and witness it."""
+    """Hash one file and append its digest and number of lines to the witness file."""
     sha, lines = file_digest(path)
     witness(path=str(path), sha256=sha, lines=lines)
 
@@ -59,6 +61,7 @@ def digest(path: Path) -> None:
     timeout=60,
 )
 def compress(path: Path) -> None:
-    """Gzip one file and witness its sizes. At most two of these run at once, however many workers there are."""
+    """Compress one file with gzip and append both sizes to the witness file. At most two of these jobs run at once,
+    regardless of the number of workers."""
     data = path.read_bytes()
     witness(path=str(path), size=len(data), packed=len(gzip.compress(data, 6)))

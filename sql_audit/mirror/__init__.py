@@ -1,16 +1,16 @@
-"""From a queue's outbox in Redis to the audit database, each event exactly once.
+"""The mirror: copies a queue's outbox from Redis to the audit database, each event exactly once.
 
-It owns reading the outbox, checking entries, folding events into rows, noticing what Redis has lost, and trimming
-what SQL has. It proves nothing: that is :mod:`sql_audit.proof`.
+This room reads the outbox, checks its entries, folds their events into rows, detects what Redis has lost, and trims the
+entries that SQL has. It does not check the log in SQL: :mod:`sql_audit.proof` does.
 
-Read ``turn`` first: one batch, in one direction.
+Read ``turn`` first: it moves one batch from Redis to SQL.
 
-- ``projection/``: the rows of jobs and claims, from events.
+- ``projection/``: makes the rows of jobs and claims from events.
 
-- ``turn``, ``service``: one batch; turns for all queues.
-- ``redis_access``, ``source_registry``: what the mirror needs of Redis; whether it is the Redis of the log.
-- ``cursor``, ``reading``, ``intake``, ``field_types``, ``batch``: the position; reading the next batch; checking
-  entries; types of fields; what a turn writes.
-- ``epochs``, ``forks``, ``gaps``, ``losses``, ``possible_gaps``: the beginning of an epoch; where Redis' history left
-  SQL's; breaks in the numbering; what Redis forgot; what SQL may have missed of a job.
+- ``turn``, ``service``: mirrors one batch; makes turns for all queues.
+- ``redis_access``, ``source_registry``: the mirror's calls to Redis; the check that this Redis is the log's Redis.
+- ``cursor``, ``reading``, ``intake``, ``field_types``, ``batch``: the mirror's position; reads the next batch; checks
+  entries; the types of fields; the rows that a turn writes.
+- ``epochs``, ``forks``, ``gaps``, ``losses``, ``possible_gaps``: the first entry of an epoch; the entry at which Redis'
+  history left SQL's; breaks in the numbering; events that Redis forgot; events of a job that SQL may lack.
 """

@@ -1,4 +1,4 @@
-"""The writes of one turn of the mirror: a batch of entries after the cursor, and the rows made from it."""
+"""The data of one turn of the mirror: the batch of entries after the cursor, and the rows that it changes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from sql_audit.store.connection.copy import Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The entries after the cursor that one turn writes, and how they follow it."""
+    """The entries after the cursor that one turn writes, with the fork and the breaks that they show."""
 
     cursor: Cursor
-    """As locked; it is moved with the batch."""
+    """The cursor row as it was locked; the turn moves the cursor with the batch."""
     taken: Taken
     fork: Fork | None
-    """Where Redis' history left SQL's, if its first entry says so."""
+    """The point at which Redis' history left SQL's, if the batch's first entry shows one."""
     breaks: list[Break]
 
     @property
     def number(self) -> int:
-        """Its number in the chain."""
+        """The batch's number in the chain of batches."""
         return self.cursor.batch + 1
 
     @property
     def found_out(self) -> bool:
-        """Whether the mirror found something that no event says."""
+        """Whether the batch has findings that are not events: a fork, a break, a complete baseline, or a quarantined
+        entry."""
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows of ``quarantine`` for entries that SQL cannot take."""
+        """Return the rows of ``quarantine`` for the entries that cannot be mirrored, or not unchanged."""
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [
@@ -52,11 +53,12 @@ class Batch:
 
 
 class Projection(NamedTuple):
-    """The rows that a batch's events change."""
+    """The rows that a batch's events change. ``jobs`` and ``attempts`` are pairs of (new rows, rows that replace or may
+    replace a row); ``events`` is the number of events."""
 
     events: int
     at_ms: int
-    """The time of the last event (Unix ms)."""
+    """Unix ms of the last event."""
     digest: str
     """SHA-256 of the events' rows."""
     jobs: tuple[Rows, Rows]
@@ -65,7 +67,7 @@ class Projection(NamedTuple):
 
     @classmethod
     def of(cls, folder: Folder, text: str) -> Projection:
-        """``text``: the events' rows as COPY has them."""
+        """Return the rows of a folded batch. ``text`` is the events' rows in PostgreSQL's COPY format."""
         return cls(
             len(folder.events),
             folder.at_ms,

@@ -1,4 +1,5 @@
-"""The mirror's position in a queue: a row of ``mirror_cursor``, and the entry that Redis must still have."""
+"""The mirror's position in a queue: a row of ``mirror_cursor``, and the last mirrored entry, which Redis must still
+have."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from rq_core.model.events import OutboxId
 
 
 class Anchor(NamedTuple):
-    """The last mirrored entry, which stays in the outbox for the next read to find unchanged."""
+    """The number and fingerprint of the last mirrored entry. The entry stays in the outbox, so that the next read can
+    check that it is unchanged."""
 
     at: OutboxId
     fingerprint: str
@@ -17,7 +19,7 @@ class Anchor(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """A row of mirror_cursor."""
+    """A row of ``mirror_cursor``."""
 
     queue: str
     epoch: int | None
@@ -36,17 +38,17 @@ class Cursor:
     trim_bytes: int
     prefix: str | None
     stamp: str | None
-    """With the prefix: the queue's source."""
+    """The queue's stamp; prefix and stamp together are the queue's source."""
 
     @property
     def position(self) -> OutboxId | None:
-        """The last mirrored entry."""
+        """The number of the last mirrored entry; None if nothing is mirrored."""
         if self.epoch is None or self.seq is None:
             return None
         return OutboxId(self.epoch, self.seq)
 
     @property
     def last(self) -> Anchor | None:
-        """The last mirrored entry, with what it must be."""
+        """The last mirrored entry with its fingerprint; None if nothing is mirrored."""
         position = self.position
         return None if position is None else Anchor(position, self.anchor or "")

@@ -1,6 +1,6 @@
-"""How entries are numbered, and what the beginning of an epoch says.
+"""The numbering of entries, and the fields of the first entry of an epoch.
 
-What a beginning says is read once, when its entry is taken in; code that needs what follows from it gets the value.
+The intake reads these fields once and makes a :class:`Beginning`; other code uses the Beginning.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rq_core.model.table.reasons import RESTATED_BY
 
 
 class Beginning(NamedTuple):
-    """The first entry of an epoch. It names the last entry that Redis had before it."""
+    """The first entry of an epoch. It names the last entry that Redis had before the epoch."""
 
     id: OutboxId
     at_ms: int
     reason: str | None
-    """The reason with which the epoch began."""
+    """The reason why the epoch began."""
     last: OutboxId | None
-    """The last entry before it that Redis knew; None if it knew of none."""
+    """The last entry before the epoch that Redis knew; None if Redis knew no entry."""
 
     @classmethod
     def of(cls, at: OutboxId, at_ms: int, facts: Mapping[str, Any]) -> Beginning:
-        """``facts``: the fields of the event ``epoch_started``."""
+        """Return the beginning from ``facts``, the fields of the event ``epoch_started``."""
         reason = facts.get("reason")
         return cls(at, at_ms, reason if isinstance(reason, str) else None, last_known(facts))
 
@@ -36,7 +36,8 @@ class Beginning(NamedTuple):
 
 
 def last_known(facts: Mapping[str, Any]) -> OutboxId | None:
-    """The last entry before an epoch, by the fields of its beginning; None if Redis knew of none."""
+    """Return the last entry before an epoch, by the fields of its ``epoch_started`` event; None if Redis knew no entry,
+    or if the field is not a number that SQL can keep."""
     last = facts.get("last")
     try:
         found = OutboxId.parse(last) if isinstance(last, str) else None
@@ -46,12 +47,13 @@ def last_known(facts: Mapping[str, Any]) -> OutboxId | None:
 
 
 def follows(before: OutboxId, after: OutboxId) -> bool:
-    """Whether there is nothing between two numbers. (What begins an epoch says so itself.)"""
+    """Whether no number is missing between two entries. A new epoch follows any entry of an earlier epoch: its first
+    entry itself names the entry before."""
     if after.epoch == before.epoch:
         return after.seq == before.seq + 1
     return after.epoch > before.epoch and after.seq == 0
 
 
 def contiguous(ids: Iterable[OutboxId]) -> bool:
-    """Whether each number follows the one before."""
+    """Whether each number follows the number before it, so that none is missing."""
     return all(follows(a, b) for a, b in pairwise(ids))

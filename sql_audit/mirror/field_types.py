@@ -1,4 +1,5 @@
-"""The types of the fields of events, checked a whole column at a time."""
+"""Checks of the types of events' fields. A check takes the values of one field in many jobs (a column) and returns
+whether all of them pass."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from sql_audit.store.storable_text import clean
 
 INTEGER_MAX: Final = 2**63 - 1
 NAME_LENGTH_MAX: Final = 512
-"""Characters in a name or word. Longer ones would not fit into an index of PostgreSQL."""
+"""Maximum number of characters of a name or word. A longer text would not fit into an index of PostgreSQL."""
 
 LANE_LENGTH_MAX: Final = 16 * 1024
-"""Characters in the name of a lane, which is in no index."""
+"""Maximum number of characters of a lane's name, which is in no index."""
 
 NESTING_MAX: Final = 32
-"""How deep lists and objects may lie in each other in a value of any kind. How deep Python itself reads and writes
-JSON depends on where it is called, so what the mirror could still take might be unreadable to others.
+"""Maximum number of levels of lists and objects nested in a value. The depth of JSON that Python can read and write
+depends on the call stack at that moment: without this limit, the mirror could store a value that another program cannot
+read.
 """
 
 Check = Callable[[Sequence[Any]], bool]
@@ -85,7 +87,7 @@ def anything(column: Sequence[Any]) -> bool:
 
 
 def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
-    """Whether in any of some values more levels of lists and objects lie in each other."""
+    """Whether any of the values has more than ``levels`` levels of nested lists and objects."""
     for value in values:
         kind = type(value)
         if kind is list or kind is dict:
@@ -96,8 +98,8 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """Whether each value has the scopes of a claim, as the views and ``audit at`` read them: [scope, cap or null] or
-    [scope, limit, window, burst].
+    """Whether each value is null or a claim's list of scopes, each [scope, cap or null] or [scope, limit, window,
+    burst]. The views and ``audit at`` read this form.
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:
@@ -109,7 +111,7 @@ def _scopes(column: Sequence[Any]) -> bool:
         return True
     if set(map(type, every)) != {list} or not set(map(len, every)) <= {2, 4}:
         return False
-    # What is no text counts as text that SQL cannot keep.
+    # A name that is not a text counts as a text that SQL cannot keep.
     names = {scope[0] if type(scope[0]) is str else "\0" for scope in every}
     if clean(joined := "".join(names)) != joined:
         return False
@@ -152,4 +154,5 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "missed": _numbered,
     "held_by": _words,
 }
-"""Field → its type. A field without a type may hold anything that is not nested too deep."""
+"""The check of each field, by the field's name. A field that is not listed may have any value that is not nested too
+deep."""

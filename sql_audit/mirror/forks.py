@@ -1,8 +1,8 @@
-"""The point at which Redis' history left the history in SQL.
+"""Finds the point at which Redis' history left the history in SQL (a fork).
 
-A queue's history may go back: to an old snapshot, to a log without its tail, to a replica that lagged. It then goes
-on with a new epoch. Where it left, :func:`find_fork` sees by comparing what Redis still has with what SQL has, entry by
-entry, back from the new epoch's beginning. What follows from that is :mod:`sql_audit.mirror.losses`.
+Redis may lose the end of a queue's history: it loads an old snapshot or an append-only file without its tail, or a
+replica that lagged is promoted. Redis then continues with a new epoch. :func:`find_fork` compares the entries of Redis
+with those of SQL, backwards from the beginning of the new epoch. :mod:`sql_audit.mirror.losses` applies the result.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -31,9 +31,9 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 from sql_audit.store.storable_text import read_details
 
 PAGE: Final = 200
-"""Entries of Redis that are compared at once."""
+"""Number of Redis' entries that are read and compared at once."""
 LAST_NUMBER: Final = str(OutboxId(INTEGER_MAX, 0))
-"""Behind every entry."""
+"""An entry number after every entry."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 
 _EVENTS_OF_ENTRIES: Final = text(
@@ -46,7 +46,8 @@ _FIRST: Final = text(
 
 
 class Behind(Exception):
-    """Redis must begin an epoch after ``known`` before anything of it can be mirrored."""
+    """Redis has no epoch with which the mirror can continue. The mirror attaches the queue again with ``known``, so
+    that Redis begins one (see OutboxSource.attach)."""
 
     def __init__(self, known: int, why: str) -> None:
         super().__init__(why)
@@ -58,19 +59,20 @@ class Fork:
     """The point at which Redis' history left the history in SQL."""
 
     beginning: Beginning
-    """With this epoch Redis' history went on."""
+    """The first entry of the epoch with which Redis continued."""
     survivor: OutboxId | None
-    """The last entry that both have; None: Redis remembered nothing."""
+    """The last entry that both Redis and SQL have; None if Redis remembered nothing."""
     passed: Sequence[Quarantined] = ()
-    """The entries of Redis whose numbers SQL had passed, oldest first. They cannot be mirrored."""
+    """Redis' entries between the survivor and the new epoch, oldest first. SQL does not have them, and they cannot be
+    mirrored, since the mirror is past their numbers."""
     changed: OutboxId | None = None
-    """The first number under which both have an entry, and not the same."""
+    """The first number under which Redis and SQL have different entries."""
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return the entries with which Redis went on, if it does not have the anchor, or not as it was.
+    """Return the tail with the entries with which Redis continued, for a Redis that has lost or changed the anchor.
 
-    Raises Behind if it has nothing that can be mirrored.
+    Raise Behind if Redis has no entry that can be mirrored.
     """
     assert tail.anchor is not None
     before = tail.anchor.at
@@ -79,7 +81,7 @@ def rejoin(reader: Reader, tail: Tail) -> Tail:
         return tail
     entries = reader.read_from(OutboxId(before.epoch + 1, 0))
     if not entries:
-        found = "another entry under that number" if changed else "nothing from there on"
+        found = "another entry under that number" if changed else "no entry from that number on"
         raise Behind(before.epoch + 1, f"SQL has {before}, Redis has {found}")
     return tail._replace(entries=entries)
 
@@ -92,13 +94,13 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Find the point at which Redis' history left SQL's, if the epoch after the anchor does not go on from it.
+    """Return the point at which Redis' history left SQL's; None if the epoch after the anchor continues from it.
 
-    Raises Behind if Redis must say again what lives before that can be mirrored; not of an epoch before
-    ``restated_from``, since one with a baseline follows.
+    Raise Behind if Redis must first begin an epoch with a baseline of all live jobs. Epochs before ``restated_from``
+    never raise Behind, since an epoch with a baseline follows them.
     """
     assert tail.anchor is not None
-    # Numbers may be given twice: without the anchor it does not count that they match.
+    # Redis may assign a number twice: if the anchor is missing or changed, an equal number proves nothing.
     if beginning.last == tail.anchor.at and not tail.detached:
         return None
     if beginning.last is None and beginning.reason not in ("created", "behind"):
@@ -107,7 +109,7 @@ def find_fork(
         return None
     fork = _compare(connection, source, queue, beginning, tail.anchor.at)
     if fork.passed and not beginning.is_restated and beginning.id.epoch >= restated_from:
-        # What it had under passed numbers is missing from what follows.
+        # The entries that follow do not have the changes of the entries whose numbers SQL had passed.
         last, _ = source.read_outbox_back(queue, LAST_NUMBER, 1)[0]
         why = f"{len(fork.passed)} entries before {beginning.id} have numbers that SQL had passed"
         raise Behind(OutboxId.parse(last).epoch + 1, why)
@@ -122,13 +124,13 @@ def made_again(beginning: Beginning) -> bool:
 def _compare(
     connection: Connection, source: OutboxSource, queue: str, beginning: Beginning, cursor: OutboxId
 ) -> Fork:
-    """Look for the last entry that both have, back from the epoch's beginning."""
+    """Return the fork: the last entry that both Redis and SQL have, found backwards from the epoch's beginning."""
     earlier = _before_the_log(connection, queue)
     last = beginning.last
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """Whether it is known what came before the last entry that was looked at."""
+    """Whether the last compared entry begins an epoch, and so names the entry before it (True before the first)."""
     before = beginning.id
     while True:
         page = source.read_outbox_back(queue, str(before), PAGE)
@@ -152,12 +154,13 @@ def _compare(
         if len(page) < PAGE:
             break
         before = entries[-1][0]
-    # Redis has nothing left that SQL has. Its earliest epoch says what it went on from.
+    # Redis has no entry that SQL has. The beginning of Redis' earliest epoch names the entry before that epoch.
     return Fork(beginning, last if whole else cursor, passed[::-1], changed)
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """Return the last entry that Redis had before the first that SQL has, as the first one names it."""
+    """Return the last entry that Redis had before SQL's first entry; None if SQL has no entry, or if its first entry
+    names none."""
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
         return None
@@ -169,7 +172,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """Return the rows that SQL has of entries, newest first."""
+    """Return SQL's rows of the entries, by entry. ``entries`` are newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found
@@ -186,13 +189,13 @@ def _rows_of(
 _OF_ENTRY: Final = tuple(
     EVENT_COLUMNS.index(name) for name in ("ordinal", "type", "at_ms", "job_id", "worker", "detail")
 )
-"""The columns that the entry alone fills; the task, and the claim that it ends, come from the job."""
+"""Places of the columns whose values come from the entry alone; task and claim come from the job's row."""
 _TYPE: Final = EVENT_COLUMNS.index("type")
 _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Whether SQL's rows are what this entry says."""
+    """Whether SQL's rows of an entry equal the rows that the mirror would make of it."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

@@ -1,4 +1,4 @@
-"""The beginnings and breaks of the numbering of a queue's entries, as far as the entries show them."""
+"""Finds the beginnings of epochs and the breaks in the numbering of a batch's entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sql_audit.store.storable_text import clean, to_json
 
 
 class Break(NamedTuple):
-    """A row of mirror_epoch, to be."""
+    """A row of ``mirror_epoch`` that the turn will insert: the beginning of an epoch, or a break in the numbering."""
 
     at: OutboxId
     kind: str
@@ -25,7 +25,7 @@ class Break(NamedTuple):
     detail: str | None = None
 
     def row(self, queue: str, batch: int) -> dict[str, Any]:
-        """The row, by column."""
+        """Return the row's values by column."""
         return {
             "queue": queue, "batch": batch, "epoch": self.at.epoch, "seq": self.at.seq,
             "kind": self.kind, "at_ms": self.at_ms, "reason": self.reason,
@@ -38,7 +38,8 @@ class Break(NamedTuple):
 def among(
     intakes: Sequence[Intake], before: OutboxId | None, at_ms: int, fork: Fork | None
 ) -> list[Break]:
-    """Beginnings of epochs and gaps in a batch. ``before``: the entry before it, which was at ``at_ms``."""
+    """Return the beginnings of epochs and the breaks in a batch. ``before`` is the last entry before the batch;
+    ``at_ms`` is its time (Unix ms)."""
     breaks: list[Break] = []
     if fork is not None and fork.changed is not None:
         reason = "Redis has another entry under a number that is mirrored already"
@@ -48,7 +49,7 @@ def among(
         if intake.beginning is not None:
             breaks.append(_started(intake, intake.beginning, before))
             if index == 0 and before is not None:
-                # The others go on from the entry before: where one does not, a batch ends.
+                # A later epoch of a batch continues from the entry before it: otherwise the batch would end there.
                 breaks += _forgotten(intake.beginning, before, fork)
         elif before is None:
             reason = "the stream began in the middle of an epoch"
@@ -70,7 +71,7 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 
 
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
-    """Return the breaks that an epoch's beginning shows, if Redis' last entry was not the one mirrored last."""
+    """Return the breaks that an epoch's beginning shows: none if Redis' last entry was the last mirrored entry."""
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)
     if last == before and not passed:

@@ -1,11 +1,9 @@
-"""Intake: raw outbox entries, checked and turned into columns, or into something that SQL can
-always keep.
+"""Checks raw outbox entries and turns them into columns, or into quarantined entries, which SQL can always keep.
 
-:func:`rq_core.model.events.decode` says what an entry means; this is the same reading for many thousands
-a second. The jobs of an entry are turned into columns by the names in ``event_fields.JOB_EVENT_FIELDS``,
-and a whole column is checked at once. What does not pass is never dropped: the entry, or the job's
-part of it, is kept raw in quarantine and a row of type ``quarantined`` holds its place in the
-sequence.
+:func:`rq_core.model.events.decode` defines the meaning of an entry; this module reads entries in the same way, many
+thousands a second. It turns the jobs of an entry into columns, named as in ``event_fields.JOB_EVENT_FIELDS``, and
+checks a whole column at once. An entry or a job that fails a check is never dropped: its raw bytes go to quarantine,
+and a row of type ``quarantined`` takes its place in the sequence of events.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from sql_audit.mirror.redis_access import RawFields
 from sql_audit.store.storable_text import clean
 
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
-"""The fields whose values count as bytes of the backlog."""
+"""The fields of an entry whose values Redis counts as bytes of the backlog."""
 
 
 class Quarantined(NamedTuple):
-    """One row of the quarantine, to be."""
+    """A row of ``quarantine`` that the turn will insert."""
 
     at: OutboxId
     ordinal: int | None
@@ -42,33 +40,33 @@ class Quarantined(NamedTuple):
 
 @dataclass(slots=True)
 class Intake:
-    """One entry, checked: an event with its jobs in columns, or nothing but its place."""
+    """A checked entry: an event with its jobs in columns, or, if all of it is in quarantine, only its number."""
 
     id: OutboxId
     event: Event | None
-    """None: quarantined whole."""
+    """The type of the event; None if the whole entry is in quarantine."""
     at_ms: int | None
     by: str
     why: str | None
     size: int
-    """Bytes that the entry takes off the backlog."""
+    """Bytes by which the backlog shrinks when the entry is trimmed."""
     jobs: int = 0
-    """Jobs in the entry as Redis counts them, those in quarantine included."""
+    """Number of jobs in the entry as Redis counts them, jobs in quarantine included."""
     columns: dict[str, Sequence[Any]] = field(default_factory=dict)
-    """For events about jobs: the values of each field, by its name."""
+    """For events about jobs: the values of each field, by the field's name."""
     ordinals: Sequence[int] = ()
-    """The place in the entry of each job in ``columns``."""
+    """The place in the entry (from 0) of each job in ``columns``."""
     data: dict[str, Any] = field(default_factory=dict)
-    """For events about the queue."""
+    """For events about the queue: the event's fields."""
     beginning: Beginning | None = None
-    """For the event that begins an epoch: what it says of what was before."""
+    """For the event that begins an epoch: its fields, among them the last entry before the epoch."""
     quarantined: list[Quarantined] = field(default_factory=list)
     in_place: bool = True
-    """False: even its place in the sequence is taken, by another entry of that number."""
+    """False if SQL has another entry under this number, so that not even a ``quarantined`` row can be inserted."""
 
     @property
     def stubs(self) -> list[int]:
-        """Ordinals that are only held in place by a row of type ``quarantined``."""
+        """The ordinals for which SQL has only a row of type ``quarantined``."""
         if not self.in_place:
             return []
         if self.event is None:
@@ -81,13 +79,13 @@ def _bytes(text: str) -> bytes:
 
 
 def _size(raw: RawFields) -> int:
-    """Bytes that an entry adds to the backlog, as Redis counts them."""
+    """Return the bytes that an entry adds to the backlog, as Redis counts them."""
     told = "".join([raw[name] for name in COUNTED_FIELDS if name in raw])
     return len(told) if told.isascii() else len(_bytes(told))
 
 
 def fingerprint(raw: RawFields) -> str:
-    """SHA-256 of an entry's fields, in hex: the same for the same content, however it was read."""
+    """Return the SHA-256 (hex) of an entry's fields. It does not depend on the order of the fields."""
     sha = hashlib.sha256()
     for name, value in sorted((_bytes(name), _bytes(value)) for name, value in raw.items()):
         sha.update(b"%d:%b%d:%b" % (len(name), name, len(value), value))
@@ -95,7 +93,7 @@ def fingerprint(raw: RawFields) -> str:
 
 
 def pack_entry(raw: RawFields) -> bytes:
-    """An entry's fields, byte for byte: a JSON array of pairs of base64 strings."""
+    """Return an entry's fields, byte for byte, as a JSON array of pairs of base64 strings."""
     pairs = [[base64.b64encode(_bytes(part)).decode() for part in pair] for pair in raw.items()]
     return json.dumps(pairs).encode()
 
@@ -130,7 +128,7 @@ _QUEUE_FIELDS: Final = {
 
 
 class _NotDecodedError(ValueError):
-    """Say why this release cannot read an entry."""
+    """The reason why this release cannot read an entry."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -144,7 +142,8 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
-    """Check one raw entry. Never raises for what is in it."""
+    """Check one raw entry and return its intake. No content of an entry raises an error: an unreadable entry goes to
+    quarantine."""
     try:
         return _take(entry_id, raw)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
@@ -152,7 +151,8 @@ def take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 class _Unchecked(NamedTuple):
-    """An entry about jobs whose values are not checked yet."""
+    """An entry about jobs whose values are not checked yet: its place in the batch, its intake, and a list of values
+    per job."""
 
     place: int
     intake: Intake
@@ -160,7 +160,7 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """Make an intake of each entry, as :func:`take` does, but check the values of all entries of a type at once."""
+    """Return the intake of each entry, as :func:`take` does, but check the values of all entries of a type at once."""
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
     for index, (entry_id, raw) in enumerate(entries):
@@ -181,7 +181,8 @@ def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
 
 
 def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]] | None:
-    """An entry about jobs, if nothing in it looks unusual."""
+    """Return the unchecked intake of an entry about jobs, and a list of values per job. Return None for an entry that
+    needs the slower :func:`take`, such as an event about the queue, or a text that may have to be cleaned."""
     kind, by, body, at = raw.get("type"), raw.get("by"), raw.get("jobs"), raw.get("at", "")
     if kind not in _JOB_FIELDS or by is None or not body or "why" in raw or "data" in raw:
         return None
@@ -201,7 +202,8 @@ def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]]
 
 
 def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
-    """Give entries of one type their columns. False if anything in any of them does not pass."""
+    """Check the values of all entries of one type, and set the columns of their intakes. Return False, and set nothing,
+    if any value fails its check."""
     every = [array for each in waiting for array in each.arrays]
     (length, *others) = set(map(len, every))
     if others or length > len(spec.names):
@@ -222,7 +224,7 @@ def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
-    """An intake of nothing but the entry's place and its raw bytes."""
+    """Return the intake of an entry that goes to quarantine: its number, its time, its author, and its raw bytes."""
     try:
         jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
     except (ValueError, TypeError, RecursionError):
@@ -253,7 +255,7 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
     body = raw.get("jobs") or raw.get("data") or ""
     altered = False
     if not (why is None and (told := body + by).isascii() and "\0" not in told):
-        # Bytes that are not UTF-8 stand in the text as surrogates without a partner.
+        # A byte that is not UTF-8 is a lone surrogate in the text.
         plain = clean(body), clean(by), None if why is None else clean(why)
         altered = plain != (body, by, why)
         body, by, why = plain
@@ -287,9 +289,9 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
-    """Clean, in place, the strings that become columns. Returns whether any was changed.
+    """Clean, in place, the strings that go into columns. Return whether any string was changed.
 
-    What becomes JSON (an error) is left as it is, since JSON can say all of it.
+    Values that are stored as JSON (such as an error) stay unchanged, since JSON can escape every character.
     """
     changed = False
     for array in arrays:
@@ -321,7 +323,7 @@ def _take_columns(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFi
 
 
 def _take_one_by_one(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: RawFields) -> None:
-    """Keep the jobs that pass, and put the others into quarantine, each under its ordinal."""
+    """Keep the jobs that pass their checks, and put each other job into quarantine under its ordinal."""
     good: list[list[Any]] = []
     ordinals: list[int] = []
     packed = pack_entry(raw)
@@ -331,7 +333,7 @@ def _take_one_by_one(intake: Intake, arrays: list[Any], spec: _FieldsOf, raw: Ra
             good.append(array + [None] * (len(spec.names) - len(array)))
             ordinals.append(ordinal)
         else:
-            # The first carries the whole entry; the others say where to look.
+            # The first quarantined job has the bytes of the whole entry; the others have none.
             kept = packed if not intake.quarantined else b""
             intake.quarantined.append(Quarantined(intake.id, ordinal, "undecodable", problem, kept))
     intake.columns = {

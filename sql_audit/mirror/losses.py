@@ -1,11 +1,11 @@
-"""The changes in SQL when Redis forgot something that SQL has.
+"""Changes SQL after Redis forgot events that SQL has.
 
-The events that SQL has beyond the last one that Redis still knew (:mod:`sql_audit.mirror.forks` finds it) are
-*orphaned*: they stay in ``job_event`` and are no part of the history that went on.
+:mod:`sql_audit.mirror.forks` finds the last entry that Redis still knew. SQL's events after this entry are *orphaned*:
+they stay in ``job_event``, but are not part of the history that Redis continued.
 
-An epoch goes on from the last entry that Redis still knew, so the epochs are a tree, and what
-survives is the way back from the last of them. The view ``orphaned_range`` walks it: what was orphaned
-may come back to life, when Redis remembers it again and forgets what had replaced it.
+Each epoch continues from the last entry that Redis knew when it began, so the epochs form a tree. The surviving events
+are those on the path from the last epoch back to the root; the view ``orphaned_range`` finds the others. Orphaned
+events become valid again if Redis restores them and forgets the events that had replaced them.
 
 Everything here happens in the mirror's transaction, under the cursor's lock.
 """
@@ -51,7 +51,7 @@ _EARLIEST: Final = text(
 )
 _INSERT_LOSS: Final = mirror_loss.insert()
 
-# In the order in which they must be executed. They change jobs without an event since.
+# These statements are executed in this order. They change jobs that have no event since the epoch.
 _CONCERNED: Final = f"queue = :queue AND state IN ({_LIVE}) AND last_epoch < :epoch"
 _END_CLAIMS: Final = text(
     f"UPDATE job_attempt SET outcome = '{LOST}', ended_at_ms = :at_ms WHERE queue = :queue AND "
@@ -67,9 +67,10 @@ _END_JOBS: Final = text(
 def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
-    """Take what Redis forgot of what SQL has up to ``upto`` out of the projection, note it, and tell the operator.
+    """Remove the events that Redis forgot from the rows of jobs and claims, record the loss, and log it.
 
-    Does nothing if it forgot nothing that SQL has, and had nothing that SQL cannot mirror.
+    ``upto`` is the last entry that SQL has. Nothing changes if Redis forgot no event that SQL has and has no entry that
+    SQL cannot mirror.
     """
     at_ms, passed = fork.beginning.at_ms, len(fork.passed)
     row = {
@@ -78,7 +79,7 @@ def apply_fork(
         "events": 0, "jobs": 0, "passed": passed,
     }  # fmt: skip
     if fork.survivor is None:
-        # The projection's fold has no event for this: the beginning of the epoch says it of all.
+        # No job has an event for this: the beginning of the epoch concerns all jobs.
         count = end_jobs(connection, queue, LOST, fork.beginning.id.epoch, at_ms)
         connection.execute(_INSERT_LOSS, row | {"kind": "forgotten", "jobs": count})
         logger.error("queue %s: Redis remembers nothing: %d live jobs are lost", queue, count)
@@ -93,7 +94,7 @@ def apply_fork(
     row |= {"after_epoch": survivor.epoch, "after_seq": survivor.seq}
     connection.execute(_INSERT_LOSS, row | {"events": events, "jobs": len(concerned)})
     after = ranges(connection, queue)
-    # What was orphaned and is not any more concerns jobs, too.
+    # Events that were orphaned and are valid again change jobs, too.
     revived = [each.after for each in before if each not in after and each.after < survivor]
     if revived:
         bounds = _bounds(queue, min(revived), upto)
@@ -116,7 +117,8 @@ def apply_fork(
 def complete_baseline(
     connection: Connection, queue: str, upto: OutboxId, at_ms: int, batch: int
 ) -> None:
-    """The baseline that is complete at ``upto`` names all live jobs: what it did not name is gone."""
+    """Put the live jobs into the state GONE that are missing from the baseline that ends at the entry ``upto``: a
+    complete baseline names all live jobs."""
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
         return  # SQL does not have its epoch's beginning.
@@ -132,7 +134,7 @@ def complete_baseline(
 
 
 def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
-    """Put every live job without an event since ``epoch`` began into a state. Returns the number of jobs."""
+    """Put every live job that has no event since ``epoch`` began into ``state``. Return the number of these jobs."""
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:
         claim_minutes.count_again(connection, queue, at_ms)

@@ -1,7 +1,8 @@
-"""Events of a job that SQL may lack: after an event of it lies a gap, or an entry in quarantine that names it.
+"""Finds jobs whose events SQL may not have completely: a gap, or a quarantined entry that names the job, follows the
+job's last event in SQL.
 
-That Redis lacks such a job does not show that it was lost, since it may have run to its end there; and that Redis has
-another end of it than SQL shows no lie, since another job may have had its id there.
+If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL
+have different ends of it, neither need be false, since another job may have had the same id in the missing events.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from sql_audit.mirror.intake import unpack_entry
 from sql_audit.store.gaps import first_gap_after, gaps
 
 _QUARANTINE: Final = text(
-    # Of the jobs of one entry, the first has its bytes.
+    # Of the quarantined jobs of one entry, the first has the entry's bytes.
     "SELECT epoch, seq, raw FROM quarantine WHERE queue = :queue AND LENGTH(raw) > 0 ORDER BY epoch, seq"
 )
 
 
 _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
-"""Ids are such words; those of foreign clients may not be, if they have 32 characters."""
+"""Matches words that may be ids. Most ids are one such word; other ids are searched for as a part of the text."""
 
 
 class Places:
-    """The places where a queue's jobs may have ended without an event in SQL."""
+    """A queue's gaps and quarantined entries, in which a job may have ended without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
@@ -40,7 +41,8 @@ class Places:
 
     @cached_property
     def _by_word(self) -> dict[str, list[OutboxId]]:
-        """The entries that have a word, in order: thousands of jobs are asked for, and entries may name as many."""
+        """The numbers of the quarantined entries that have a word, in order, by word. The index makes a look-up fast:
+        callers ask for thousands of jobs, and an entry may name thousands."""
         found: defaultdict[str, list[OutboxId]] = defaultdict(list)
         for at, told in self._quarantine:
             for word in set(_WORD.findall(told)):
@@ -48,14 +50,14 @@ class Places:
         return found
 
     def _naming(self, job_id: str) -> list[OutboxId]:
-        """The entries in quarantine that name a job, in order."""
+        """Return the numbers of the quarantined entries that name a job, in order."""
         if _WORD.fullmatch(job_id):
             return self._by_word.get(job_id, [])
         return [at for at, told in self._quarantine if job_id in told]
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
-        """Return the place where a job whose last event is in the entry ``last`` may have ended; None if it cannot
-        have."""
+        """Return a sentence that names the gap or quarantined entry in which a job may have ended. ``last`` is the
+        entry of the job's last event in SQL. Return None if no such gap or entry follows it."""
         gap = first_gap_after(self._gaps, last)
         if gap is not None:
             return f"its end may lie in the gap before {gap.at}"
@@ -63,7 +65,7 @@ class Places:
         return at and f"its end may lie in entry {at}, which is in quarantine"
 
     def unread(self, job_id: str, last: OutboxId) -> OutboxId | None:
-        """Return the first entry in quarantine after ``last`` that names a job."""
+        """Return the number of the first quarantined entry after ``last`` that names the job, or None."""
         return next((at for at in self._naming(job_id) if at > last), None)
 
 

@@ -1,7 +1,7 @@
-"""The reading of batches: how much is read from Redis at a time, and how it is taken in.
+"""Reads the batches of a queue's outbox: decides how many entries make a batch, and makes their intakes.
 
-While there is more than one batch to come, the one after is read and decoded while SQL works on this one. That batch is
-used only if the cursor is then where the read began; otherwise it is read again.
+If another batch follows, it is read and decoded while SQL writes the current batch. The batch that was read ahead is
+used only if the cursor is then at the entry after which the read began; otherwise the entries are read again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sql_audit.store.connection.driver_errors import describe_error
 logger = logging.getLogger("rq_core.audit")
 
 SWITCHED_OFF: Final = '["audit","on","off"]'
-"""The values of the last event of a log that was switched off."""
+"""The data of the last event of a log that was switched off."""
 
 _STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
@@ -32,44 +32,44 @@ RawEntry = tuple[OutboxId, RawFields]
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of one transaction. A batch ends with the entry that reaches a limit."""
+    """Limits of one batch, which is written in one transaction. A batch ends with the entry that reaches a limit."""
 
     events: int = 5_000
     size: int = 4 * 1024 * 1024
-    """Bytes of the entries' values."""
+    """Number of characters of the entries' values at which a batch ends."""
     page: int = 500
-    """Entries per read, so that a batch of large entries is not read at once many times over."""
+    """Maximum number of entries per read. Without it, one read could return many batches of large entries."""
 
 
 class Taken(NamedTuple):
-    """One batch of entries, and what they say."""
+    """One batch of entries with their intakes."""
 
     entries: list[RawEntry]
     intakes: list[Intake]
     more_follow: bool
-    """Whether there is so much that another batch will follow at once."""
+    """Whether the batch reached a limit, so that another batch probably follows at once."""
     begins_epoch: bool
-    """Whether an epoch begins among them."""
+    """Whether one of the entries begins an epoch."""
     completes_baseline: bool
-    """Whether the last ends a complete baseline."""
+    """Whether the last entry ends a complete baseline."""
     last: Anchor | None
-    """The last entry, after which the next batch is read; None without an entry."""
+    """The last entry, after which the next batch is read; None if the batch is empty."""
 
 
 class Tail(NamedTuple):
-    """The entries of Redis from the cursor on, up to about a batch."""
+    """Redis' entries after the cursor, about as many as one batch."""
 
     anchor: Anchor | None
-    """The entry after which the tail was read; None: from the beginning."""
+    """The entry after which the tail was read; None if it was read from the oldest entry."""
     entries: list[RawEntry]
-    """The entries after the anchor. If Redis lacks the anchor, or has another entry there: all entries from its number
-    on."""
+    """The entries after the anchor. If Redis lacks the anchor, or has another entry under its number: the entries from
+    its number on, inclusive."""
     detached: bool = False
-    """Whether Redis lacks the anchor, or has another entry there: then contiguous numbers prove nothing."""
+    """Whether Redis lacks the anchor, or has another entry under its number. Contiguous numbers prove nothing then."""
     whole: bool = True
     """Whether no number is missing, from the anchor on."""
     taken: Taken | None = None
-    """Its first batch, if that was taken in while SQL wrote the batch before."""
+    """The tail's first batch, if its intakes were made while SQL wrote the batch before."""
 
 
 class Reader:
@@ -80,14 +80,15 @@ class Reader:
         self.queue = queue
         self.limits = limits
         self._page = 64
-        """The number of entries that the next batch will have, about."""
+        """The estimated number of entries of the next batch."""
         self._entries_max: int | None = None
-        """While a refused row is looked for: how many entries a batch may have."""
+        """Maximum number of entries of a batch while the reader searches for a refused row; None otherwise."""
         self._refusals: dict[OutboxId, list[str]] = {}
-        """Entries that SQL refused alone, and what it said, each time."""
+        """The messages with which SQL refused an entry that was alone in its batch, by entry."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """Return the entries after the anchor, which is compared with the entry that Redis has under its number."""
+        """Return the entries after the anchor. The anchor is compared with the entry that Redis has under its
+        number."""
         if anchor is None:
             entries = self.read_from(None)
             return Tail(None, entries, whole=contiguous(at for at, _ in entries))
@@ -97,7 +98,10 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Entries from ``position`` on, itself included, up to about a batch."""
+        """Return the entries from ``position`` on, inclusive, about as many as one batch. None: from the oldest entry.
+
+        Raise QueueDamaged if the first new entry has a number that no script assigns.
+        """
         entries: list[RawEntry] = []
         start = "-" if position is None else str(position)
         size = jobs = 0
@@ -107,7 +111,7 @@ class Reader:
             new = [(OutboxId.parse(entry_id), raw) for entry_id, raw in page]
             stray = next((at for at, _ in new if not at.is_given), None)
             if stray is not None:
-                # What comes before it is mirrored all the same.
+                # The entries before the stray entry are mirrored nevertheless.
                 new = [each for each in new if each[0] < stray]
                 if not any(at != position for at, _ in (*entries, *new)):
                     raise QueueDamaged(queue=self.queue, why=_STRAY.format(stray))
@@ -127,7 +131,7 @@ class Reader:
             start = str(entries[-1][0])
 
     def take(self, tail: Tail) -> Taken:
-        """The first batch of what was read, taken in."""
+        """Return the first batch of the tail, with the intakes of its entries."""
         if tail.taken is not None and not self._looking:
             return tail.taken
         entries, full = self._cut(tail.entries)
@@ -149,7 +153,7 @@ class Reader:
         )
 
     def _cut(self, entries: list[RawEntry]) -> tuple[list[RawEntry], bool]:
-        """The entries that a batch may have, and whether they are as much as that."""
+        """Return the entries up to the limits of a batch, and whether they reach a limit of events or size."""
         entries = entries[: self._entries_max]
         size = jobs = 0
         for index, (_, raw) in enumerate(entries):
@@ -160,26 +164,26 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """Read the entries after the anchor, and take them in.
-
-        None if Redis has none yet, or not the anchor any more: the next turn looks again.
+        """Return the entries after the anchor, with the first batch made. Return None if Redis has no entry after the
+        anchor yet, or lacks the anchor: the next turn reads again.
         """
         tail = self.read_after(anchor)
         if tail.detached or not tail.entries:
             return None
         return tail._replace(taken=self.take(tail))
 
-    # What SQL refuses.
+    # Entries that SQL refuses.
 
     @property
     def _looking(self) -> bool:
-        """Whether a refused row is looked for."""
+        """Whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Make the next batches smaller until one entry is left, and then mark that one.
+        """Halve the size of the next batches after SQL refused ``entries``. If they are only one entry, mark it, so
+        that it goes to quarantine.
 
-        Raises ``error`` again if there is nothing left to try.
+        Raise ``error`` again if SQL has refused this entry twice before, or if there is no entry.
         """
         count = len(entries)
         if count > 1:
@@ -200,7 +204,8 @@ class Reader:
         )
 
     def accepted(self) -> None:
-        """Forget the refusals, since SQL has the batch, and double a reduced size of batches."""
+        """Record that SQL has accepted a batch: forget the refusals, and double the size of batches if it was
+        halved."""
         self._refusals.clear()
         if self._entries_max is not None:
             self._entries_max *= 2
@@ -213,21 +218,21 @@ class Reader:
             return take(entry_id, raw)
         if len(refusals) == 1:
             return hold(entry_id, raw, "refused", refusals[0])
-        # Not even a row that holds its place was taken: the place is taken.
+        # SQL refused even the ``quarantined`` row: it has another entry under this number.
         intake = hold(entry_id, raw, "conflict", refusals[-1])
         intake.in_place = False
         return intake
 
 
 def _about_jobs(raw: RawFields) -> int:
-    """About how many events an entry has, without reading it: every job begins a bracket."""
+    """Return about how many events an entry has. The JSON is not parsed: each job begins with a bracket."""
     jobs = raw.get("jobs")
     return max(1, jobs.count("[") - 1) if jobs else 1
 
 
 def last_entry(tail: Tail) -> int | None:
-    """How many of these entries there are up to the one with which the log was switched off. None: that one is not
-    there, or Redis' history does not go on up to it."""
+    """Return the number of the tail's entries up to the entry with which the log was switched off, inclusive. Return
+    None if the tail does not have that entry, or if the entries up to it do not follow the cursor without a break."""
     if not tail.whole or tail.detached:
         return None
     for number, (_, raw) in enumerate(tail.entries, 1):
@@ -239,8 +244,10 @@ def last_entry(tail: Tail) -> int | None:
 
 
 def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
-    """How many entries make a batch, if not all do: it ends before an epoch that does not go on from
-    it, and behind a complete baseline. What they say of all jobs is said between two batches.
+    """Return the number of entries after which the batch must end; None if all entries may be in one batch.
+
+    A batch ends before an epoch that does not continue from the entry before it, and after a complete baseline: both
+    change all jobs of the queue, which happens between two batches.
     """
     before: OutboxId | None = None
     for index, intake in enumerate(intakes):

@@ -1,4 +1,5 @@
-"""The calls that the mirror makes to Redis, by a client. Tests have a small source of their own."""
+"""The calls that the mirror makes to Redis (:class:`OutboxSource`), and their implementation with a client. Tests
+implement them in memory."""
 
 from __future__ import annotations
 
@@ -12,24 +13,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rq_core.audit")
 
 SHARD_PATIENCE_S: Final = 0.2
-"""Seconds that the mirror waits for a shard of a cluster before it goes on with the others."""
+"""Seconds that the mirror tries to reach a shard of a cluster before it continues with the queues of other shards."""
 SHARD_ANSWERS_S: Final = 1.0
-"""Seconds that it waits for the answer to a call there. What it calls may be sent again at any time."""
+"""Seconds that the mirror waits for a shard's answer to a call. It may repeat each of its calls at any time."""
 RawFields = Mapping[str, str]
-"""The fields of one outbox entry as they came. Bytes that are not UTF-8 stand in them as lone
-surrogates (Python's ``surrogateescape``), so that nothing is lost."""
+"""The fields of one outbox entry as Redis sent them. Bytes that are not UTF-8 are lone surrogates in the texts
+(Python's ``surrogateescape``), so that no byte is lost."""
 
 
 class Counts(Protocol):
-    """The numbers that Redis keeps of a queue."""
+    """The counts that Redis keeps of a queue."""
 
     @property
     def backlog(self) -> int:
-        """Events that wait to be mirrored."""
+        """Number of events that are not mirrored yet."""
 
 
 class OutboxSource(Protocol):
-    """The Redis side of the mirror."""
+    """The calls that the mirror makes to Redis."""
 
     @property
     def prefix(self) -> str:
@@ -40,22 +41,24 @@ class OutboxSource(Protocol):
         """The server's URL."""
 
     def queues(self) -> list[str]:
-        """The queues that exist, in any order."""
+        """Return the names of the queues that Redis has, in any order."""
 
     def stamp(self, queue: str) -> str | None:
-        """The mark that Redis keeps of a queue; empty if it has none, None if there is no such queue."""
+        """Return the stamp that Redis keeps of a queue; an empty text if the queue has no stamp, None if Redis has no
+        such queue."""
 
     def holder(self, queue: str) -> str | None:
-        """The id of the audit database that mirrors a queue; None: none does."""
+        """Return the id of the audit database that mirrors a queue; None if no database does."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Turn the audit log of a queue on, with baseline events for what is alive.
+        """Switch the audit log of a queue on, with a baseline of all live jobs.
 
-        ``known`` is an epoch that SQL has: a queue in an earlier one starts another beyond it, with
-        a baseline, and no new epoch will be at or below it. Does nothing if it is on, and in a later
-        one. ``stamp`` is the mark by which SQL knows the queue, which gets it if it has none.
-        Raises rq_core.errors.AuditElsewhere if another database has it, and AuditStampDiffers if it
-        has another mark.
+        ``known`` is an epoch that SQL has: if the queue's epoch is earlier, Redis begins an epoch after ``known``, with
+        a baseline, and later epochs are after ``known``, too. Nothing happens if the log is on and the queue's epoch is
+        not earlier. ``stamp`` is the stamp that SQL has of the queue; a queue without a stamp gets it.
+
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and AuditStampDiffers if the queue
+        has another stamp.
         """
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
@@ -67,23 +70,22 @@ class OutboxSource(Protocol):
         """Return up to ``count`` entries before ``before``, exclusive, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Drop the entries before ``upto`` and take ``jobs`` events and ``size`` bytes off the
+        """Remove the entries before ``upto`` from the outbox, and ``jobs`` events and ``size`` bytes from the counted
         backlog.
 
-        An event about the queue counts as one; bytes are those of type, jobs, data and why.
-
-        Does nothing if ``upto`` is not beyond the last trim, or not there.
+        An event about the queue counts as one event. Bytes are those of the fields type, jobs, data and why. Nothing
+        happens if ``upto`` is not after the last trim, or is not in the outbox.
         """
 
     def counts(self, queue: str) -> Counts:
-        """Return the numbers that Redis keeps of a queue."""
+        """Return the counts that Redis keeps of a queue."""
 
     def place(self, queue: str) -> object:
-        """Return the node of a cluster that has a queue, if it is known; None without a cluster."""
+        """Return the cluster node that has a queue; None if it is not known, or without a cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` for entries after ``last`` (queue → entry id, or "0-0"), which is
-        not empty.
+        """Wait up to ``wait_s`` seconds for new entries, and return the queues that have some. ``last`` is the last
+        known entry of each queue ("0-0" if none is known); it is not empty.
         """
 
     def close(self) -> None:
@@ -91,7 +93,7 @@ class OutboxSource(Protocol):
 
 
 class Outbox:
-    """The outboxes of a server's queues: an :class:`OutboxSource` of a client."""
+    """The outboxes of a server's queues: an :class:`OutboxSource` that uses a client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -111,7 +113,7 @@ class Outbox:
         return self._client.url
 
     def queues(self) -> list[str]:
-        """See OutboxSource. Names in the list that no queue can have are logged once and left out."""
+        """See OutboxSource. Listed names that no queue can have are left out and logged once."""
         listed = self._run(self._reads.listed())
         if listed.complaint not in ("", self._complaint):
             logger.warning("%s", listed.complaint)
@@ -163,12 +165,12 @@ class Outbox:
 
 
 def open_source(url: str, prefix: str) -> OutboxSource:
-    """The source at a Redis URL. It connects when it is first used."""
-    # Not needed to ask SQL a question, and slow to import.
+    """Return the source for a Redis URL. It connects at the first call."""
+    # These modules are slow to import, and commands that only read SQL do not need them.
     from rq_core.connections.client import Client
     from rq_core.model.lib.url import is_cluster
     from rq_core.protocol.engine.plan import Patience
 
-    # The queues of a shard that is down are tried again later: those of the others must not wait for them.
+    # The mirror tries the queues of a shard that is down again later: queues of other shards must not wait for them.
     patience = Patience(SHARD_PATIENCE_S, SHARD_ANSWERS_S) if is_cluster(url) else None
     return Outbox(Client(url, prefix=prefix, name="audit", patience=patience))

@@ -1,9 +1,9 @@
-"""The mirror as a service: all queues of a server, for as long as it is wanted.
+"""The mirror as a service: mirrors all queues of a server until it is stopped.
 
-    run(source, "audit.db", stop=threading.Event(), once=True)
+    run_mirror(source, "audit.db", stop=threading.Event(), once=True)
 
-It never ends because Redis or SQL does not answer: it says so, waits a little longer each time, and
-goes on. Before it stops it mirrors what is there.
+If Redis or SQL does not answer, the service logs the error and tries again, after a pause that grows with each failure.
+Before it stops, it mirrors the entries that are left.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ from sql_audit.store.log_queues import mirrored
 logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
-"""Seconds that one wait for news lasts; how late a stop or a new queue may be noticed."""
+"""Maximum seconds of one wait for new entries. A stop or a new queue may be noticed so much later."""
 OFF_WAIT_S: Final = 1.0
-"""Seconds after which a queue whose log is switched off is looked at again."""
+"""Seconds after which the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
-"""Seconds before a queue that another mirror works on is tried again."""
+"""Seconds after which the mirror tries a queue again whose cursor another mirror has locked."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
 """Seconds between two checks that PostgreSQL has partitions for the months to come."""
 PARTITIONS_AGAIN_S: Final = 30.0
-"""Seconds after which it tries again to make one that it could not, for a reader's lock or a right that it lacked."""
+"""Seconds after which the mirror tries again to make a partition that it could not make, because of a reader's lock or
+a missing right."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""Lag, in events, from which on the mirror logs it."""
+"""Number of events that are not mirrored yet from which on the mirror logs its lag."""
 DRAIN_S: Final = 10.0
-"""Seconds after a stop within which what is left is mirrored."""
+"""Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
-"""Seconds that a mirror which finds an empty Redis waits for one that still has the log's queues in another Redis. That
-one looks once a second."""
+"""Seconds that a mirror of an empty Redis waits for another mirror, of a Redis that still has the log's queues, to
+reclaim them. The other mirror checks once a second."""
 _OFF: Final = "off"
-"""In the place of an error: an operator switched the log off."""
+"""The value of ``_Queue.error`` if an operator switched the queue's log off."""
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """The work that a run has done."""
+    """Numbers of entries and events that a run has mirrored, and of failed turns."""
 
     entries: int = 0
     events: int = 0
@@ -69,25 +70,28 @@ class Mirrored:
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue: its mirror, and when to try it next."""
+    """One queue of the service: its mirror, the time of its next turn (monotonic, s), and the result of its last
+    turn."""
 
     mirror: Mirror
     not_before: float = 0.0
     backoff_s: float = BACKOFF_S
     idle: bool = False
-    """Nothing was new in its last turn."""
+    """Whether the queue's last turn found nothing new."""
     held_since: float | None = None
-    """The time (monotonic, s) since which every turn found another mirror working on it."""
+    """The time (monotonic, s) since which every turn has found the cursor locked by another mirror; None if the last
+    turn did not."""
     is_told: bool = False
-    """Whether the log says that the queue is mirrored: after the first turn in which Redis and SQL answered."""
+    """Whether the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
     is_silent: bool = False
-    """Its server did not answer in its last turn, or in that of another queue that is there."""
+    """Whether the queue's server did not answer, in the queue's last turn or in that of another queue on the same
+    node."""
     behind: int = 0
-    """Events that waited to be mirrored at the last measurement."""
+    """Number of events that were not mirrored yet at the last measurement."""
 
     def put_off(self, pause_s: float) -> None:
-        # Spread, so that several mirrors do not come back at the same moment.
+        # The pause is random, so that several mirrors do not try again at the same moment.
         self.not_before = time.monotonic() + pause_s * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
 
 
@@ -101,25 +105,26 @@ class Service:
     limits: BatchLimits | None = None
     on_step: Callable[[str], None] | None = None
     made: Sequence[str] = ()
-    """Queues that were made for this run just now. (See sources.check.)"""
+    """Queues that the caller has just created for this run; see :func:`source_registry.check_source`."""
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
-    """Queues that were logged as missing; the empty name: no queue exists at all."""
+    """Names of queues that were logged as missing; the empty name means that Redis had no queue at all."""
     _of_sql: list[str] | None = None
-    """The queues whose log had to go on when this run began; None: not read yet."""
+    """The queues whose log was still being mirrored, according to SQL, when this run began; None if not read yet."""
     _is_source: bool = False
-    """Whether this Redis is known to be where the log's queues come from."""
+    """Whether the mirror has checked that this Redis is the source of the log's queues."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
-    """Months without a partition, and why, as they were logged last."""
+    """The reasons why months have no partition, as they were logged last, by the name of the table."""
     _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
-        """Mirror until ``stop`` is set (``once``: until nothing is left), then drain."""
+        """Mirror until ``stop`` is set, then mirror the entries that are left. With ``once``, return when nothing is
+        left. Return the numbers of mirrored entries and events."""
         while not stop.is_set():
             self._make_partitions()
             self._find_queues(raise_errors=once)
@@ -133,7 +138,8 @@ class Service:
         return self.done
 
     def _make_partitions(self) -> None:
-        """Make the months ahead, now and then. Without them events go to the default partition."""
+        """Make the partitions of the months to come, if a check is due. Without them events go to the default
+        partition."""
         if time.monotonic() < self._partitions_due:
             return
         self._partitions_due = time.monotonic() + PARTITIONS_EVERY_S
@@ -145,7 +151,7 @@ class Service:
         if left:
             self._partitions_due = time.monotonic() + PARTITIONS_AGAIN_S
         for name, why in left.items():
-            # Once per reason, however often it is tried.
+            # A reason is logged once, regardless of the number of tries.
             if self._partitions_left.get(name) != why:
                 logger.warning("%s: no partition: %s", name, why)
         for name in self._partitions_left.keys() - left.keys():
@@ -157,7 +163,7 @@ class Service:
         # A mirror that is stopped while it starts knows no queue yet.
         self._find_queues(raise_errors=False)
         for queue in self._queues.values():
-            # One whose server was away may be there again: a stop does not wait for its next try.
+            # A server that did not answer may answer again: after a stop, its queues are tried at once.
             queue.not_before = 0.0
         while time.monotonic() < deadline and self._turn_all():
             pass
@@ -208,8 +214,8 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Refuse a Redis that is not where the log's queues come from, or has queues that another database mirrors,
-        before anything in it or in SQL changes."""
+        """Check that this Redis is the source of the log's queues, before anything in Redis or SQL changes. Raise
+        SourceDiffers if it is not, and QueuesElsewhere if another database mirrors a queue of it."""
         if self._is_source:
             return
         check = partial(
@@ -233,16 +239,16 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """Return the queues of Redis, and those of SQL: a Redis that lost everything lists no queue."""
+        """Return the names of the queues of Redis and of SQL. SQL's are needed if Redis has lost everything."""
         known = set(self.source.queues())
         if self._of_sql is None:
-            # Once is enough: a queue that is lost later has been mirrored here before.
+            # One read is enough: a queue that Redis loses later is in self._queues already.
             with self.database.readers.connect() as connection:
                 self._of_sql = mirrored(connection, self.source.prefix)
         for name in self._of_sql:
             if name not in known and name not in self._queues:
                 logger.warning(
-                    "queue %s: the log has it, and Redis does not list it: looking what Redis has lost",
+                    "queue %s: the log has it, and Redis does not list it: checking what Redis has lost",
                     name,
                 )
         return sorted(known.union(self._of_sql))
@@ -257,7 +263,7 @@ class Service:
             logger.info("queue %s: was deleted; SQL keeps its history", name)
 
     def _turn_all(self, *, raise_errors: bool = False) -> bool:
-        """One turn of each queue that may have one. Returns whether any moved on."""
+        """Make a turn for each queue whose pause is over. Return whether any turn wrote something."""
         moved = False
         for name, queue in self._queues.items():
             if queue.not_before <= time.monotonic():
@@ -269,7 +275,7 @@ class Service:
         try:
             turn = queue.mirror.turn()
         except Exception as error:
-            # Whatever it is, the next turn begins again from what is committed.
+            # After any error, the next turn begins again from the committed state.
             if raise_errors:
                 raise
             if isinstance(error, AuditOff):
@@ -295,7 +301,8 @@ class Service:
         return turn.outcome not in (TurnOutcome.IDLE, TurnOutcome.HELD)
 
     def _note_held(self, name: str, queue: _Queue) -> None:
-        """Another mirror has the queue. If for long, it may have stopped where only we can end it."""
+        """Note that another mirror has locked the queue's cursor. After STALLED_MS, end stalled sessions of the
+        database: that mirror may hang in a transaction."""
         now = time.monotonic()
         if queue.held_since is None:
             queue.held_since = now
@@ -305,7 +312,7 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Log the lag of queues with a lag, and the end of a lag."""
+        """Measure each queue's lag. Log it if it is at least LAG_TOLD, and log its end."""
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()
@@ -319,11 +326,11 @@ class Service:
             if behind >= LAG_TOLD:
                 logger.warning("queue %s: %d events behind", name, behind)
             elif queue.behind >= LAG_TOLD:
-                logger.info("queue %s: level again", name)
+                logger.info("queue %s: has caught up", name)
             queue.behind = behind
 
     def _note_off(self, name: str, queue: _Queue) -> None:
-        """An operator switched the log off. Whether it is on again is looked at now and then."""
+        """Note that an operator switched the queue's log off. The queue is tried again every OFF_WAIT_S."""
         if queue.error != _OFF:
             logger.info(
                 "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
@@ -337,7 +344,7 @@ class Service:
         self.done.failures += 1
         text = f"{type(error).__name__}: {describe_error(error)}"
         if text != queue.error:
-            # Once per reason: an outage of an hour is one line, not thousands.
+            # A reason is logged once: an outage of an hour is one line, not thousands.
             logger.error("queue %s: not mirrored: %s", name, text)
             queue.error = text
         queue.put_off(queue.backoff_s)
@@ -347,7 +354,8 @@ class Service:
             self._put_off_neighbours(name, queue)
 
     def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
-        """Queues on the same node of a cluster would each wait for it, and those of others behind them."""
+        """Put off the other queues on the cluster node that did not answer: each of them would wait for the node, and
+        delay the queues of other nodes."""
         place = self.source.place(name)
         for other, neighbour in self._queues.items():
             if place is not None and neighbour is not queue and self.source.place(other) == place:
@@ -356,11 +364,11 @@ class Service:
 
     def _note_redis(self, text: str) -> None:
         if text != self._redis_error:
-            logger.error("Redis does not say what to mirror: %s", text)
+            logger.error("Redis does not answer which queues it has: %s", text)
             self._redis_error = text
 
     def _wait(self, stop: threading.Event) -> None:
-        """Wait until there is news, a queue may be tried again, or a second is over."""
+        """Wait until a queue has new entries or may be tried again, but at most WAIT_S."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))
@@ -393,13 +401,15 @@ def run_mirror(
     on_step: Callable[[str], None] | None = None,
     made: Sequence[str] = (),
 ) -> Mirrored:
-    """Mirror the queues of a server into an audit database until ``stop`` is set; ``once``: until
-    all is there. ``made`` are queues that were made just now, whose past is not known.
+    """Mirror the queues of a server into an audit database until ``stop`` is set; with ``once``, until SQL has every
+    entry. Return the numbers of mirrored entries and events.
 
-    ``queues`` None: all that exist, new ones too. A database without tables gets them. Raises
-    AuditError at the start if the database cannot be used, and, when Redis answers, SourceDiffers if
-    it is another than the log's, and QueuesElsewhere if another database mirrors a queue of it;
-    later failures are logged and tried again, but for ``once``, which raises what went wrong.
+    ``queues`` are the queues to mirror; None means all queues, also those that are created later. ``made`` are queues
+    that the caller has just created, so that Redis cannot have lost them. A database without tables gets them.
+
+    Raise AuditError at the start if the database cannot be used. When Redis answers, raise SourceDiffers if this Redis
+    is not the log's source, and QueuesElsewhere if another database mirrors a queue of it. Later errors are logged and
+    the turn is tried again; with ``once`` they are raised.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:
@@ -415,8 +425,8 @@ def run_mirror(
 def rare_collections() -> Iterator[None]:
     """Make Python's garbage collector rare, in a process that only mirrors or verifies.
 
-    A batch is many thousand small objects that free themselves; looking through them for cycles
-    after every 700 takes a quarter of the time.
+    A batch has many thousands of small objects that are not in cycles. Searching them for cycles after every 700
+    allocations would take a quarter of the time.
     """
     before = gc.get_threshold()
     gc.freeze()

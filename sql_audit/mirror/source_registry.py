@@ -1,20 +1,21 @@
-"""The sources of a log's queues: all come from one prefix of one Redis.
+"""Checks the sources of a log's queues: all queues of a log come from one prefix of one Redis.
 
-A second Redis, or a second prefix, with the same audit database looks like a Redis that has lost the first one's queues
-and jobs. So each queue has a *source*: its prefix, and a stamp, a random mark in the queue's ``meta`` in Redis. SQL
-keeps a copy of it. The stamp lives and is restored with the queue: a promoted replica has it, a snapshot brings it
-back, and each shard of a cluster keeps those of its own queues.
+If a second Redis, or a second prefix, is mirrored into the same audit database, it looks like a Redis that has lost the
+queues and jobs of the first. So each queue has a *source*: its prefix and its stamp, a random mark in the queue's
+``meta`` in Redis. SQL has a copy of the stamp. The stamp is part of the queue: a promoted replica has it, a snapshot
+restores it, and each shard of a cluster has the stamps of its own queues.
 
-:func:`check_source` recognises a Redis by any stamp that it shares with SQL; queues that it lacks are lost. An empty
-Redis has no stamp: :func:`check_source` cannot see whether it has lost everything or is another one. A mirror that
-starts then takes the stamps out of SQL (:func:`release`) and waits: a mirror of a Redis that still has these queues
-puts its stamps back, and the one that starts is refused.
+:func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share; queues that this Redis lacks are
+lost. For an empty Redis, :func:`check_source` cannot tell whether it has lost everything or is another Redis. A mirror
+that starts on an empty Redis therefore removes the stamps from SQL (:func:`release`) and waits: if another mirror has a
+Redis that still has these queues, it writes its stamps to SQL again, and the starting mirror is refused.
 
-A queue that Redis makes again gets another stamp, so no two servers ever have the same one, unless one was loaded from
-the other's snapshot.
+A queue that Redis creates again gets another stamp, so two servers have the same stamp only if one was loaded from the
+other's snapshot.
 
-Redis also keeps, of each queue, the id of the audit database that mirrors it. A mirror that starts is refused before it
-changes anything if another database has any of the queues that it is to take, and so is :func:`adopt`.
+Redis also keeps, for each queue, the id of the audit database that mirrors it. If another database mirrors any of the
+queues that a starting mirror would take, the mirror is refused before it changes anything. The same holds for
+:func:`adopt`.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from sql_audit.store.connection.statements import (
 from sql_audit.store.log_queues import Origin, origins
 
 NAMED_MAX: Final = 5
-"""Queues that a refusal names."""
+"""Maximum number of queues that the message of a refusal names."""
 
 
 class _Seen(NamedTuple):
-    """The queues of a Redis."""
+    """The stamps and the holders of the queues of a Redis."""
 
     stamps: dict[str, str]
-    """The stamps of its queues, by name; an empty text: the queue has no stamp."""
+    """The stamps of the queues, by name; an empty text if the queue has no stamp."""
     holders: dict[str, str]
-    """The ids of the audit databases that mirror them, by name; one that none mirrors has no entry."""
+    """The ids of the audit databases that mirror the queues, by name; queues that no database mirrors are left out."""
     hidden: dict[str, RqCoreError]
-    """Queues that cannot be read, and why: a shard that is down, a right that is missing."""
+    """The errors of queues that cannot be read (a shard is down, a right is missing), by name."""
 
 
 def check_source(
@@ -61,12 +62,15 @@ def check_source(
     made: Collection[str] = (),
     takes: bool = False,
 ) -> bool:
-    """Refuse a Redis that is not where the log's queues come from. ``only`` are the queues that are asked for; ``made``
-    are those that the caller has made just now, whose missing stamps tell nothing. ``takes``: the caller is going to
-    attach them, so another database may have none of them.
+    """Check that a Redis is the source of the log's queues. Return True if it is, and False if it has none of the
+    queues that SQL has from this prefix: then it has lost everything, or it is another Redis.
 
-    Returns False if Redis has nothing of what SQL has from this prefix: then it has lost everything, or it is another
-    one. Raises SourceDiffers, QueuesElsewhere, and what Redis and SQL raise when they do not answer.
+    ``only`` are the queues that the caller works on; None means all. ``made`` are queues that the caller has just
+    created, whose missing stamps prove nothing. With ``takes``, the caller is going to attach the queues, so no other
+    database may mirror any of them.
+
+    Raise SourceDiffers if this is another Redis, QueuesElsewhere if another database mirrors a queue, and the errors of
+    Redis and SQL if they do not answer.
     """
     log = _origins(database)
     ours = {name: each for name, each in log.items() if each.prefix == source.prefix}
@@ -96,7 +100,7 @@ def check_source(
 
 
 def elsewhere(database: Database, prefix: str) -> dict[str, str]:
-    """Return the queues that SQL has from other prefixes, and these."""
+    """Return the prefixes of the queues that SQL has from other prefixes, by queue."""
     return {
         name: each.prefix
         for name, each in _origins(database).items()
@@ -105,8 +109,8 @@ def elsewhere(database: Database, prefix: str) -> dict[str, str]:
 
 
 def release(source: OutboxSource, database: Database) -> list[str]:
-    """Let the first mirror take the queues of a prefix: the one that calls this, or one that still has them in its
-    Redis. Returns these queues."""
+    """Remove the stamps of the prefix's queues from SQL, so that the next mirror that attaches them becomes their
+    source. Return the names of these queues."""
     released = [
         (name, each.stamp)
         for name, each in _origins(database).items()
@@ -120,7 +124,9 @@ def release(source: OutboxSource, database: Database) -> list[str]:
 def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
-    """Let the next Redis of its prefix take a queue, if SQL has it with this stamp. ``wait``: see :func:`bind`."""
+    """Remove a queue's stamp from SQL, if it is ``stamp``, so that the next Redis that attaches the queue under its
+    prefix becomes its source. ``wait``: see :func:`bind`. Raise CursorHeld if the file is locked and ``wait`` is
+    False."""
     which = {"the_queue": queue, "the_prefix": source.prefix, "the_stamp": stamp}
     with database.writing(wait=wait) as connection:
         if connection is None:
@@ -132,8 +138,9 @@ def free(
 def adopt(
     source: OutboxSource, database: Database, only: Collection[str] | None = None
 ) -> list[str]:
-    """Make a Redis the source of the queues that SQL has from its prefix, and of those that Redis has: whatever is not
-    there is lost. ``only``: of these queues; None: of all. Returns their names. Raises QueuesElsewhere."""
+    """Make a Redis the source of the log's queues that SQL has from its prefix or that Redis has. Queues that Redis
+    lacks count as lost. ``only`` limits this to some queues. Return the names of the adopted queues. Raise
+    QueuesElsewhere if another database mirrors one of them."""
     log = _origins(database)
     seen = _look(source, set(source.queues()))
     for error in seen.hidden.values():
@@ -163,13 +170,14 @@ def new_stamp() -> str:
 def bind(
     source: OutboxSource, database: Database, queue: str, known: int, *, wait: bool = True
 ) -> str:
-    """Attach a queue, and give Redis and SQL the same stamp of it, while its cursor is locked: of two servers that have
-    the queue, one is refused before anything of it has changed. ``known``: see OutboxSource.attach.
+    """Attach a queue, write the same stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
 
-    With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait: the other process
-    may be waiting for its Redis.
+    The queue's cursor is locked meanwhile, so that of two Redis servers with this queue one is refused before anything
+    in it has changed. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait,
+    since the other process may be waiting for its Redis.
 
-    Returns the stamp. Raises SourceDiffers, and CursorHeld if another mirror has the cursor or the file.
+    Raise SourceDiffers if the queue has another source, and CursorHeld if another mirror has locked the cursor or the
+    file.
     """
     with database.writing(wait=wait) as connection:
         if connection is None:
@@ -181,8 +189,8 @@ def bind(
         if row is None:
             raise CursorHeld(queue=queue)
         stamp = source.stamp(queue) or ""
-        # In between: a role that may not write switches no log on, and a database that the queue is refused to keeps no
-        # cursor of it.
+        # This check comes after the insert, so that a role without write rights switches no log on, and before the
+        # commit, so that a database to which the queue is refused keeps no cursor of it.
         _refuse_if_other(source, database, queue, stamp, origins(connection, queue)[queue])
         stamp = stamp or new_stamp()
         source.attach(queue, ours, max(known, row.epoch or 0), stamp)
@@ -193,7 +201,7 @@ def bind(
 
 
 def refusal(source: OutboxSource, database: Database, why: str) -> SourceDiffers:
-    """The error that names both ways out."""
+    """Return the error SourceDiffers for this Redis and database, with the reason ``why``."""
     return SourceDiffers(url=database.url, redis=source.url, prefix=source.prefix, why=why)
 
 
@@ -228,7 +236,7 @@ def _look(source: OutboxSource, names: Collection[str]) -> _Seen:
 def _refuse_if_held(
     source: OutboxSource, database: Database, seen: _Seen, only: Collection[str] | None
 ) -> None:
-    """Raise QueuesElsewhere if another database mirrors any queue that is asked for."""
+    """Raise QueuesElsewhere if another database mirrors any queue in ``only`` (None: any queue)."""
     with database.readers.connect() as connection:
         ours: str = connection.execute(AUDIT_ID).scalar_one()
     held = {
@@ -249,8 +257,8 @@ def _refuse_if_held(
 def _refuse_if_other(
     source: OutboxSource, database: Database, queue: str, stamp: str | None, origin: Origin | None
 ) -> None:
-    """Raise SourceDiffers if SQL has a queue from elsewhere than the Redis where it has this stamp; None: Redis is
-    known to be the right one, and has lost it."""
+    """Raise SourceDiffers if SQL has the queue from another source than this prefix and stamp. ``stamp`` is the queue's
+    stamp in Redis; None if Redis is known to be the log's Redis and has lost the queue or its stamp."""
     if origin is None or origin.is_free:
         return
     if origin.prefix != source.prefix:

@@ -1,15 +1,13 @@
-"""The mirror of one queue: outbox entries into SQL, exactly once, one batch per transaction.
+"""The mirror of one queue: writes outbox entries to SQL, exactly once, one batch per transaction.
 
-Exactly once, because a batch's rows and the cursor that counts them commit together. Only then is
-Redis trimmed, and the last mirrored entry stays in the stream as the *anchor*, which the next read
-must find unchanged. A batch is never committed before the trim of the one before was answered, so
-that each trim takes exactly one batch off the backlog, however often it is sent and by whichever
-mirror.
+Each entry is written exactly once, because a batch's rows and the cursor commit together. Only then does the mirror
+trim Redis. The last mirrored entry stays in the stream as the *anchor*, which the next read must find unchanged. A
+batch is committed only after Redis has answered the trim of the batch before, so that each batch is taken off the
+backlog exactly once, even if several mirrors send its trim several times.
 
-No loops: :meth:`Mirror.turn` makes one batch, in steps that a test may interrupt. While SQL writes, a thread that ends
-with the turn prepares what comes next (:mod:`sql_audit.mirror.reading`); it only reads.
-Several mirrors may work on a queue; the mirror that has the cursor's lock moves it, and the others see that
-it moved.
+:meth:`Mirror.turn` mirrors one batch, without a loop, in steps that a test may interrupt. While SQL writes, a thread
+that ends with the turn reads the next batch (:mod:`sql_audit.mirror.reading`). Several mirrors may work on a queue: the
+mirror that has locked the cursor moves it, and the others see that it has moved.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
     >>> mirror.turn().events                                         # doctest: +SKIP
@@ -59,10 +57,10 @@ STEPS: Final = (
     "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
     "advanced", "committed", "trimmed",
 )  # fmt: skip
-"""The steps of a turn, in order; ``on_step`` is called with each one when it is done."""
+"""The steps of a turn, in order. ``on_step`` is called with the name of each step after the step."""
 
 FINISH_TRIES: Final = 20
-"""Tries to write the end of a log that was switched off, if another mirror has the queue."""
+"""Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
 FINISH_PAUSE_S: Final = 0.05
 """Seconds between two of these tries."""
 
@@ -72,19 +70,20 @@ class TurnOutcome(StrEnum):
 
     MIRRORED = "mirrored"
     IDLE = "idle"
-    """Nothing new."""
+    """Redis has no new entry."""
     HELD = "held"
-    """Another mirror has the cursor."""
+    """Another mirror has locked the cursor."""
     STALE = "stale"
-    """Another mirror moved the cursor meanwhile. The next turn reads on from there."""
+    """Another mirror moved the cursor during the turn. The next turn reads after its new position."""
     BEHIND = "behind"
-    """Redis does not go on from what SQL has. It was made to begin an epoch that can be mirrored."""
+    """Redis had no entries with which the mirror can continue. The turn made Redis begin an epoch that can be
+    mirrored."""
     REFUSED = "refused"
-    """SQL refused a row. The next turns look for it, and put it into quarantine."""
+    """SQL refused a row. The next turns find the row's entry and put it into quarantine."""
 
 
 class Turn(NamedTuple):
-    """The result of a turn, and how much it mirrored."""
+    """The outcome of a turn, and the numbers of entries and events that it mirrored."""
 
     outcome: TurnOutcome
     entries: int = 0
@@ -92,7 +91,7 @@ class Turn(NamedTuple):
 
 
 class Mirror:
-    """Mirrors one queue. Not for several threads at once."""
+    """Mirrors one queue. Several threads must not use it at once."""
 
     def __init__(
         self,
@@ -104,48 +103,50 @@ class Mirror:
         on_step: Callable[[str], None] | None = None,
         confirm_loss: Callable[[], object] | None = None,
     ) -> None:
-        """``confirm_loss`` is called before this mirror takes a queue whose stamp Redis lacks and SQL has from another
-        mirror; it raises SourceDiffers if the queue is not lost but lives in another Redis. ``on_step`` is called with
-        each of STEPS when it is done, for tests.
+        """Make a mirror of ``queue``; nothing is read yet.
+
+        ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis and another mirror's
+        stamp in SQL; it raises SourceDiffers if the queue is not lost but is in another Redis. ``on_step`` is called
+        with the name of each of STEPS after the step, for tests.
         """
         self.source = source
         self.database = database
         self.queue = queue
         self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
-        """The last mirrored entry, as this mirror knows it."""
+        """The last mirrored entry as far as this mirror knows; None if its trim may not be answered yet."""
         self._done = on_step or (lambda _step: None)
         self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None
         self._ahead: BackgroundCall[Tail | None] | None = None
-        """The next batch, as it is being read while this one is written."""
+        """The call that reads the next batch while SQL writes the current batch."""
         self._stamp: str | None = None
-        """The queue's stamp, as it was last written to Redis."""
+        """The queue's stamp that this mirror last wrote to Redis."""
         self._attached_in: int | None = None
-        """The epoch of the cursor when this database was last written to Redis as the one that mirrors the queue."""
+        """The epoch of the cursor when this mirror last attached the queue."""
         self._trims = True
-        """Whether the mirror trims entries that SQL has out of Redis. Redis refuses it once the log is off."""
+        """Whether the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """Redis is known to have an epoch from here on that begins with a baseline."""
+        """An epoch's number: Redis is known to have begun an epoch with a baseline at or after this number; 0 if that
+        is not known."""
 
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch, if there is one.
+        """Mirror one batch if there are new entries, and return the outcome.
 
-        Raises what Redis or SQL raise when they fail; nothing is lost then, and the next turn goes
-        on.
+        Raise the errors of Redis and SQL. Nothing is lost then: the next turn continues from the committed state.
         """
         try:
             return self._turn()
         except CursorHeld:
-            self._audit_id = None  # The next turn attaches, and asks Redis again what lives.
+            self._audit_id = None  # The next turn attaches again, and calls restate again.
             return Turn(TurnOutcome.HELD)
 
     def _turn(self) -> Turn:
         if self._audit_id is None:
             self.attach()
-            # A mirror may have died between a gap's commit and its asking.
+            # A mirror may have died after it committed a gap, before it asked for a baseline.
             self.restate()
         cursor, tail = self.read()
         if not tail.entries and (not tail.detached or self.queue_is_deleted()):
@@ -159,14 +160,14 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """Mirror what is left of a queue whose log was switched off, up to the event that says so. The queue is not
-        taken again."""
+        """Mirror the remaining entries of a queue whose log was switched off, up to the event with which it was
+        switched off. The queue is not attached again."""
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()
         if row is None:
             return
-        # As if it were attached: to attach would switch the log on again.
+        # The mirror's state is set as attach would set it: attach itself would switch the log on again.
         cursor = Cursor(*row)
         self._attached_in, self.position, self._stamp = cursor.epoch, cursor.position, cursor.stamp
         self._trims = False
@@ -178,17 +179,18 @@ class Mirror:
             turn = self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
             if turn.outcome not in (TurnOutcome.STALE, TurnOutcome.HELD):
                 return
-            # A mirror that runs is at the same entries.
+            # Another mirror works on the same entries.
             time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Whether the last that SQL has of the queue is that an operator deleted it. To meet it would make it again."""
+        """Whether the last event that SQL has of the queue is its deletion by an operator. (A call to the deleted
+        queue would create it again.)"""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
-        """Write what follows the cursor, and let Redis forget it when it is committed."""
+        """Write the first batch of the tail to SQL, and trim Redis after the commit. Return the outcome."""
         batch: Batch | None = None
         try:
             with self._writing() as connection:
@@ -196,7 +198,7 @@ class Mirror:
                 if connection is None or locked is None:
                     return Turn(TurnOutcome.HELD)
                 if locked != cursor:
-                    # The trim that the cursor owes now was not sent by this mirror: begin with that again.
+                    # Another mirror moved the cursor, and its trim may not be sent: the next turn sends it first.
                     return Turn(TurnOutcome.STALE)
                 batch = self.compare(connection, locked, tail)
                 events = self._write(connection, batch)
@@ -207,7 +209,7 @@ class Mirror:
             return Turn(TurnOutcome.REFUSED)
         self._reader.accepted()
         if batch.taken.begins_epoch:
-            # Redis may have forgotten that this database mirrors the queue, or ask for a baseline.
+            # Redis may have forgotten that this database mirrors the queue, or may need calls for a baseline.
             self.attach()
         if batch.breaks:
             self.restate()
@@ -217,7 +219,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
-        """A transaction, after which Redis is spoken to on one thread again."""
+        """Yield a transaction. Afterwards wait for the thread that reads ahead, so that only one thread uses Redis."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -226,14 +228,14 @@ class Mirror:
                 self._ahead.wait()
 
     def _write(self, connection: Connection, batch: Batch) -> int:
-        """Write a batch, and move the cursor to its end. Returns the number of events."""
+        """Write a batch, move the cursor to its end, and commit. Return the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
         self.project(connection, batch, projection)
         self.chain(connection, batch, projection)
         self.advance(connection, batch, projection)
         connection.commit()
-        # Until the trim is answered it is owed, and the next turn begins with it.
+        # Until Redis has answered the trim, the next turn must begin with this trim.
         self.position = None
         for each in batch.breaks:
             if each.kind != "started":
@@ -246,13 +248,14 @@ class Mirror:
     # The steps.
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
-        """Tell Redis that this database mirrors the queue, and from which epoch on it must go on: the cursor's, and
-        ``known`` or a later one. Make the queue's cursor if it is missing.
+        """Write to Redis that this database mirrors the queue, and insert the queue's cursor if it is missing. If Redis
+        is in an earlier epoch than the cursor or ``known``, it begins a later epoch (see OutboxSource.attach).
 
-        Redis and SQL keep the same stamp of the queue then (:mod:`sql_audit.mirror.source_registry`). Raises
-        rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has it from
-        another Redis, and CursorHeld if another mirror has the cursor, or writes the SQLite file (with ``wait``, waits
-        for that file instead).
+        Afterwards Redis and SQL have the same stamp of the queue (:mod:`sql_audit.mirror.source_registry`).
+
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has the queue
+        from another Redis, and CursorHeld if another mirror has locked the cursor or writes the SQLite file (with
+        ``wait``, wait for the file instead).
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()
@@ -265,7 +268,8 @@ class Mirror:
             if row is not None and row.stamp and not stamp:
                 if row.stamp != self._stamp:
                     self._confirm_loss()
-                # First, so that a mirror that dies before Redis and SQL have the new one is not refused.
+                # The old stamp is removed first: a mirror that dies before Redis and SQL have the new stamp must not be
+                # refused when it starts again.
                 source_registry.free(self.source, self.database, self.queue, row.stamp, wait=wait)
             stamp = source_registry.bind(
                 self.source, self.database, self.queue, max(known, epoch), wait=wait
@@ -274,10 +278,11 @@ class Mirror:
         self._done("attached")
 
     def restate(self) -> None:
-        """Have Redis say again what lives, if the log has a gap since it last did: a job may have ended in it.
+        """Make Redis begin an epoch with a baseline of all live jobs if the log has a gap since the last baseline: a
+        job may have ended in the gap.
 
-        Redis is asked once SQL is in its last epoch: an epoch that is not mirrored yet may bring a baseline by itself.
-        Raises as :meth:`attach` does.
+        Nothing happens until SQL is in Redis' last epoch, because an epoch that is not mirrored yet may have a
+        baseline. Raise the same errors as :meth:`attach`.
         """
         with self.database.readers.connect() as reader:
             gap = unasked_gap(reader, self.queue)
@@ -290,7 +295,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Read the cursor, settle the trim it may still owe, and read from Redis up to a batch."""
+        """Read the cursor, send its trim again if that may not be done, and read about one batch from Redis. Return the
+        cursor and the entries."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last
@@ -298,21 +304,22 @@ class Mirror:
         # A log that was switched off is not attached again.
         is_ours = not self._trims or (cursor.prefix, cursor.stamp) == here
         if not is_ours or (anchor is not None and anchor.at.epoch != self._attached_in):
-            # The epoch was committed here or by another mirror, and Redis, which may have forgotten who
-            # mirrors the queue, did not answer. Trims would be refused for ever. Or the queue has another source.
+            # The cursor is in a new epoch, or the queue has another source. Redis may have forgotten who mirrors the
+            # queue: without this call, it would refuse all trims.
             self.attach()
             cursor.prefix, cursor.stamp = self.source.prefix, self._stamp
         tail = self._take_ahead(anchor) or self._reader.read_after(anchor)
         if anchor is not None and anchor.at != self.position and not tail.detached:
-            # This mirror has begun, or another moved the cursor and may have died before its trim.
-            # Without the anchor nothing is trimmed: what is there shows what Redis still knew.
+            # This mirror has just started, or another mirror moved the cursor and may have died before its trim. If the
+            # anchor is missing, nothing is trimmed: the entries show what Redis still knew.
             self.trim(cursor)
         self.position = cursor.position
         self._done("read")
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """Return the entries that were read while the last batch was written, if they follow this anchor."""
+        """Return the entries that were read while the last batch was written, if they follow ``anchor``; otherwise
+        None."""
         beside, self._ahead = self._ahead, None
         if beside is None:
             return None
@@ -323,7 +330,7 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the cursor, and read it again. None if another mirror has it."""
+        """Lock the cursor, read it again, and return it; None if another mirror has locked it."""
         row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
         if row is None:
             return None
@@ -331,13 +338,12 @@ class Mirror:
         return Cursor(*row)
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> Batch:
-        """Find what follows the cursor: whether it goes on from there, begins an epoch, left what SQL has, or lacks
-        something. The cursor is locked.
+        """Return the next batch, with the fork and the breaks that its entries show. The cursor must be locked.
 
-        Raises Behind if Redis must begin an epoch first.
+        Raise Behind if Redis must begin an epoch first.
         """
         if not tail.whole:
-            # Redis is asked again now that the cursor cannot move, before this is called a break.
+            # Read again now that the cursor cannot move: only then do missing numbers show a break.
             tail = self._reader.read_after(tail.anchor)
         if tail.detached:
             tail = forks.rejoin(self._reader, tail)
@@ -353,7 +359,7 @@ class Mirror:
         return Batch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: Batch) -> None:
-        """Take what Redis forgot out of the projection, before what it went on with is folded."""
+        """Remove the events that Redis forgot from the rows of jobs and claims, before the batch is folded."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -361,7 +367,7 @@ class Mirror:
         self._done("forgotten")
 
     def insert_events(self, connection: Connection, batch: Batch) -> Projection:
-        """Fold the batch onto the jobs' rows as they stand, and append its events."""
+        """Insert the batch's events, and fold them onto the jobs' current rows. Return the changed rows."""
         intakes = batch.taken.intakes
         ids = job_ids(intakes)
         known = self.database.jobs(connection, self.queue, ids) if ids else ()
@@ -386,7 +392,7 @@ class Mirror:
         return projection
 
     def project(self, connection: Connection, batch: Batch, projection: Projection) -> None:
-        """Write the jobs and the claims as the batch leaves them."""
+        """Write the rows of jobs and claims that the batch changed. Begin to read the next batch meanwhile."""
         last = batch.taken.last
         if batch.taken.more_follow and last is not None:
             self._ahead = BackgroundCall(lambda: self._reader.read_ahead(last))
@@ -396,7 +402,7 @@ class Mirror:
         self._done("projected")
 
     def chain(self, connection: Connection, batch: Batch, projection: Projection) -> None:
-        """Append the batch to the chain, and what was found out about the numbering."""
+        """Append the batch to the chain, and insert the beginnings of epochs and the breaks in the numbering."""
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
             found = [each.row(self.queue, number) for each in batch.breaks]
@@ -432,7 +438,7 @@ class Mirror:
         self._done("advanced")
 
     def trim(self, cursor: Cursor) -> None:
-        """Let Redis forget what SQL has, but the anchor. Harmless if it was done before."""
+        """Remove the entries before the anchor from Redis. The call may be repeated: Redis trims a batch once."""
         assert self._audit_id is not None
         if not self._trims:
             return

@@ -1,16 +1,17 @@
-"""Whether the log is true: from SQL alone, and compared with Redis.
+"""The proof: checks whether the log is true, from SQL alone and compared with Redis.
 
-It owns the replay of all events and what may be said after it. It reads; it changes nothing.
+This room replays all events and gives a verdict on the log. It changes neither Redis nor the log; it only adds a row to
+``mirror_proof``.
 
 Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 
-- ``replay/``: judging events one by one.
-- ``compare/``: SQL beside Redis.
+- ``replay/``: judges events one by one.
+- ``compare/``: compares SQL with Redis.
 
 - ``verify``: the proof of a log.
-- ``log``, ``event_details``, ``epoch_starts``: reading events; their JSON; how epochs began.
-- ``batch_check``, ``epoch_check``: the chain and the cursor; the numbering.
-- ``row_check``, ``derived_rows``: the rows of ``job`` and ``job_attempt``; what they must be by the events.
-- ``schema_check``: the schema's tables, triggers, views and indexes.
+- ``log``, ``event_details``, ``epoch_starts``: reads events; parses their JSON; the beginnings of epochs.
+- ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the numbering.
+- ``row_check``, ``derived_rows``: checks the rows of ``job`` and ``job_attempt``; derives these rows from the events.
+- ``schema_check``: checks the schema's tables, triggers, views and indexes.
 - ``findings``, ``result``, ``record``: findings; the verdict; its row in ``mirror_proof``.
 """

@@ -1,5 +1,5 @@
-"""The check that a queue's events are those that its batches committed, together with the rows of the mirror and of
-prunes, and that its cursor is at the end of the last batch (I7)."""
+"""Checks the chain of a queue's batches (I7): the events, and the rows of epochs, losses, quarantine and prunes, must
+be those that the batches committed, and the cursor must be at the end of the last batch."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -37,12 +37,14 @@ _QUARANTINED: Final = text(
 
 
 class BatchProof:
-    """The chain of one queue. Give it the batches in order, then the cursor; what is wrong goes to ``result``."""
+    """Checks the chain of one queue. Call :meth:`check` with each batch in order, then :meth:`check_cursor`; violations
+    are added to ``result``."""
 
     def __init__(
         self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
     ) -> None:
-        """``wanted``: heads that were kept elsewhere."""
+        """Begin at the chain's first head, which depends on ``audit_id``. ``wanted`` are heads that were kept outside
+        the database, to be looked for."""
         self.database = database
         self.result = result
         self.queue = result.queue
@@ -54,13 +56,13 @@ class BatchProof:
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = dict.fromkeys({self.head} & self._wanted, 0)
-        """Wanted heads that are in the chain → the number of the batch with the head."""
+        """The wanted heads found in the chain → the numbers of the batches with these heads."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
-        """The batches that found something out, by the rows that are there."""
+        """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""
 
     def begin_behind(self, cut: Any) -> None:
-        """Go on from the head that a prune recorded, a row of mirror_prune."""
+        """Begin after a prune: with the head and the counts that ``cut``, a row of ``mirror_prune``, recorded."""
         self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)
@@ -68,7 +70,7 @@ class BatchProof:
     def check(
         self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
     ) -> None:
-        """Look at the next batch. ``strays``: the events before it that are in none."""
+        """Check the next batch. ``rows`` are its events; ``strays`` are the events before it that are in no batch."""
         link = batch.link
         self.number += 1
         if strays:
@@ -87,8 +89,8 @@ class BatchProof:
         if rows_digest(copy_text(rows, list(map(event_line, rows)))) != link.digest:
             self._broken(link, "its events are not those that were committed")
         if self._found(link) != link.found:
-            self._broken(link, "what it found out (epochs, losses, quarantine, prunes) was changed")
-        # The head of what is really there, so that a change shows to the end of the chain.
+            self._broken(link, "its rows of epochs, losses, quarantine or prunes were changed")
+        # ``link.head`` is computed from the contents: a changed batch does not have its stored head.
         if link.head != batch.head:
             self._broken(link, "its head is not that of its contents")
         self.head = batch.head
@@ -121,7 +123,7 @@ class BatchProof:
             self.result.add(Violation(*found))
 
     def check_rest(self, rows: Sequence[EventRow]) -> None:
-        """Check the events up to the cursor that come after the last batch."""
+        """Report the events after the last batch, up to the cursor."""
         self._events += len(rows)
         if rows:
             says = counted(len(rows), "event is in no batch", "events are in no batch")
@@ -129,9 +131,11 @@ class BatchProof:
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
     def check_cursor(self, connection: Connection, cursor: Any, beyond: Any) -> None:
-        """Look whether the cursor, a row of mirror_cursor, is the end of the last batch and the sum of all.
+        """Check that the cursor, a row of ``mirror_cursor``, is at the end of the last batch and has the sums of all
+        batches.
 
-        ``beyond``: the first event after it, if there is one. ``connection`` sees the cursor of now.
+        ``beyond`` is the first event after the cursor, or None. ``connection`` reads the current rows, which may be
+        newer than ``cursor``.
         """
         end, at_ms = OutboxId(cursor.epoch or 0, cursor.seq or 0), cursor.at_ms or 0
 
@@ -169,12 +173,13 @@ class BatchProof:
         if self._at_ms is not None:
             made["at_ms"] = self._at_ms
         if self._cut is None:
-            # What a prune removed is counted nowhere else.
+            # After a prune, these sums cannot be computed: no row counts the removed part.
             made["bytes"] = self._bytes
             made["quarantined"] = connection.execute(_QUARANTINED, upto).scalar_one()
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Batches that found something out, by the rows that are there, and that never were in the chain."""
+        """Return the numbers of batches that rows of epochs, losses, quarantine or prunes name and that were never in
+        the chain."""
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

@@ -1,8 +1,8 @@
-"""The rows of ``job`` and ``job_attempt`` that events make, derived by the table of effects alone.
+"""Derives the rows of ``job`` and ``job_attempt`` from the events, by the table of effects.
 
-The mirror's fold keeps such rows up to date for many thousands of events a second; ``audit verify`` must not believe
-it. So this is the same table (:mod:`rq_core.model.table.effects`) applied by other code, event by event, to the rows of
-``job_event``. It does no I/O.
+The mirror's fold also makes these rows, for many thousands of events a second. ``audit verify`` must not rely on the
+fold, so this module applies the same table (:mod:`rq_core.model.table.effects`) with other code, event by event, to the
+rows of ``job_event``. It does no I/O.
 
     >>> made = Derivation("mail")
     >>> made.feed([("mail", 7, 0, 0, "promoted", 9, "a", None, "w-1", None, '{"seq":1}')])
@@ -63,23 +63,23 @@ _ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
 
 
 class _Plan(NamedTuple):
-    """An effect, its fields as places in a row."""
+    """An event's effect, with the places of the fields in a row instead of their names."""
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
-    """Places, and the event's columns that they take over."""
+    """Pairs of (place in the job's row, place of the event's column whose value it gets)."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Places, the event's fields in its detail, and what null becomes."""
+    """Triples of (place in the job's row, field in the event's detail, value for a null field)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Places that become 0 or null."""
+    """Pairs of (place in the job's row, 0 or None, which is set)."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool
     dies_of: str | None
     has_fence: bool
     has_due: bool
-    """Whether the event has these fields."""
+    """``has_fence``, ``has_due``: whether the event has a field ``fence``; a field ``due_ms``."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
@@ -110,17 +110,17 @@ class _Plan(NamedTuple):
 
 
 _OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim", "worker")}
-"""Columns of an event."""
+"""Places of some columns in a row of ``job_event``."""
 _TAKEN_OF_ROW: Final = ("task", "claim")
-"""The fields of the job that an event has in columns of its own, and not in its detail."""
+"""The fields that an event has in columns of ``job_event``, not in its detail."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
 }
-"""Places that become null, and nothing else of the job changes."""
+"""The places in a job's row that become null, for events that change nothing else, by event."""
 
 _scopes: Final[dict[str, str]] = {}
-"""The scopes of claims as job_attempt has them, by the details that say them."""
+"""A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""
 
 
 def _scopes_in(detail: str, facts: Mapping[str, Any]) -> str | None:
@@ -139,7 +139,7 @@ _BLANK: Final[list[Any]] = [
 
 
 class Derived:
-    """One job: its row, its claims' rows, and what else is known of its last event."""
+    """One job: its row, the rows of its claims, and the place and time of its last event."""
 
     __slots__ = ("at_ms", "attempts", "last", "named", "ordinal", "row")
 
@@ -147,40 +147,41 @@ class Derived:
         self.row = _BLANK.copy()
         self.row[_ID], self.row[_QUEUE] = job_id, queue
         self.attempts: dict[str, list[Any]] = {}
-        """Fence → the claim's row."""
+        """The rows of the job's claims, by fence."""
         self.last: tuple[int, int] = (0, 0)
-        """The entry of its last event."""
+        """The entry of the job's last event."""
         self.ordinal = self.at_ms = 0
         self.named: tuple[int, int] | None = None
-        """The entry that its row in SQL names as its last, if that was looked at."""
+        """The entry that the job's row in SQL names as its last, if the row was read."""
 
     def column(self, name: str) -> Any:
-        """Return the value of a column of its row."""
+        """Return the value of a column of the job's row."""
         return self.row[_PLACES[name]]
 
     def packed(self) -> bytes:
-        """All of it, in a fifth of the memory."""
+        """Return the job and its claims as bytes, which need a fifth of the memory."""
         return marshal.dumps(
             (self.row, self.attempts, self.last, self.ordinal, self.at_ms, self.named)
         )
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Derived:
-        """Return the rows that :meth:`packed` packed."""
+        """Return the job from the bytes that :meth:`packed` returned."""
         found = cls.__new__(cls)
         facts = marshal.loads(packed)  # noqa: S302 - what packed() made, in this process
         found.row, found.attempts, found.last, found.ordinal, found.at_ms, found.named = facts
         return found
 
     def forgotten(self) -> None:
-        """Redis forgot every event of it: it was there once, and is lost."""
+        """Put the job into the state ``lost``: Redis has forgotten all its events."""
         row = self.row
         row[_REASON], row[_STATE] = row[_STATE], LOST
         row[_FENCE] = row[_WORKER] = row[_DUE] = None
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """Meet the first end of all live jobs that lies after its last event, and before entry ``upto``."""
+        """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``. An
+        end concerns all live jobs of the queue."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return
@@ -196,7 +197,7 @@ class Derived:
     def apply(  # noqa: PLR0912 - one branch per thing that the table may say; a call would be one per event
         self, event: EventRow, plan: _Plan
     ) -> None:
-        """Put it where an event leaves it."""
+        """Change the job's row, and the rows of its claims, as an event says."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, _, _, detail = event
         row, facts = self.row, facts_in(detail)
         fence, held = facts.get("fence") if plan.has_fence else None, row[_FENCE]
@@ -254,7 +255,7 @@ class Derived:
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
-        """A baseline says whether a claim is in force."""
+        """Set the claim in force that a baseline names, if it names one."""
         row = self.row
         if fence is None or state not in _CLAIMED:
             return
@@ -264,7 +265,7 @@ class Derived:
         self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
-        """A baseline says that Redis does not have it."""
+        """Apply a baseline that says that Redis does not have the job."""
         row = self.row
         row[_SINCE], row[_COMPLETE] = at_ms, 1
         row[_DUE] = row[_REASON] = row[_FENCE] = row[_WORKER] = None
@@ -272,7 +273,7 @@ class Derived:
             row[_STATE] = GONE
 
     def _begin_claim(self, fence: str, scopes: str | None = None) -> list[Any]:
-        """The row of the claim in force."""
+        """Add and return a row for the claim in force, with the job's values."""
         row = self.row
         ready, claimed = row[_READY_AT], row[_CLAIMED_AT]
         waited = None
@@ -285,7 +286,7 @@ class Derived:
         return attempt
 
     def _unknown_claim(self, fence: str) -> list[Any]:
-        """Return the row of a claim whose beginning is not in the log."""
+        """Add and return a row for a claim whose beginning is not in the log."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
         attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
         attempt[_A["task"]] = self.row[_TASK]
@@ -293,7 +294,7 @@ class Derived:
         return attempt
 
     def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
-        """The row of a claim, with the job's task as soon as that is known."""
+        """Return the row of a claim; add it if it is missing, and fill in the job's task if it was unknown."""
         attempt = self.attempts.get(fence)
         if attempt is None:
             attempt = self._begin_claim(fence) if in_force else self._unknown_claim(fence)
@@ -329,7 +330,8 @@ class Derived:
 
 
 class Derivation:
-    """The jobs of some events. Feed it their rows in order, orphaned ones left out, then look at ``jobs``."""
+    """Derives the jobs of events. Call :meth:`feed` with the rows of the events in order, without orphaned events; then
+    read ``jobs``."""
 
     def __init__(
         self,
@@ -337,17 +339,17 @@ class Derivation:
         ends: Sequence[LossEnd] = (),
         recall: Callable[[str], Derived | None] = lambda _job_id: None,
     ) -> None:
-        """``ends``: what all live jobs met that no event of theirs says, oldest first. ``recall`` is asked for a job
-        that is not in ``jobs``; None: there was nothing of it before.
+        """Begin without jobs. ``ends`` are the ends of all live jobs of the queue for which the jobs have no event,
+        oldest first. ``recall`` returns a job that is not in ``jobs``; None if the job had no event before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}
         self.unmoved: set[str] = set()
-        """Jobs that an event named without changing anything."""
+        """Ids of jobs that an event named without changing anything."""
         self._ends, self._recall = ends, recall
 
     def feed(self, rows: Iterable[EventRow]) -> None:
-        """Apply events."""
+        """Apply the events of some rows."""
         jobs, ends, plans = self.jobs, self._ends, _PLANS
         for row in rows:
             plan, job_id = plans.get(row[4]), row[6]
@@ -363,10 +365,10 @@ class Derivation:
             try:
                 job.apply(row, plan)
             except (KeyError, ValueError, TypeError, AttributeError):
-                continue  # The replay says that it cannot be read.
+                continue  # The replay reports that the event cannot be read.
 
     def _clear(self, event: EventRow, job_id: str) -> bool:
-        """Apply an event that moves no job. False: it changes nothing."""
+        """Apply an event that moves no job but may clear fields. Return False if it changes nothing."""
         cleared = _CLEARED.get(event[4])
         job = None if cleared is None else self.jobs.get(job_id) or self._recall(job_id)
         if cleared is None or job is None:
@@ -381,7 +383,8 @@ class Derivation:
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
-    """The state that an event leads to which has more than one target."""
+    """Return the state to which an event leads, for events with more than one possible state; None: the job ends, or
+    Redis does not have it."""
     if leads is Leads.BY_DUE:
         return _READY if facts.get("due_ms") is None else _SCHEDULED
     if leads is Leads.BY_DEATH:
@@ -391,7 +394,7 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:
-    """Type and message of an event's error."""
+    """Return the type and the message of an event's error; None for a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

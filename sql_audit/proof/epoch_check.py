@@ -1,8 +1,8 @@
-"""The check that ``mirror_epoch`` has each beginning and each break of the numbering that the events show, and no
-other.
+"""Checks that ``mirror_epoch`` has a row for each beginning of an epoch and each break in the numbering that the events
+show, and no other row.
 
-What events cannot show (that Redis had ``changed`` an entry, the words of a reason) is only proved to be what the
-mirror wrote: :mod:`sql_audit.proof.batch_check`.
+Events do not show that Redis ``changed`` an entry, nor the reasons of breaks. For these, only
+:mod:`sql_audit.proof.batch_check` proves that the rows are those that the mirror wrote.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUE_DELETED: Final = str(Event.QUEUE_DELETED)
 
 
 class Shown(NamedTuple):
-    """A row of mirror_epoch, as far as events show it."""
+    """The columns of a row of ``mirror_epoch`` that the events show."""
 
     at: OutboxId
     kind: str
@@ -44,27 +44,29 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """The numbering of one queue. Feed it the log's events in order, orphaned ones too, then ask for :meth:`wrong`."""
+    """Checks the numbering of one queue. Call :meth:`feed` with all events in order, orphaned events included, then
+    :meth:`wrong`."""
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
-        """``passed``: by epoch, how many entries before it could not be mirrored."""
+        """Begin before the first event. ``passed`` is the number of entries before an epoch that could not be mirrored,
+        by epoch."""
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
         self._deleted = False
-        """Whether that entry says that an operator deleted the queue."""
+        """Whether the entry ``_before`` says that an operator deleted the queue."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after the cut of a prune, a row of mirror_prune."""
+        """Begin after the cut of a prune; ``cut`` is a row of ``mirror_prune``."""
         self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.cut_batch
 
     def feed(self, rows: Sequence[EventRow]) -> None:
-        """Look at the numbers of events."""
+        """Note the beginnings and breaks that the next events show."""
         before = self._before
         if before is not None and rows and rows[0][1] == rows[-1][1] == before[0]:
-            # Mostly nothing is missing between the first rows of these entries.
+            # In most cases no entry is missing: then the number of entries (rows with ordinal 0) fits their numbers.
             count = [row[3] for row in rows].count(0)
             if count == rows[-1][2] - before[1]:
                 self._before = OutboxId(rows[-1][1], rows[-1][2])
@@ -72,7 +74,7 @@ class EpochProof:
                 return
         for row in rows:
             if row[3] and before is not None:
-                continue  # Not the first of its entry.
+                continue  # The row is not the first of its entry.
             at = OutboxId(row[1], row[2])
             if before is None or row[4] == "epoch_started" or not follows(before, at):
                 self._shown.update(self._shows(row, at, before))
@@ -85,7 +87,7 @@ class EpochProof:
             try:
                 facts = dict(facts_in(row[10]))
             except ValueError:
-                return  # The replay says that it cannot be read.
+                return  # The replay reports that the event cannot be read.
             facts.pop("why", None)
             reason, detail = facts.get("reason"), to_json(facts)
             word = clean(reason)[:NAME_LENGTH_MAX] if isinstance(reason, str) else None
@@ -107,7 +109,7 @@ class EpochProof:
             yield Shown(at, "gap", at_ms, before, missing)
 
     def wrong(self, connection: Connection, batch: int) -> Iterator[tuple[OutboxId, int, str]]:
-        """Yield each fault of the rows up to ``batch``: the entry, its time, and a sentence."""
+        """Yield each fault of the rows of batches up to ``batch``: the entry, its time (Unix ms), and a sentence."""
         told: Counter[Shown] = Counter()
         bounds = {"queue": self.queue, "after": self._after_batch, "upto": batch}
         for row in connection.execute(_ROWS, bounds):
@@ -116,9 +118,9 @@ class EpochProof:
             at = OutboxId(row.epoch, row.seq)
             told[Shown(at, row.kind, row.at_ms, old, row.missing, *words)] += 1
         for shown in self._shown - told:
-            yield shown.at, shown.at_ms, f"mirror_epoch does not tell that it is {_words(shown)}"
+            yield shown.at, shown.at_ms, f"mirror_epoch lacks the row {_words(shown)}"
         for each in told - self._shown:
-            says = f"mirror_epoch says that it is {_words(each)}: no event shows it"
+            says = f"mirror_epoch has the row {_words(each)}, which no event shows"
             yield each.at, each.at_ms, says
 
 

@@ -1,4 +1,4 @@
-"""How epochs began, by their first events, and what that says of those before: why each ended, and which events Redis
+"""The beginnings of epochs, and what they show: the reason why each earlier epoch ended, and the entries that Redis
 forgot.
 """
 
@@ -12,23 +12,23 @@ from rq_core.model.events import OutboxId
 
 
 class EpochStart(NamedTuple):
-    """How an epoch began, as its first event says."""
+    """The beginning of an epoch, by the epoch's first event: its reason, and the last entry before it."""
 
     epoch: int
     reason: str
     last: OutboxId | None
-    """The last entry that Redis knew of before; None: of none."""
+    """The last entry before the epoch that Redis knew; None if Redis knew no entry."""
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Return by epoch the reason with which the next one began."""
+    """Return the reasons with which the following epochs began, by epoch. The last epoch is left out."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 
 
 def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
-    """Return the ranges of entries that Redis forgot by the starts of later epochs, in order: after the first number,
-    before the second."""
+    """Return the ranges of entries that Redis forgot, by the beginnings of later epochs, in order. A range is all
+    entries after its first number and before its second."""
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):
         start = OutboxId(beginning.epoch, 0)

@@ -1,4 +1,5 @@
-"""The facts in an event's detail: read once, though several proofs ask, and many events have the same detail."""
+"""Parses the JSON in events' details, and caches the results: several proofs read each event, and many events have the
+same detail."""
 
 from __future__ import annotations
 
@@ -7,18 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 REMEMBERED_MAX: Final = 20_000
-"""Details that are kept as read: more than a batch has."""
+"""Maximum number of parsed details in the cache: more than a batch has."""
 LENGTH_MAX: Final = 4_096
-"""Characters of a detail that is kept so: one with arguments or a value in it comes once."""
+"""Maximum number of characters of a detail in the cache: a longer detail has arguments or a value, and occurs only
+once."""
 
 _scan: Final[Callable[[str, int], tuple[dict[str, Any], int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-"""Reads JSON without the checks for blanks around it, which cost as much as the reading."""
+"""Parses JSON without the checks for surrounding blanks, which cost as much time as the parsing."""
 _remembered: Final[dict[str, Mapping[str, Any]]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def facts_in(detail: str | None) -> Mapping[str, Any]:
-    """The facts in a detail, not to be changed. Raises ValueError if it is not a JSON object."""
+    """Return the fields in a detail, which the caller must not change. Raise ValueError if the detail is not a JSON
+    object."""
     if detail is None:
         return _NOTHING
     facts = _remembered.get(detail)

@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 from rq_core.model.events import OutboxId
 
 VIOLATIONS_KEPT: Final = 20
-"""How many violations of each invariant are kept; the others are counted."""
+"""Maximum number of violations of each invariant that are kept; further violations are only counted."""
 
 
 class Violation(NamedTuple):
-    """One thing that must not be, and the event that shows it."""
+    """A violation of an invariant, and the event that shows it. ``says`` continues a sentence about the event."""
 
     invariant: str
-    """Its name in the design: I2 … I8."""
+    """The invariant's name, such as "I3" (see ARCHITECTURE.md)."""
     queue: str
     epoch: int
     seq: int
@@ -28,35 +28,36 @@ class Violation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The reason why something is unknown from an event on."""
+    """A reason why something cannot be proved from an event on."""
 
     at: OutboxId
     at_ms: int
     says: str
     lost: int | None = None
-    """Jobs that were alive in a queue that Redis has lost, if the log does not have that loss yet."""
+    """If Redis has lost the queue and the log does not have this loss yet: the number of jobs that are alive by the
+    log."""
 
 
 class SetBack(NamedTuple):
-    """Redis' clock went back within an epoch. That proves no violation: an operator, or NTP, may set it."""
+    """Redis' clock went back by ``by_ms`` within an epoch. This proves no violation: an operator or NTP may set the
+    clock."""
 
     at: OutboxId
-    """The first entry with an earlier time than the one before."""
+    """The entry whose time is earlier than that of the entry before it."""
     at_ms: int
     by_ms: int
 
 
 class Loss(NamedTuple):
-    """A loss of Redis, as the beginning of an epoch shows it."""
+    """A loss of events by Redis, which the beginning of an epoch shows."""
 
     at: OutboxId
-    """The beginning of the epoch with which it went on."""
+    """The first entry of the epoch with which Redis continued."""
     at_ms: int
     after: OutboxId
-    """The last entry before the loss: later entries of Redis that SQL never had are lost, up to a number that is not
-    known."""
+    """The last entry before the loss. Redis may have lost later entries that SQL never had; their number is unknown."""
     orphaned: int
-    """Events that SQL has and that are no part of the history that went on."""
+    """Number of SQL's events that are not part of the history that Redis continued."""
     jobs: int
-    """Live jobs that were lost, all that there were."""
+    """Number of live jobs that were lost: all live jobs if Redis forgot everything, otherwise 0."""
     says: str

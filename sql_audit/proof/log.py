@@ -1,4 +1,4 @@
-"""Reading a queue's log as it was written: batch by batch, each with its rows of ``job_event``."""
+"""Reads a queue's log batch by batch: each row of ``mirror_batch`` with its rows of ``job_event``."""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -20,10 +20,10 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import EVENT_COLUMNS, job_event, metadata
 
 READ_EVENTS: Final = 20_000
-"""About how many events are read at once."""
+"""The approximate number of events that one query reads."""
 
 BEFORE_ALL: Final = OutboxId(-(2**63), -(2**63))
-"""A number smaller than those of all entries: reading begins after it, so that no row is passed over for its key."""
+"""A number before all numbers that a row can have. Reading begins after it, so that no row is skipped."""
 
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _RANGE: Final = (
@@ -46,18 +46,18 @@ _KEPT: Final = (
 )
 
 _QUEUES_OF_EVENTS: Final = (
-    # From each name to the next by the key, which begins with it.
+    # Finds each queue from the one before it by the primary key, which begins with the queue.
     "WITH RECURSIVE known (queue) AS (SELECT MIN(queue) FROM job_event UNION ALL SELECT (SELECT MIN(queue) "
     "FROM job_event WHERE queue > known.queue) FROM known WHERE known.queue IS NOT NULL) "
     "SELECT queue FROM known WHERE queue IS NOT NULL"
 )
 
 LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER BY id DESC LIMIT 1")
-"""The last row of a queue: where its log is cut, and whether a prune is under way."""
+"""Selects the last row of ``mirror_prune`` of a queue: the cut of its log, and whether a prune is under way."""
 
 
 def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
-    """Return the queues with rows in any table, each with these tables."""
+    """Return the names of the tables that have rows of a queue, by queue."""
     found: dict[str, list[str]] = {}
     for table in metadata.sorted_tables:
         if "queue" in table.columns:
@@ -69,14 +69,14 @@ def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
 
 
 class LoggedBatch(NamedTuple):
-    """A row of mirror_batch."""
+    """A row of ``mirror_batch``: the batch's contents as a link, and the stored head."""
 
     link: Link
     head: str
 
 
 class BatchedLog:
-    """The log of one queue."""
+    """Reads the log of one queue."""
 
     def __init__(self, database: Database, queue: str) -> None:
         self.database = database
@@ -90,7 +90,7 @@ class BatchedLog:
     def batches(
         self, last_batch: int
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        """Every batch with its rows, and the rows before it that belong to none."""
+        """Yield each batch up to ``last_batch``, the rows before it that are in no batch, and its rows."""
         after = self._after
         group: list[LoggedBatch] = []
         events = 0
@@ -106,7 +106,7 @@ class BatchedLog:
         self._after = after
 
     def rest(self, end: OutboxId) -> list[EventRow]:
-        """Return the events up to ``end`` after the batches that were read."""
+        """Return the events after the last batch that was read, up to the entry ``end``."""
         return self._rows(self._after, end) if end > self._after else []
 
     def _with_rows(
@@ -119,7 +119,7 @@ class BatchedLog:
             while place < len(rows) and rows[place][1:3] < link.first:
                 place += 1
             middle = place
-            # Most batches are as long as they say.
+            # Most batches have the number of events that their row says: then the end is found at once.
             guess = middle + link.events
             if (
                 middle < guess <= len(rows)
@@ -147,12 +147,12 @@ class BatchedLog:
                 return
 
     def _rows(self, after: OutboxId, upto: OutboxId) -> list[EventRow]:
-        """The events of a range, as plain tuples."""
+        """Return the events after ``after``, up to ``upto``, as plain tuples."""
         return fetch(self.database, _RANGE, (self.queue, *after, *upto))
 
 
 def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
-    """How the epochs of a queue began, oldest first."""
+    """Return the beginnings of a queue's epochs, oldest first. Epochs whose first event is missing are left out."""
     found: list[EpochStart] = []
     epoch = BEFORE_ALL.epoch
     while True:
@@ -169,7 +169,7 @@ def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
 def kept_rows(
     database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
 ) -> Iterator[list[EventRow]]:
-    """The events of a queue up to ``cut``, some thousands at a time."""
+    """Yield the events of a queue up to the entry ``cut``, in lists of up to READ_EVENTS."""
     after: tuple[int, ...] = (*BEFORE_ALL, BEFORE_ALL.seq)
     while rows := fetch(database, _KEPT, (queue, *after, *cut), connection):
         yield rows
@@ -179,7 +179,10 @@ def kept_rows(
 def fetch(
     database: Database, statement: str, values: tuple[Any, ...], within: Connection | None = None
 ) -> list[EventRow]:
-    """Rows as plain tuples. Raises sqlalchemy.exc.DBAPIError, as any other query does."""
+    """Return the rows of a query as plain tuples. Raise sqlalchemy.exc.DBAPIError if it fails.
+
+    ``within`` is the connection to use; None takes one from the pool.
+    """
     if database.dialect == "postgresql":
         statement = statement.replace("?", "%s")
     with contextlib.ExitStack() as stack:

@@ -1,5 +1,5 @@
-"""The record of a check in ``mirror_proof``, for people and metrics. Nothing else relies on it: a verifier could add a
-false row."""
+"""Records the result of a check in ``mirror_proof``, for people and metrics. No proof relies on this table, since a
+role that may verify could add a false row."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from sql_audit.store.schema.tables import mirror_proof
 def record_proofs(
     database: Database, result: VerifyResult, verdicts: Mapping[str, LogVerdict] | None = None
 ) -> None:
-    """Write down what a check of whole logs has proven.
+    """Add a row to ``mirror_proof`` for each queue that a check of whole logs found in order.
 
-    ``verdicts``: what SQL alone came to, where ``result`` has learned more since. What is violated
-    is not recorded. Raises what SQL raises, if it does not let itself be written to.
+    ``verdicts`` are the verdicts from SQL alone, by queue, if ``result`` was changed by a comparison with Redis since.
+    Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the
+    table cannot be written.
     """
     rows = []
     for name, found in result.queues.items():

@@ -1,4 +1,4 @@
-"""The result of ``audit verify``: a verdict for all, and for each queue its violations, notes and counts."""
+"""The result of ``audit verify``: one verdict on all queues, and the violations, notes and counts of each queue."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sql_audit.proof.findings import Loss, Note, SetBack, Violation
 from sql_audit.times import readable
 
 UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it again"
-"""The note on a log whose last prune has not ended."""
+"""The text of the note on a log whose last prune has not ended."""
 
 
 class LogVerdict(StrEnum):
-    """The verdict of a check. The exit status is its place here: 0, 1, 2."""
+    """The verdict of a check. Its place in this list (0, 1, 2) is the exit status of the command."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
     UNKNOWN = "unknown"
-    """Nothing wrong was found, but the log itself says that it does not know all."""
+    """No violation was found, but something cannot be proved; notes give the reasons."""
 
     @property
     def status(self) -> int:
@@ -27,13 +27,14 @@ class LogVerdict(StrEnum):
 
 
 class LogCut(NamedTuple):
-    """The cut of a queue's log by its last prune. Up to there only the jobs that the prune kept are left."""
+    """The cut of a queue's log by its last prune. Up to this entry the log has only the jobs that the prune kept."""
 
     epoch: int
     number: int
     cut_at_ms: int
-    """The time of the last event there."""
+    """Unix ms of the last event before the cut."""
     at_ms: int
+    """Unix ms of the prune."""
     by: str
     head: str
     """The chain's head at the cut."""
@@ -54,27 +55,27 @@ class QueueResult:
     queue: str
     epoch: int | None
     number: int | None
-    """With ``epoch``: the last entry that was checked."""
+    """The last checked entry is ``epoch``-``number``."""
     at_ms: int | None
     head: str
-    """The chain's head at that entry."""
+    """The chain's head at the last checked entry."""
     events: int = 0
     entries: int = 0
     batches: int = 0
     live: int = 0
-    """Jobs alive at the end."""
+    """Number of jobs that are alive after the last event."""
     orphans: int = 0
-    """Events that Redis forgot and SQL has; they are not part of the history that went on."""
+    """Number of events that SQL has and Redis forgot: they are not part of the history that Redis continued."""
     losses: list[Loss] = field(default_factory=list)
-    """Losses of Redis, by the beginnings of the epochs with which it went on."""
+    """Losses of events by Redis, in order of the epochs with which Redis continued."""
     set_back: list[SetBack] = field(default_factory=list)
-    """Where Redis' clock went back, the first ones."""
+    """The first times that Redis' clock went back."""
     restated: int = 0
-    """Baseline events that differ from the log: repairs."""
+    """Number of ``baseline`` events that changed a job's state or fence according to the log, such as repairs."""
     pruned: LogCut | None = None
-    """The cut of the log, if it was pruned."""
+    """The cut of the log; None if it was never pruned."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Violations by invariant, those not listed included."""
+    """Numbers of violations by invariant, also of violations that are not in ``violations``."""
     violations: list[Violation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     """Reasons why something is unknown."""
@@ -91,7 +92,7 @@ class QueueResult:
 
     @property
     def says(self) -> str:
-        """The part of the log that was checked, in one line."""
+        """A line that names the part of the log that was checked."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
         through = (
@@ -107,7 +108,8 @@ class VerifyResult:
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """Violations of no queue: a head kept elsewhere that is in no chain."""
+    """Faults that belong to no checked queue, such as a changed schema, rows of a queue without a cursor, or a head
+    that is in no chain."""
 
     @property
     def events(self) -> int:

@@ -1,10 +1,10 @@
-"""Whether the rows that people read are those that the log makes: every column of ``job`` and ``job_attempt``.
+"""Checks that the rows of ``job`` and ``job_attempt`` are those that the events give, in every column (I8).
 
-Each job's row is compared at the event that it names as its last, with what :mod:`sql_audit.proof.derived_rows` makes
-of the events up to there; with it all of the job's claims. Then the job is dropped, so memory is bounded by the jobs
-that have events still to come, and those are kept packed. What does not agree, what the mirror changed meanwhile and
-what Redis forgot is derived once more at the end, job by job from its own events, in one snapshot of the database. Rows
-that no event names are found there, too.
+When the events are read up to a job's last event, as its row names it, the job's row and the rows of its claims are
+compared with the rows that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped, so memory is bounded
+by the jobs that have later events; these are kept packed. At the end, some jobs are derived again from all their
+events, in one snapshot of the database: jobs that differ, jobs that the mirror changed meanwhile, and jobs with events
+that Redis forgot. Rows that no event made are found there, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, JOB_COLUMNS
 
 LOOKED_AT_ONCE: Final = 20_000
-"""About how many events are derived before their jobs' rows are looked at."""
+"""The approximate number of events after which the rows of their jobs are compared."""
 JOBS_AT_ONCE: Final = 500
-"""Jobs that are derived once more at once."""
+"""Number of jobs that are derived again at once."""
 SUSPECTS_MAX: Final = 1_000
-"""Jobs that do not agree and are kept to be named; the others are counted."""
+"""Maximum number of jobs with differing rows that are derived again and reported; further jobs are only counted."""
 
 Row = tuple[Any, ...]
-"""A row of job or of job_attempt, as the driver gives it."""
+"""A row of ``job`` or ``job_attempt``, as the driver returns it."""
 _LAST: Final = slice(JOB_COLUMNS.index("last_epoch"), JOB_COLUMNS.index("last_seq") + 1)
 _FENCE: Final = ATTEMPT_COLUMNS.index("fence")
 _CLAIM: Final = ATTEMPT_COLUMNS.index("claim")
@@ -66,11 +66,11 @@ _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue
 
 
 class WrongRow(NamedTuple):
-    """A row that is not what the log makes, or is missing, or should not be."""
+    """A row that differs from the row that the events give, is missing, or was made by no event."""
 
     table: str
     at: OutboxId
-    """The last event of its job, as far as there is one."""
+    """The last event of the row's job; the cursor's entry if the job has no event."""
     ordinal: int
     at_ms: int
     job_id: str
@@ -79,7 +79,8 @@ class WrongRow(NamedTuple):
 
 
 class RowProof:
-    """The rows of one queue. Feed it the log's events in order, then :meth:`finish`."""
+    """Checks the rows of one queue. Call :meth:`feed` with all events in order, then :meth:`finish`; then read
+    ``wrong``."""
 
     def __init__(
         self,
@@ -89,24 +90,29 @@ class RowProof:
         orphaned: Sequence[orphans.Range],
         ends: Sequence[orphans.LossEnd],
     ) -> None:
-        """``end``: the last entry that will be fed."""
+        """Begin before the first event.
+
+        ``end`` is the last entry that will be fed; ``orphaned`` are the ranges of orphaned events; ``ends`` are the
+        losses that ended all live jobs.
+        """
         self.database = database
         self.queue = queue
         self.wrong: list[WrongRow] = []
         self.more = 0
-        """Jobs whose rows are wrong as well, and are not named."""
+        """Number of further jobs with wrong rows, which are not in ``wrong``."""
         self._end = end
         self._orphaned, self._ends = orphaned, ends
         self._derivation = Derivation(queue, ends, self._recall)
         self._waiting: dict[str, bytes] = {}
-        """Jobs whose rows name events still to come, packed."""
+        """Packed jobs whose rows name an event that is not read yet, by id."""
         self._again = self._derivation.unmoved
-        """Jobs that are derived once more: some of their events are orphaned, or they have moved on."""
+        """Ids of jobs that are derived again at the end: some of their events are orphaned or change nothing, or they
+        have events after ``end``."""
         self._suspects: set[str] = set()
         self._since_look = self._jobs_compared = self._claims_compared = 0
 
     def feed(self, rows: Sequence[EventRow]) -> None:
-        """Derive what events make."""
+        """Derive the rows that the next events give, and compare rows if LOOKED_AT_ONCE is reached."""
         if self._orphaned:
             gone = [row for row in rows if orphans.in_any(row[1:3], self._orphaned)]
             self._again.update(row[6] for row in gone if row[6] is not None)
@@ -122,7 +128,7 @@ class RowProof:
         return None if packed is None else Derived.unpacked(packed)
 
     def look(self) -> None:
-        """Compare the rows of the jobs that have got as far as their rows say; keep the others."""
+        """Compare the rows of the jobs whose last event, as their row names it, has been read. Keep the other jobs."""
         self._since_look = 0
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
@@ -159,7 +165,7 @@ class RowProof:
             del jobs[job_id]
 
     def _look_at_claims(self, connection: Connection, level: dict[str, Derived]) -> None:
-        """Compare the rows of all claims of some jobs."""
+        """Compare the rows of all claims of the jobs in ``level``."""
         claims = self._claims(connection, list(level))
         self._jobs_compared += len(level)
         self._claims_compared += len(claims)
@@ -192,7 +198,7 @@ class RowProof:
     # At the end.
 
     def finish(self, connection: Connection) -> None:
-        """Look at what is left, in a connection that sees the database as it is at one moment."""
+        """Check the rows that are not compared yet. ``connection`` must read one snapshot of the database."""
         self.look()
         for packed in self._waiting.values():
             self._suspect(Derived.unpacked(packed))
@@ -233,7 +239,7 @@ class RowProof:
                 job.forgotten()
             if job is None:
                 if job_id in rows:
-                    says = "it has a row, and no event made it"
+                    says = "it has a row that no event made"
                     self._say("job", upto, 0, 0, job_id, None, says)
                 continue
             job.pass_ends(self._ends)
@@ -248,7 +254,8 @@ class RowProof:
 def _differences(
     job: Derived, row: Row | None, claims: Iterable[Row]
 ) -> Iterator[tuple[str, int | None, str]]:
-    """How the rows of a job differ from what its events make: table, claim, words."""
+    """Yield the differences between the rows of a job and those that its events give: the table, the claim's number and
+    a phrase."""
     if row is None:
         yield "job", None, "its row is missing"
     elif row != tuple(job.row):
@@ -257,7 +264,7 @@ def _differences(
     for claim in claims:
         made = left.pop(claim[_FENCE], None)
         if made is None:
-            says = f"its claim {claim[_FENCE]} has a row, and no event made it"
+            says = f"its claim {claim[_FENCE]} has a row that no event made"
             yield "job_attempt", claim[_CLAIM], says
         elif claim != tuple(made):
             yield "job_attempt", made[_CLAIM], _unlike(ATTEMPT_COLUMNS, claim, made)
@@ -266,7 +273,7 @@ def _differences(
 
 
 def _unlike(columns: Sequence[str], row: Row, made: Sequence[Any]) -> str:
-    """Return the columns whose values differ from those that the events make."""
+    """Return a phrase that lists the columns whose values differ from those that the events give."""
     pairs = zip(columns, row, made, strict=True)
     found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]
     return ", ".join(found)

@@ -1,11 +1,11 @@
-"""Whether the database's tables, indexes, triggers and views are those that the migration made.
+"""Checks that the database's tables, indexes, triggers and views are those that the migration made.
 
-Rows that are true prove nothing if a view, an index or a policy shows others, and nothing protects them where a trigger
-is gone. Objects that were added beside them are no concern, unless they act on a table of the log.
+True rows prove nothing if a changed view, index or policy shows other rows, and no rows are protected if a trigger is
+missing. Added objects are ignored, unless they act on a table of the log.
 
-SQLite keeps each statement as it was written. PostgreSQL does not, and how it words one depends on its version. So
-there a view is compared by its plan with that of the query that it was made of, by the same server; a function by its
-source, which is kept; the others by the columns of the catalog.
+SQLite keeps the text of each statement. PostgreSQL does not, and the text that it shows depends on its version. So on
+PostgreSQL a view's query plan is compared with the plan of the original query, both made by the same server; a function
+is compared by its source, which PostgreSQL keeps; other objects are compared by the columns of the catalog.
 """
 
 # ruff: noqa: S608 - statements are joined from names of the schema and of the catalog
@@ -80,9 +80,9 @@ _WITHOUT_TRIGGERS: Final = text(
 )
 
 _ROW: Final = 1 | 2 | 8 | 16
-"""A trigger's type: for each row, before DELETE and UPDATE."""
+"""The type (pg_trigger.tgtype) of a trigger for each row, before DELETE and UPDATE."""
 _TRUNCATE: Final = 2 | 32
-"""Before TRUNCATE."""
+"""The type of a trigger before TRUNCATE."""
 _LITERALS: Final = re.compile(r"'([^']*)'|\b(\d+)\b")
 _INDEX_NAME: Final = re.compile(r"CREATE INDEX (\w+) ON (\w+)")
 
@@ -95,7 +95,8 @@ class Relation(NamedTuple):
 
 
 def _on_postgresql(connection: Connection) -> Iterator[str]:
-    """Yield the differences from the migration's schema, in a transaction that sees the database at one moment."""
+    """Yield a phrase for each difference from the migration's schema. ``connection`` must read one snapshot of the
+    database."""
     made = views("postgresql")
     names = [*metadata.tables, *made]
     found = {row.name: row for row in connection.execute(_TABLES, {"names": names})}
@@ -127,7 +128,7 @@ def _on_postgresql(connection: Connection) -> Iterator[str]:
 
 
 def _ask(connection: Connection, statement: str) -> CursorResult[Any]:
-    # The driver takes each % for a value's place.
+    # The driver reads a single % as the place of a value.
     return connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
@@ -203,15 +204,16 @@ def _indexes(connection: Connection, tables: Sequence[Relation]) -> Iterator[str
 
 
 _BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
-"""The settings that are off while PostgreSQL counts by indexes."""
+"""The settings that are switched off while PostgreSQL counts rows by indexes."""
 _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
-"""The settings that are off while it counts by tables."""
+"""The settings that are switched off while PostgreSQL counts rows by tables."""
 
 
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
-    """The indexes that lack rows: counted by each index in its order, and by its table.
+    """Yield a phrase for each index that has another number of rows than its table: the rows are counted once by the
+    index and once by the table.
 
-    Those of partitions are counted together, since a reader has no right to a partition alone.
+    The indexes of all partitions are counted together, since a reader has no right to a single partition.
     """
     sources = [f"FROM {i.of} WHERE {i.only or 'true'}" for i in indexes]
     listed = [
@@ -228,7 +230,7 @@ def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
 
 
 def _counts(connection: Connection, off: Sequence[str], statements: Sequence[str]) -> list[int]:
-    """Return the counts of some statements, while these settings are off."""
+    """Return the counts that the statements select while the settings in ``off`` are switched off."""
     _switch(connection, off, "off")
     asked = ", ".join(f"({statement})" for statement in statements)
     row = _ask(connection, f"SELECT {asked}").one()
@@ -293,7 +295,7 @@ def _functions(connection: Connection, schema: int) -> Iterator[str]:
 
 
 def _finds_in(function: Any) -> bool:
-    """Whether a function looks for names in its own schema alone."""
+    """Whether a function's search_path has only the function's own schema."""
     settings: Sequence[str] = function.settings or []
     allowed = {
         f"search_path={name}, pg_temp" for name in (function.schema, _quoted(function.schema))
@@ -304,7 +306,7 @@ def _finds_in(function: Any) -> bool:
 def _hidden(
     connection: Connection, tables: Sequence[Relation], relations: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield the policies, rules and settings that make a table show or take other rows than it has."""
+    """Yield the row-level security, rules and policies that could make a table show or accept other rows."""
     for row in relations:
         if row.secured:
             yield f"{row.name} has row-level security"
@@ -317,7 +319,7 @@ def _hidden(
 def _view(connection: Connection, name: str, statement: str, options: Any) -> Iterator[str]:
     query = statement.partition(" AS ")[2]
     pair = [f"SELECT it.* FROM {source} AS it" for source in (name, f"({query})")]
-    # Statistics that come in between may change a plan.
+    # New statistics between the two statements may change a plan.
     for _ in range(3):
         plans = [
             _ask(connection, f"EXPLAIN (VERBOSE, COSTS OFF) {each}").scalars().all()
@@ -345,11 +347,12 @@ _OBJECTS: Final = text(
 )
 
 Object = tuple[str, str]
-"""Type and name."""
+"""The type and the name of an object in SQLite's schema."""
 
 
 def schema_differences(database: Database) -> Iterator[str]:
-    """Yield the differences from the migration's schema. Raises sqlalchemy.exc.DBAPIError."""
+    """Yield a phrase for each difference from the migration's schema. Raise sqlalchemy.exc.DBAPIError if the database
+    does not answer."""
     if database.dialect == "sqlite":
         yield from _on_sqlite(database)
     else:
@@ -386,6 +389,6 @@ def _on_sqlite(database: Database) -> Iterator[str]:
                 yield f"trigger {row.name} on {row.tbl_name} was added"
         for table in metadata.tables:
             if ("table", table) in found:
-                # Also what CHECKs say, since SQLite lets a connection ignore them.
+                # This also checks the rows against the CHECKs, which a connection to SQLite may ignore.
                 wrong = connection.exec_driver_sql(f"PRAGMA integrity_check('{table}')").scalars()
                 yield from (f"table {table}: {says}" for says in wrong if says != "ok")

@@ -1,11 +1,11 @@
-"""``rq-core audit verify``: whether the log proves what the design promises, and what people read is what the log says;
-from SQL alone.
+"""Checks the log from SQL alone, for ``rq-core audit verify``: the events must satisfy the invariants, and the other
+tables must agree with the events.
 
-Three things are checked in one pass over a queue's events. :mod:`sql_audit.proof.replay.replay` replays them (I2 to
-I6); :mod:`sql_audit.proof.batch_check` hashes every batch again, which must be the one that the chain names (I7);
+One pass over a queue's events makes three checks. :mod:`sql_audit.proof.replay.replay` replays the events;
+:mod:`sql_audit.proof.batch_check` hashes every batch and compares it with the chain (I7);
 :mod:`sql_audit.proof.row_check` derives the rows of ``job`` and ``job_attempt`` and compares them (I8). Memory is
-bounded by the live jobs, the holders and one batch, whatever the length of the log. The log may grow meanwhile: what is
-checked is what the cursor counted when the check began.
+bounded by the live jobs, the holders and one batch, regardless of the length of the log. The log may grow meanwhile:
+the check ends at the entry where the cursor was when the check began.
 
     result = verify(Database("audit.db"))
     result.verdict, result.queues["mail"].events
@@ -44,9 +44,10 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""How often a log is read again if it was pruned, or Redis lost entries of it, while it was read."""
+"""Maximum number of times that a log is read, if it is pruned, or a loss of Redis is mirrored, while it is being
+read."""
 ROWS_NAMED: Final = 20
-"""How many wrong rows are named; the others are counted."""
+"""Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch, head FROM mirror_cursor "
@@ -71,11 +72,11 @@ def verify(
     heads: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda _queue, _done, _of: None,
 ) -> VerifyResult:
-    """Check the log of one queue, of several, or of all.
+    """Check the logs of the given queues, or of all queues, and return the findings.
 
-    ``since_ms``: violations of events before that time are not reported; they are replayed all the
-    same. ``heads``: heads of chains that were kept elsewhere; each must be found.
-    ``on_progress`` is called with the queue, the number of events checked and the number of all.
+    Violations of events before ``since_ms`` (Unix ms) are not reported; these events are replayed nevertheless.
+    ``heads`` are heads that were kept outside the database; each must be in a chain. ``on_progress`` is called with the
+    queue, the number of checked events and the number of all events.
     """
     result = VerifyResult()
     missing = set(heads)
@@ -115,7 +116,7 @@ def verify(
 
 
 class _Check:
-    """The check of one queue, begun: what its log says of itself, and the proofs that the events are fed to."""
+    """The check of one queue: the state of its log when the check began, and the proofs that get its events."""
 
     def __init__(
         self, database: Database, audit_id: str, queue: str, since_ms: int, wanted: Collection[str]
@@ -124,9 +125,9 @@ class _Check:
         self.queue = queue
         self.since_ms = since_ms
         self.kept = 0
-        """Events that a prune left up to the cut."""
+        """Number of events that the last prune left before its cut."""
         self.changed_meanwhile = False
-        """Whether a prune began or ended, or Redis forgot something, while the log was read."""
+        """Whether a prune began or ended, or a loss of Redis was mirrored, while the log was read."""
         of_queue = {"queue": queue}
         with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()
@@ -136,7 +137,7 @@ class _Check:
                 else OutboxId(cursor.epoch, cursor.seq)
             )
             self.cut: Any = connection.execute(LAST_PRUNE, of_queue).one_or_none()
-            """The last row of mirror_prune."""
+            """The queue's last row of ``mirror_prune``; None if the log was never pruned."""
             self.last_loss = connection.execute(_LAST_LOSS, of_queue).scalar_one()
             at = {"epoch": self.end.epoch, "seq": self.end.seq}
             self.beyond = connection.execute(_BEYOND, {**of_queue, **at}).one_or_none()
@@ -197,9 +198,9 @@ class _Check:
         self.rows.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
-        """Report rows of mirror_epoch that the events do not show."""
+        """Report the differences between ``mirror_epoch`` and the events."""
         if self.conflicts:
-            return  # Entries without an event were counted in the numbering.
+            return  # Entries without a row of job_event count in the numbering: the events do not show them.
         for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
             found = "I5", self.queue, *at, 0, at_ms, "mirror_epoch", None, None, None, says
             self.result.add(Violation(*found))
@@ -211,7 +212,8 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay what is left up to the cut, which must be what the prune left. Returns where the chain goes on."""
+        """Replay the events up to the cut, and check that they are those that the prune left. Return the last entry
+        before the cut, after which the chain continues."""
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
         done = cut.kind == "done"
@@ -231,12 +233,12 @@ class _Check:
         if not done:
             self.replay.notes.append(Note(at, cut.at_ms, UNDER_WAY))
         elif cut.batch <= cut.cut_batch:
-            # The prune would have removed the batch that has its record.
+            # A batch before the cut cannot have the record of the prune.
             self._violated(at, f"its record is said to be in batch {cut.batch}, before its cut")
         elif (self.kept, digest.hexdigest()) != (cut.kept_events, cut.kept_digest):
             says = (
-                f"the {self.kept} events up to {at}, or what was found out there, are not the "
-                f"{cut.kept_events} and what else the prune at {readable(cut.at_ms)} left"
+                f"the {self.kept} events up to {at}, or the findings of the batches there, are not those that the "
+                f"prune at {readable(cut.at_ms)} left ({cut.kept_events} events)"
             )
             self._violated(at, says)
         return at
@@ -246,7 +248,8 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Note the heads that were kept elsewhere before the last prune was recorded: the record is not under them."""
+        """Add a note for each kept head that is older than the record of the last prune: it does not prove that
+        record."""
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:
                 says = (
@@ -258,8 +261,8 @@ class _Check:
                 )
 
     def _check_minutes(self, connection: Connection) -> None:
-        """Whether ``claim_minute`` counts the claims that there are."""
-        # A prune leaves the minutes of what it removes. An hour more, in case Redis' clock went back.
+        """Report the minutes of ``claim_minute`` that do not count the claims in ``job_attempt``."""
+        # A prune keeps the minutes of the claims that it removes. One hour is added, in case Redis' clock went back.
         whole_since = (
             -(2**63) if self.cut is None else self.cut.cut_at_ms + 60 * claim_minutes.MINUTE_MS
         )
@@ -269,7 +272,7 @@ class _Check:
         end = OutboxId(self.cursor.epoch or 0, self.cursor.seq or 0)
         for minute_ms, says in wrong:
             if self.replay.notes:
-                # The end of a claim may be among what the log does not know, and be counted twice.
+                # The log lacks events: the end of a claim may be among them, and the claim may be counted twice.
                 self.replay.notes.append(Note(end, minute_ms, says))
                 continue
             found = "I8", self.queue, *end, 0, minute_ms, "claim_minute", None, None, None, says
@@ -290,7 +293,7 @@ class _Check:
         return result
 
     def _add_wrong_rows(self) -> None:
-        """Name the first wrong rows, and count the others."""
+        """Report the first ROWS_NAMED wrong rows, and count the others."""
         wrong = [row for row in self.rows.wrong if row.at_ms >= self.since_ms or not row.at_ms]
         wrong.sort(key=lambda row: (row.at, row.ordinal, row.job_id))
         for row in wrong[:ROWS_NAMED]:
@@ -306,7 +309,7 @@ class _Check:
 
 
 class Head(NamedTuple):
-    """The end of a queue's chain, to be kept out of reach of every role that writes to the log."""
+    """The head of a queue's chain. It should be kept where no role that writes to the log can change it."""
 
     queue: str
     epoch: int | None
@@ -316,7 +319,7 @@ class Head(NamedTuple):
 
 
 def heads(database: Database, queue: str | None = None) -> list[Head]:
-    """The head of the chain of each queue."""
+    """Return the head of the chain of each queue, or of ``queue``."""
     with database.readers.connect() as connection:
         rows = connection.execute(_CURSORS, {"queue": queue}).all()
     return [Head(row.queue, row.epoch, row.seq, row.batch, row.head) for row in rows]

@@ -1,9 +1,10 @@
-"""Questions that people ask of the audit database.
+"""Queries of the audit database for people, handles and metrics.
 
-- ``history``, ``event_list``: the events of a job or a queue, and watermarks; events as they are shown.
-- ``reports``, ``window``: what became of all jobs; of those that ended in a stretch of time.
-- ``moments``: a queue at one moment.
+- ``history``, ``event_list``: the events of a job or a queue, and watermarks; events as lines of a list.
+- ``reports``, ``window``: how all jobs ended; how the jobs ended that ended in a given time.
+- ``moments``: the claims in force and the waiting jobs of a queue at one moment.
 - ``waits``, ``pauses``, ``occupancy``: what a job waited for; when it could not be claimed; how long a scope was full.
-- ``endings``: how jobs ended, for those who wait.
-- ``reader``: what metrics ask again and again.
+- ``endings``: the outcomes of jobs, for callers that wait for jobs.
+- ``questions``: the answers that a web page shows: one job, one moment, minutes, findings.
+- ``reader``: the numbers that metrics read repeatedly.
 """

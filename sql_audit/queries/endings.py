@@ -1,4 +1,4 @@
-"""The ends of jobs, for callers that wait for them: :mod:`rq_core.app.handles.awaiting`."""
+"""Reads the outcomes of jobs, for callers that wait for jobs (:mod:`rq_core.app.handles.awaiting`)."""
 
 from __future__ import annotations
 
@@ -40,25 +40,27 @@ _LAST: Final = text(
     " AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch DESC, seq DESC LIMIT 1"
 ).bindparams(bindparam("types", expanding=True))
 IDS_CHUNK: Final = 1_000
-"""Jobs that one statement reads."""
+"""Maximum number of jobs that one statement reads."""
 _DEATHS: Final = (Event.DIED, Event.LEASE_EXPIRED, Event.EXPIRED)
 
 
 class LogEndings:
-    """Reads one audit database. One thread at a time may use it."""
+    """Reads the outcomes of jobs from one audit database. One thread at a time may use it."""
 
     def __init__(self, url: str) -> None:
-        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
         self._database = Database(url)
         self._checked = False
 
     def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Mapping[str, Outcome[Any]]:
-        """See EndingsReader. Raises AuditError if the database does not answer, or has another schema."""
+        """Return the outcomes of jobs that ended, by id (see EndingsReader). Raise AuditError if the database does not
+        answer or has another schema."""
         try:
             if not self._checked:
                 migrate.check_current(self._database)
                 self._checked = True
-            # All at one moment: if events of a job were mirrored between two statements, it would seem to be gone.
+            # One snapshot for all statements: if events of a job were mirrored between two statements, the job would
+            # seem to be gone.
             with self._database.snapshot() as connection:
                 return _read(connection, queue, jobs)
         except SQLAlchemyError as error:
@@ -97,7 +99,7 @@ def _outcome(
         ended_by = row.reason if row.state == Event.REMOVED else row.state
         error = row.error_type and JobError(row.error_type, row.error_message or "")
     else:
-        # The row is of a later life of this id.
+        # The row belongs to a later job with this id.
         last_end = _last(connection, queue, job_id, tuple(JOB_ENDS), upto)
         is_removed = last_end.event is Event.REMOVED
         ended_by = last_end.detail.get("reason") if is_removed else last_end.event
@@ -119,14 +121,14 @@ def _outcome(
             by = _last(connection, queue, job_id, (Event.REPLACED,), upto).detail.get("by_job", "")
             return Replaced(job_id, by=by)
         case _:
-            # Redis lost it, or never accepted it.
+            # Redis lost the job, or never accepted it.
             return Gone(job_id)
 
 
 def _succeeded(
     connection: Connection, queue: str, row: Row[Any], upto: tuple[int, int]
 ) -> Succeeded[Any]:
-    """The success of a job, with its value if the log has it."""
+    """Return the success of a job, with its result if the log has it."""
     job_id = row.job_id
     is_last = (row.last_epoch, row.last_seq) == upto
     if is_last and row.keep_ms is None:
@@ -134,24 +136,24 @@ def _succeeded(
     _, detail, task = _last(connection, queue, job_id, (Event.SUCCEEDED,), upto)
     value = detail.get("value")
     if value is not None:
-        # Another task may have used the id since: its annotation says nothing of this value.
+        # A later job with this id may have another task, whose annotation does not describe this value.
         kept = Kept(value, row.task if is_last else task)
         return Succeeded(job_id, kept=kept, missing=None)
     if not is_last and "value_digest" not in detail:
         return Succeeded(job_id)
-    # When it ended is not known of an earlier life.
+    # If a later job has used this id, the time at which this job ended is not known.
     over = is_last and row.finished_at_ms + row.keep_ms <= time.time() * 1000
     return Succeeded(job_id, missing=EXPIRED if over else LOST)
 
 
 class _Told(NamedTuple):
-    """An event of a job; without a type if the job has no event."""
+    """An event of a job; all fields are empty if the job has no such event."""
 
     event: Event | None = None
     detail: Mapping[str, Any] = MappingProxyType({})
     """The other fields of the event."""
     task: str | None = None
-    """The job's, as it was then."""
+    """The job's task at that event."""
 
 
 def _last(
@@ -161,7 +163,7 @@ def _last(
     types: Sequence[Event],
     upto: tuple[int, int],
 ) -> _Told:
-    """The last event of one of these types of a job, up to this one."""
+    """Return the last event of a job that has one of ``types``, up to the entry ``upto``."""
     asked = {
         "job_id": job_id,
         "queue": queue,
@@ -176,8 +178,8 @@ def _last(
 
 
 def open_log_endings(url: str) -> LogEndings:
-    """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
+    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
 
-    Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """
     return LogEndings(url)

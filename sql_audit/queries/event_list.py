@@ -1,4 +1,4 @@
-"""Events of the log as they are shown, line by line: a row of the table of lists (:mod:`rq_core.views.table`)."""
+"""The list of a log's events, one line per event, as a list view of :mod:`rq_core.views.table`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 VALUE_MAX: Final = 100
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value that a line shows."""
 
 
 def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[LoggedEvent]:
-    """Return the last ``lines`` events of each of these queues, in the order in which they happened."""
+    """Return the last ``lines`` events of each queue, in the order in which they happened."""
     found = [event for queue in queues for event in queue_tail(engine, queue, lines)]
     return Found(sorted(found, key=lambda event: (event.at_ms, event.queue, event.place)))
 
 
 def detail_of(event: LoggedEvent) -> dict[str, Any]:
-    """Return what else an event carries; the scopes of a claim as people read them."""
+    """Return the fields in an event's detail. The scopes of a claim are replaced by a text, ``under``."""
     detail = dict(event.detail)
     scopes = detail.pop("scopes", None)
     try:
@@ -35,7 +35,8 @@ def detail_of(event: LoggedEvent) -> dict[str, Any]:
 
 
 def short(value: Any) -> str:
-    """Return a value of an event on one line; of an error, its type, message and place."""
+    """Return a value of an event as one line of at most VALUE_MAX characters. The line of an error has its type, its
+    message and its place in the code."""
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback", "")))
         error = _cut(f"{value['type']}: {value.get('message', '')}")

@@ -1,4 +1,4 @@
-"""The events of jobs and queues, and how far the log of each queue goes: its watermark.
+"""Reads the events of jobs and queues, and the watermark of each queue: the last entry that SQL has.
 
 engine = Database("audit.db").readers
 for event in history(engine, "job-1"):
@@ -27,12 +27,12 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 _FIRST: Final = BEGINNINGS - {Event.RESTORED}
-"""Events before which there are no others of a job; one that was restored has an earlier life."""
+"""Events before which a job has no other event. ``restored`` is not among them: a restored job has earlier events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """The end of a queue's log: SQL has every event up to this number, except in recorded gaps."""
+    """The end of a queue's log: SQL has every event up to this entry, except in recorded gaps."""
 
     queue: str
     epoch: int | None
@@ -40,7 +40,7 @@ class Watermark:
     at_ms: int | None
     events: int
     gaps: int
-    """Recorded breaks in the numbering."""
+    """Number of recorded breaks in the numbering."""
     quarantined: int
 
     def __str__(self) -> str:
@@ -59,9 +59,9 @@ class PrunedTo:
     epoch: int
     number: int
     cut_at_ms: int
-    """The time of the last event there."""
+    """Unix ms of the last event before the cut."""
     at_ms: int
-    """The time of the prune (Unix ms)."""
+    """Unix ms of the prune."""
     by: str
 
     @property
@@ -74,7 +74,7 @@ class PrunedTo:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One event of a job's history."""
+    """One event of the log: a row of ``job_event``."""
 
     queue: str
     epoch: int
@@ -85,25 +85,26 @@ class LoggedEvent:
     job_id: str | None
     claim: int | None
     worker: str | None
-    """The maker of the call: a worker, a producer or an operator."""
+    """The actor that made the call: a worker, a producer or an operator."""
     task: str | None
     detail: dict[str, Any]
     orphaned: bool = False
-    """Whether Redis forgot it: it is no part of the history that went on. (Only :func:`history` sets this.)"""
+    """Whether Redis forgot the event, so that it is not part of the history that Redis continued. Only :func:`history`
+    sets this."""
 
     @property
     def number(self) -> str:
-        """The outbox id of its entry."""
+        """The number of the event's entry in the outbox, ``EPOCH-SEQ``."""
         return f"{self.epoch}-{self.seq}"
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Its place in the queue's log."""
+        """The event's place in the queue's log, by which events can be sorted."""
         return self.epoch, self.seq, self.ordinal
 
 
 def under(scopes: Any) -> str:
-    """The scopes of a claim and the limits in force, as people read them: ``task=send ≤ 10``."""
+    """Return a claim's scopes and the limits in force as a text for people, such as ``task=send ≤ 10``."""
     words = []
     for scope, *limit in scopes or ():
         if len(limit) == 3:
@@ -117,7 +118,7 @@ def under(scopes: Any) -> str:
 # Statements.
 
 OF_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
-"""The condition of a statement about the queue that is given, or about all."""
+"""The condition of a statement about the queue ``:queue``, or about all queues if it is null."""
 
 _WATERMARKS = text(
     "SELECT queue, epoch, seq, at_ms, events, gaps, quarantined FROM mirror_cursor "
@@ -154,33 +155,35 @@ _AFTER = text(
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
-    """Return the watermark of each queue, or of this one."""
+    """Return the watermark of each queue, or of ``queue``."""
     with engine.connect() as connection:
         return marks_of(connection, queue)
 
 
 def watermarks_of(engine: Engine, queues: Container[str]) -> list[Watermark]:
-    """Return the watermarks of these queues."""
+    """Return the watermarks of ``queues``. Queues that SQL does not know are left out."""
     return [mark for mark in watermarks(engine) if mark.queue in queues]
 
 
 def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
-    """Return the watermark of each queue, or of this one."""
+    """Return the watermark of each queue, or of ``queue``."""
     return [Watermark(*row) for row in connection.execute(_WATERMARKS, {"queue": queue})]
 
 
 def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
-    """Return the last cut of each queue that was pruned."""
+    """Return the last cut of each queue that was pruned, or of ``queue``."""
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
 
 
 def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """Return the last prune if it may have removed jobs that ended after a moment, or None."""
+    """Return the queue's last cut if the prune may have removed jobs that ended at or after ``at_ms`` (Unix ms);
+    otherwise None."""
     return next((cut for cut in pruned_to(connection, queue) if cut.cut_at_ms >= at_ms), None)
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """The prunes that may have removed what came before a job's events, if these have no beginning."""
+    """Return the cuts of prunes that may have removed earlier events of a job, for the queues in which its first event
+    does not begin a job."""
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)
@@ -190,7 +193,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
 
 
 def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
-    """Make the error for a job without events in the log: it never existed, or was pruned."""
+    """Return the error for a job that has no event in the log: it never existed, or it was pruned."""
     where = "" if queue is None else f" in queue {queue!r}"
     cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
@@ -203,7 +206,7 @@ def _event(row: Row[Any]) -> LoggedEvent:
 
 
 def history(engine: Engine, job_id: str, queue: str | None = None) -> list[LoggedEvent]:
-    """Return every event of a job, oldest first. Raises HistoryUnknown if the log has no event of it."""
+    """Return every event of a job, oldest first. Raise HistoryUnknown if the log has no event of the job."""
     with engine.connect() as connection:
         rows = connection.execute(_HISTORY, {"job_id": job_id, "queue": queue}).all()
         orphaned = {name: orphans.ranges(connection, name) for name in {row.queue for row in rows}}
@@ -216,7 +219,7 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
 
 
 def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]:
-    """Return the last events of a queue, oldest first."""
+    """Return the last ``limit`` events of a queue, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()
     return [_event(row) for row in reversed(rows)]
@@ -225,7 +228,7 @@ def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]
 def after(
     engine: Engine, queue: str, place: tuple[int, int, int], limit: int = 1000
 ) -> list[LoggedEvent]:
-    """Return the events of a queue after the one with that epoch, seq and ordinal, oldest first."""
+    """Return up to ``limit`` events of a queue after a place (epoch, seq, ordinal), oldest first."""
     epoch, seq, ordinal = place
     where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:
@@ -235,8 +238,9 @@ def after(
 def follow(
     engine: Engine, queue: str | None, last: dict[str, tuple[int, int, int]]
 ) -> Iterator[list[LoggedEvent]]:
-    """Yield the events after the places in ``last``, which are by queue, for ever: at each step the new ones, at most a
-    thousand of each queue. New queues are read from their beginning. With ``queue``, only this queue is read.
+    """Yield the new events of all queues, or of ``queue``, without end: each step yields a list of at most 1,000 events
+    per queue, which may be empty. ``last`` has the places after which reading begins, by queue; other queues are read
+    from their beginning.
     """
     places = dict(last)
     while True:
@@ -250,16 +254,16 @@ def follow(
 
 
 def audit_id(database: Database) -> str:
-    """The random name of an audit database, under which queues are attached to it."""
+    """Return the random id of an audit database, with which queues are attached to it."""
     with database.readers.connect() as connection:
         return str(connection.execute(AUDIT_ID).scalar_one())
 
 
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
-    """A job's events, oldest first, from the database at ``url``, as handles ask for them; None: of all queues.
+    """Return a job's events, oldest first, from the database at ``url``, for handles. ``queue`` None means all queues.
 
-    The list is empty while the mirror is behind the job, and after a prune removed it: see :func:`unknown`. Raises
-    AuditError if the database does not answer, or has no log.
+    The list is empty if the mirror has not reached the job yet, or if a prune has removed the job. Raise AuditError if
+    the database does not answer or has no log.
     """
     database = Database(url)
     try:

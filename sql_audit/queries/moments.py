@@ -1,7 +1,6 @@
-"""A queue at one moment: which claims were in force, and which jobs waited.
+"""Reads the state of a queue at one moment: the claims that were in force, and the jobs that waited.
 
-The answer comes from ``job_attempt`` and ``job``, which have the begin, the end and the scopes of each claim: no event
-is replayed.
+No event is replayed: ``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -22,7 +21,7 @@ from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.times import readable
 
 LISTED_MAX: Final = 100
-"""Waiting jobs that are listed."""
+"""Maximum number of waiting jobs that are listed."""
 
 
 _RUNNING: Final = text(
@@ -72,7 +71,7 @@ _SCHEDULED: Final = text(
     " job_attempt a WHERE a.job_id = now.job_id AND a.queue = now.queue"
     " AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
 )
-"""The number of jobs that were scheduled then and still are."""
+"""Selects the number of jobs that were scheduled at the moment and still are."""
 _PLACES: Final = text(
     "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
@@ -87,7 +86,7 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class RunningClaim:
-    """A claim that was in force."""
+    """A claim that was in force at the moment."""
 
     job_id: str
     task: str | None
@@ -101,39 +100,39 @@ class RunningClaim:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that was ready, and not claimed yet."""
+    """A job that was ready at the moment and was not claimed yet."""
 
     job_id: str
     task: str | None
     ready_at_ms: int
     lane: str | None
-    """The lane that it waited in, or one that it was put into later."""
+    """The lane in which the job waited, or a lane into which it was put later."""
     priority: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A queue at one moment."""
+    """The state of a queue at one moment."""
 
     at_ms: int
     running: list[RunningClaim]
     waiting: list[Waiting]
-    """The first LISTED_MAX jobs that waited."""
+    """The LISTED_MAX jobs that had waited longest."""
     waiting_count: int = 0
-    """The number of jobs that waited; with ``more_waited`` there were more."""
+    """The number of jobs that waited; a minimum if ``more_waited``."""
     more_waited: bool = False
     scheduled_count: int = 0
-    """The number of jobs that were scheduled then and still are; COUNTED_MAX means that number or more."""
+    """The number of jobs that were scheduled at the moment and still are; COUNTED_MAX means that number or more."""
     more_ran: bool = False
-    """Whether more ran than ``running`` has."""
+    """Whether more claims were in force than ``running`` has."""
     pruned: PrunedTo | None = None
-    """The prune that may have removed other jobs that ran or waited then, or None."""
+    """The prune that may have removed other jobs that ran or waited at the moment, or None."""
     caveats: tuple[str, ...] = ()
-    """Other reasons why there may have been more, in words."""
+    """Sentences with other reasons why the answer may be incomplete."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """Scope → the cap in force when it was claimed last, and the jobs that held it."""
+        """Pairs of (cap in force at the last claim, ids of the jobs that held the scope), by scope."""
         found: dict[str, tuple[int | None, list[str]]] = {}
         for claim in self.running:
             for scope, *limit in claim.scopes:
@@ -196,7 +195,8 @@ def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> l
 def _caveats(
     connection: Connection, queue: str, at_ms: int, pruned: PrunedTo | None
 ) -> Iterator[str]:
-    """Yield warnings about a moment before the first event of a queue, after the last, or before jobs were put back."""
+    """Yield warnings if the moment is before the first event of the queue, after the last event, or before a loss of
+    jobs."""
     first = connection.execute(_FIRST, {"queue": queue}).scalar_one_or_none()
     last = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
     if first is None or last is None:
@@ -205,7 +205,7 @@ def _caveats(
     if at_ms < first and pruned is None:
         yield f"the log of queue {queue} begins at {readable(first)}: what was before is not known"
     if at_ms > last:
-        yield f"the log of queue {queue} ends at {readable(last)}: this is how it stood then"
+        yield f"the log of queue {queue} ends at {readable(last)}: this is the state at that time"
     forgot = connection.execute(_NEXT_LOSS, {"queue": queue, "at": at_ms}).scalar_one()
     if forgot is not None:
         yield (

@@ -1,4 +1,4 @@
-"""The time for which a scope was full, or a rate spent, by the claims under it. No I/O."""
+"""Computes how long a scope was full, or a rate was exhausted, from the claims under it. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rq_core.model.limits.scopes import is_rate
 from sql_audit.store.storable_text import read_json
 
 COUNTED_MAX: Final = 5_000
-"""Claims or jobs of one kind that a query looks at. If there are more, the answer says "at least"."""
+"""Maximum number of claims or jobs of one kind that a query reads. If there are more, the answer says "at least"."""
 
 
 def read_scopes(kept: str | None) -> list[list[Any]]:
-    """The scopes that a claim counted in, and the limits that were in force."""
+    """Return the scopes of a claim with the limits that were in force, from the JSON in ``job_attempt``. Invalid scopes
+    are left out."""
     found = read_json(kept, list)
     return [each for each in found if isinstance(each, list) and len(each) in (2, 4)]
 
@@ -31,9 +32,11 @@ def holds(scope: str, task: str | None, theirs: Iterable[Sequence[Any]]) -> bool
 
 
 def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms: int) -> int:
-    """Return the ms of a time in which a rate was spent, by the claims that spent it (in order, with some from before).
+    """Return for how many ms between ``since_ms`` and ``until_ms`` a rate was exhausted.
 
-    As scopes.lua reckons it: the generic cell rate algorithm."""
+    ``claims`` are the times (Unix ms) of the claims under the rate, in order, with some before ``since_ms``. ``rate``
+    is (limit, window in ms, burst). The generic cell rate algorithm is used, as in scopes.lua.
+    """
     most, window_ms, burst = rate
     if not most:
         return until_ms - since_ms
@@ -47,7 +50,8 @@ def ms_spent(claims: Sequence[int], rate: Sequence[int], since_ms: int, until_ms
 
 
 def ms_full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
-    """Return the ms of a time in which at least ``cap`` claims held a scope."""
+    """Return for how many ms between ``since_ms`` and ``until_ms`` at least ``cap`` claims held a scope. ``held`` are
+    pairs of (begin, end) of claims in Unix ms; an end of None means that the claim is in force."""
     changes = []
     for begin, end in held:
         changes.append((max(begin, since_ms), 1))

@@ -1,5 +1,5 @@
-"""The times in which no worker could claim a job although no cap held it back: it was scheduled, or a lost worker still
-had its claim."""
+"""Finds the pauses of a job: times in which no worker could claim it although no limit held it back, because it was
+scheduled, or because a lost worker still held its claim."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sql_audit.queries.history import LoggedEvent
 
 @dataclass(frozen=True, slots=True)
 class JobPause:
-    """One stretch of time in which no worker could claim the job."""
+    """A time in which no worker could claim the job."""
 
     since_ms: int
     until_ms: int | None
-    """None: it goes on."""
+    """Unix ms of the end; None if the pause has not ended."""
     why: str
 
 
@@ -37,9 +37,10 @@ _GIVEN_BACK: Final = {
 
 
 def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]:
-    """Find the pauses in a job's events, which come in order. ``last_ms``: when the queue's last event happened.
+    """Yield the pauses of a job. ``events`` are its events, in order; ``last_ms`` is the time of the queue's last event
+    (Unix ms).
 
-    A delay ends when the job is due: from then on it waits for a worker.
+    A delay ends when the job is due: from then on the job waits for a worker.
     """
     claimed: LoggedEvent | None = None
     events = [event for event in events if not event.orphaned and event.type not in _ASIDE]

@@ -1,7 +1,7 @@
-"""The numbers that metrics and viewers read from the log again and again: watermarks, and claims by outcome.
+"""Reads the numbers that metrics and viewers need repeatedly: watermarks, and claims by outcome.
 
-Each look costs a few statements on small tables and the last minutes of ``claim_minute``. That table is summed once
-and then only read where it can still grow; it is summed again when history was changed, and every few hours.
+Each reading costs a few statements on small tables and on the last minutes of ``claim_minute``. The older minutes are
+summed once, and again after a loss, after a new epoch, and every few hours.
 """
 
 # ruff: noqa: S608 - statements are joined from words of the model
@@ -30,9 +30,10 @@ from sql_audit.store.log_queues import mirrored
 from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""The distance from the last mirrored event at which a minute grows no more, unless a clock was set back further."""
+"""Milliseconds before the last mirrored event from which on earlier minutes grow no more, unless Redis' clock is set
+back by more than that."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
-"""Seconds after which all minutes are summed again, for a clock that was."""
+"""Seconds after which all minutes are summed again, in case Redis' clock was set back by more than SETTLED_MS."""
 
 _CURSORS: Final = text(
     "SELECT queue, batch, at_ms, events, gaps, quarantined FROM mirror_cursor ORDER BY queue"
@@ -65,17 +66,17 @@ _FORGOTTEN: Final = text(
 T = TypeVar("T")
 
 Key = tuple[str, str, str]
-"""Queue, task, outcome."""
+"""A triple of (queue, task, outcome)."""
 Sums = tuple[int, int, int]
-"""Claims, and the ms that they waited and ran."""
+"""A triple of (number of claims, sum of their waits in ms, sum of their runs in ms)."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """The claims of one queue that ended, summed."""
+    """The sums of one queue's ended claims."""
 
     until: int
-    """Minutes before this one (Unix ms) are in ``settled`` and grow no more."""
+    """Unix ms of a minute: earlier minutes are in ``settled`` and grow no more, later ones are in ``tail``."""
     batch: int = -1
     """The queue's last batch when ``tail`` was read."""
     settled: dict[Key, Sums] = field(default_factory=dict)
@@ -83,28 +84,28 @@ class _Counted:
 
 
 class MetricsReader:
-    """Reads one audit database. Threads may share it."""
+    """Reads the numbers for metrics from one audit database. Several threads may use it."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
         self._database = Database(url)
         self._clock = clock
         self._lock = threading.Lock()
         self._checked = False
         self._history: object = None
-        """The last loss and the last epoch when the sums were made."""
+        """The last epoch and the last losses when all minutes were last summed."""
         self._sum_at = 0.0
         self._counted: dict[str, _Counted] = {}
-        """Queue → its claims as they were counted."""
+        """The sums of each queue's ended claims, by queue."""
         self._forgotten: dict[Key, Sums] = {}
         self._shown: dict[Key, Sums] = {}
         self._lifted: dict[Key, Sums] = {}
-        """Amounts that are added to the sums so that none falls: the claims that losses removed since this reader was
-        made."""
+        """Amounts that are added to the sums so that no sum decreases: the claims that losses and prunes have removed
+        since this reader was made."""
 
     def mirrored(self, client: Client) -> list[str]:
-        """Return the queues of this client's Redis whose log must go on. Raises as ``look`` does,
-        and SourceDiffers if the log has those of another Redis."""
+        """Return the queues of this client's prefix whose log is still being mirrored, according to SQL. Raise
+        SourceDiffers if the log is that of another Redis, and the same errors as :meth:`look`."""
 
         def ask(connection: Connection) -> list[str]:
             source_registry.check_source(Outbox(client), self._database)
@@ -113,7 +114,8 @@ class MetricsReader:
         return self._ask(ask)
 
     def look(self) -> LogOverview:
-        """Return the state of the log. Raises AuditError if the database does not answer, or has another schema."""
+        """Return the current numbers of the log. Raise AuditError if the database does not answer or has another
+        schema."""
         return self._ask(self._read)
 
     def _ask(self, question: Callable[[Connection], T]) -> T:
@@ -122,7 +124,8 @@ class MetricsReader:
                 if not self._checked:
                     migrate.check_current(self._database)
                     self._checked = True
-                # All at one moment: a loss that is mirrored between two statements would be counted twice for good.
+                # One snapshot for all statements: a loss that is mirrored between two statements would be counted twice
+                # for ever.
                 with self._database.snapshot() as connection:
                     return question(connection)
             except SQLAlchemyError as error:
@@ -162,9 +165,9 @@ class MetricsReader:
     def _sums(
         self, connection: Connection, history: object, cursors: Sequence[Row[Any]]
     ) -> dict[Key, Sums]:
-        """The sums of all claims that ended. Of queues whose log has not grown nothing is read."""
+        """Return the sums of all ended claims. Minutes are read only of queues whose log has grown."""
         if history != self._history or self._clock() >= self._sum_at:
-            # A new epoch may count minutes that lie before the last event's, and a loss counts them again.
+            # A new epoch may change earlier minutes, if Redis' clock is behind, and a loss counts minutes again.
             self._sum_again(connection, cursors)
             self._history, self._sum_at = history, self._clock() + SUM_AGAIN_S
         grown = [
@@ -191,7 +194,7 @@ class MetricsReader:
         }
 
     def _read_tails(self, connection: Connection, grown: Sequence[Row[Any]]) -> None:
-        """Read the minutes that may have grown, and settle those that no longer can."""
+        """Read the minutes that may have grown, and add those that grow no more to ``settled``."""
         since = min(self._counted[row.queue].until for row in grown)
         names = [row.queue for row in grown]
         for row in grown:
@@ -208,7 +211,8 @@ class MetricsReader:
             self._counted[queue].until = max(self._counted[queue].until, at)
 
     def _never_falling(self, sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
-        """The sums, lifted by what a loss or a prune has taken from them: a counter does not fall."""
+        """Return the sums plus all amounts by which they have decreased (through losses or prunes), since a counter
+        must not decrease."""
         for key, shown in self._shown.items():
             now = sums.get(key, (0, 0, 0))
             fell = [max(0, before - each) for before, each in zip(shown, now, strict=True)]
@@ -228,7 +232,7 @@ def _sums_of(row: Any) -> tuple[Key, Sums]:
 
 
 def _until(at_ms: int | None) -> int:
-    """The first minute (Unix ms) that may still grow if the last mirrored event is of ``at_ms``."""
+    """Return the first minute (Unix ms) that may still grow if the last mirrored event happened at ``at_ms``."""
     settled = (at_ms or 0) - SETTLED_MS
     return max(0, settled - settled % MINUTE_MS)
 
@@ -239,7 +243,7 @@ def _add_to(total: dict[Key, Sums], key: Key, sums: Sums) -> None:
 
 
 def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
-    """The sums, and more of them."""
+    """Return the sums with the amounts of ``more`` added."""
     total = dict(sums)
     for each in more:
         for key, some in each:
@@ -248,8 +252,8 @@ def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[
 
 
 def open_metrics_reader(url: str) -> MetricsReader:
-    """Return a reader of the database at ``url``, as rq_core asks for it. Nothing is asked yet.
+    """Return a reader of the database at ``url``; rq_core finds this function as an entry point. Nothing is read yet.
 
-    Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """
     return MetricsReader(url)

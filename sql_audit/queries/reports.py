@@ -1,4 +1,4 @@
-"""Reports of how jobs ended, per queue and task.
+"""Reports how many jobs ended in each way, and how long they waited and ran, per queue and task.
 
 engine = Database("audit.db").readers
 print(report(engine, queue="mail").tasks)
@@ -19,15 +19,15 @@ from sqlalchemy import Engine, text
 from sql_audit.queries.history import OF_QUEUE, Watermark, marks_of
 
 SLOWEST: Final = 5
-"""How many of the slowest jobs a report names."""
+"""Number of the slowest jobs that a report names by default."""
 RATED_MS_MIN: Final = 1_000
-"""The shortest time (ms) for which a report has a rate: one job that ended within a millisecond is no 1,000 jobs per
-second."""
+"""Fewest milliseconds for which a report computes a throughput: one job that ends within a millisecond does not mean
+1,000 jobs per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """One task of one queue. Times are in ms, None where nothing was measured."""
+    """The numbers of one task of one queue. Times are in ms; None if nothing was measured."""
 
     queue: str
     task: str | None
@@ -36,21 +36,21 @@ class TaskReport:
     claims: int
     retries: int
     lease_expired: int
-    """Claims whose lease expired."""
+    """Number of claims whose lease expired."""
     rolled_back: int
-    """Claims that were given back; no attempt was spent."""
+    """Number of claims that were given back without counting as an attempt."""
     dead: int
-    """Jobs that stopped for good, those pruned since included."""
+    """Number of dead jobs, those that an operator has pruned included."""
     cancelled: int
     discarded: int
-    """Asked for and never accepted, since a scope was full; not among the jobs."""
+    """Number of jobs that were never accepted, because a scope was full. ``jobs`` does not count them."""
     waited_p50_ms: int | None
     waited_p95_ms: int | None
     ran_p50_ms: int | None
     ran_p95_ms: int | None
     throughput: float | None
-    """Jobs succeeded per second, from the first enqueue to the last success; of a window, from the first to the last
-    claim that ended in it. None if that is less than RATED_MS_MIN."""
+    """Succeeded jobs per second, from the first enqueue to the last success; in a report of a given time, from the
+    first to the last claim that ended in it. None if this takes less than RATED_MS_MIN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class SlowJob:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The jobs of one queue, or of all, and how they ended."""
+    """The numbers of all tasks of one queue, or of all queues, with the slowest jobs and the watermarks."""
 
     tasks: list[TaskReport]
     slowest: list[SlowJob]
     watermarks: list[Watermark]
     events: int = field(default=0)
-    """Events in the log of these queues."""
+    """Number of events in the logs of these queues."""
 
     @property
     def jobs(self) -> int:
@@ -124,9 +124,10 @@ _CLAIMS = text(
 
 
 def values_of(column: str, claims: str) -> Any:
-    """The statement that counts each value of a column of claims, per queue and task, the smallest first.
+    """Return a statement that counts the claims with each value of a column, per queue and task, smallest value first.
+    There are far fewer values than claims.
 
-    Values are far fewer than claims. ``claims`` is a table or a query with its condition.
+    ``claims`` is the text after FROM: a table or a query, with a condition.
     """
     return text(
         f"SELECT queue, task, {column} AS ms, COUNT(*) AS claims FROM {claims} AND {column} IS NOT NULL "
@@ -135,7 +136,8 @@ def values_of(column: str, claims: str) -> Any:
 
 
 def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
-    """The 50th and the 95th percentile by nearest rank, per queue and task, of the rows of :func:`values_of`."""
+    """Return the 50th and the 95th percentile (nearest rank) of the rows that a statement of :func:`values_of` selects,
+    by queue and task."""
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for queue, task, ms, claims in rows:
         found.setdefault((queue, task), []).append((ms, claims))
@@ -162,11 +164,11 @@ _SLOWEST = text(
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """Return how the jobs ended, per queue and task. ``queue`` None: of all queues."""
+    """Return the report of a queue, or of all queues, with the ``slowest`` slowest jobs."""
     of_queue = {"queue": queue}
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
-            # One moment for all the questions; SQLite's read transactions always see one.
+            # All statements read one snapshot; on SQLite, a read transaction always does.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         marks = marks_of(connection, queue)
         rows = connection.execute(_CLAIMS, of_queue).mappings()
@@ -188,11 +190,11 @@ def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> 
 _COUNTS: Final = (
     "jobs", "succeeded", "claims", "retries", "lease_expired", "rolled_back", "dead", "cancelled", "discarded",
 )  # fmt: skip
-"""The counts of a report, in the order of TaskReport."""
+"""The counts of a TaskReport, in the order of its fields."""
 
 
 def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTask) -> TaskReport:
-    """The report of the task of a row that has its counts, 0 for those that it lacks."""
+    """Return the report of the task in ``row``. The row has the counts by name; missing counts are 0."""
     key = queue, row["task"]
     times = (*waited.get(key, (None, None)), *ran.get(key, (None, None)))
     counts = (int(row.get(name, 0)) for name in _COUNTS)
@@ -201,8 +203,8 @@ def task_report(queue: str, row: Mapping[Any, Any], waited: _ByTask, ran: _ByTas
 
 
 def _throughput_of(row: Mapping[Any, Any]) -> float | None:
-    """Return the successes per second between the two times of a row; None without a success or a time, or if the time
-    between them is too short."""
+    """Return the successes per second between ``first_ms`` and ``last_ms`` of a row; None if it has no success or lacks
+    a time, or if there is less than RATED_MS_MIN between the times."""
     if not row["succeeded"] or row["first_ms"] is None or row["last_ms"] is None:
         return None
     stretch_ms = int(row["last_ms"] - row["first_ms"])

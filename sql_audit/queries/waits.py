@@ -1,7 +1,7 @@
-"""The waits of a job: how long, for which scopes, and behind which claims.
+"""Reads the waits of a job: their durations, the scopes that the job waited for, and the claims that held these scopes.
 
-The answer comes from ``job_attempt`` and ``job``, which have the begin, the end and the scopes of each claim. Only the
-waits that no claim ended need the job's events.
+``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for
+waits that no claim ended.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -26,9 +26,9 @@ from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
 
 NAMED_MAX: Final = 5
-"""How many of the jobs in front are named."""
+"""Maximum number of jobs that are named of those that held a scope during a wait."""
 BEFORE_MAX: Final = 1_000
-"""Claims before a wait that are read to find out whether a rate was spent already."""
+"""Maximum number of claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
 
 _JOB: Final = text(
     "SELECT queue, state, reason, lane, ready_at_ms, claimed_at_ms, finished_at_ms, due_ms, "
@@ -65,39 +65,40 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class InFront:
-    """One scope that a job waited for, and who held it meanwhile."""
+    """A scope of a waiting job, and the claims of other jobs that held it during the wait."""
 
     scope: str
     limit: str
     full_ms: int
-    """The time for which it was full during the wait; of a rate, spent."""
+    """Milliseconds of the wait for which the scope was full, or the rate was exhausted."""
     holders: int
-    """Claims of others under this scope that were in force at some time of the wait, or of a rate:
-    that began in it."""
+    """Number of other jobs' claims under this scope that were in force during the wait; for a rate, that began during
+    the wait."""
     named: list[str] = field(default_factory=list)
-    """The jobs of the last of them."""
+    """Ids of the jobs of the last NAMED_MAX of these claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobWait:
-    """One wait of a job, from when it was ready until it was claimed."""
+    """One wait of a job, from the time at which it was ready until it was claimed."""
 
     since_ms: int
     until_ms: int
     claim: int | None
-    """The claim that ended it; None: it goes on."""
+    """The number of the claim that ended the wait; None if no claim did."""
     worker: str | None
     others_claimed: int
-    """Claims of other jobs that began meanwhile."""
+    """Number of claims of other jobs that began during the wait."""
     in_front: list[InFront]
     held_back_by: str | None
-    """The scope that was full, or spent, for most of it; None: none was."""
+    """The scope that was full, or the rate that was exhausted, for the longest time of the wait; None if there was
+    none."""
     judged_from_ms: int | None = None
-    """If only the last of the claims that began meanwhile were read: the time from which on they are all. Counts are
-    then minimums, and durations begin at this time."""
+    """Unix ms from which on all claims of other jobs were read, if there were too many to read all of the wait. The
+    counts are then minimums, and ``full_ms`` is counted from this time."""
     ended: str | None = None
-    """Without a claim, how it ended all the same: ``cancelled``, ``lost`` or ``gone``, the last two with Redis'
-    memory of the job."""
+    """How a wait ended without a claim: ``cancelled``; ``lost`` or ``gone`` if Redis forgot the job. None if a claim
+    ended it, or if it has not ended."""
 
     @property
     def waited_ms(self) -> int:
@@ -106,7 +107,7 @@ class JobWait:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Every wait of a job."""
+    """All waits and pauses of a job in one queue."""
 
     job_id: str
     queue: str
@@ -115,13 +116,13 @@ class Why:
     due_ms: int | None
     waits: list[JobWait]
     pruned: PrunedTo | None = None
-    """If others may have been in front that were pruned since."""
+    """The last prune, if it may have removed claims that the job waited for; otherwise None."""
     pauses: list[JobPause] = field(default_factory=list)
-    """The times in which it was scheduled, or a lost worker had its claim."""
+    """The times in which the job was scheduled, or a lost worker held its claim."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
-    """Return the waits of a job, in each queue that has it. Raises HistoryUnknown if no queue has it."""
+    """Return the waits of a job, one item for each queue that has the job. Raise HistoryUnknown if no queue has it."""
     found = []
     with engine.connect() as connection:
         rows = connection.execute(_JOB, {"job_id": job_id, "queue": queue}).all()
@@ -154,22 +155,23 @@ def _pauses(engine: Engine, why: Why, last_ms: int) -> list[JobPause]:
     try:
         return [*pauses_of(history(engine, why.job_id, why.queue), last_ms)]
     except HistoryUnknown:
-        return []  # Its events were pruned.
+        return []  # The job's events were pruned.
 
 
 def _without_claim(
     connection: Connection, job_id: str, job: Row[Any]
 ) -> Iterator[tuple[int, int, str | None, str | None]]:
-    """The waits of a job that no claim ended: since and until when, what ended it (None: it goes on), and the lane."""
+    """Yield the waits of a job that no claim ended: begin and end (Unix ms), the state that ended the wait (None if it
+    has not ended), and the job's lane."""
     events = rebuild.events_of(connection, job.queue, [job_id])
     for place, event in enumerate(events):
         _, epoch, _, _, event_type, *_ = event
         if event_type != "restored":
             continue
-        # Its row begins again. What it was before, Redis had forgotten.
+        # A restored job's row begins again. Its state before the loss comes from its earlier events.
         before = next(iter(rebuild.folded(job.queue, [job_id], events[:place], ())[0]), None)
         if before is None:
-            continue  # It was pruned.
+            continue  # The earlier events were pruned.
         of = {"queue": job.queue, "epoch": before.last_epoch, "restored": epoch}
         lost_at = connection.execute(_FORGOTTEN_AT, of).scalar_one()
         if before.state == "ready" and before.ready_at_ms is not None and lost_at is not None:
@@ -177,7 +179,7 @@ def _without_claim(
     if job.state == "scheduled" and job.due_ms is not None:
         last = _last_ms(connection, job.queue)
         if job.due_ms < last:
-            # It is due; a claim will notice.
+            # The job is due; the next claim will promote it.
             yield job.due_ms, last, None, job.lane
     if job.ready_at_ms is None:
         return
@@ -209,7 +211,7 @@ def _wait(
             for job, task, begin, end, theirs in others
             if holds(scope, task, theirs)
         ]
-        # A job that still waits carries no limits; the claims under its scopes do.
+        # The scopes of a job that still waits have no limits; the claims under these scopes have them.
         carried = [found for *_, found in held if found]
         in_force = list(limit) or (carried[-1] if carried else None)
         if not in_force or in_force == [None]:
@@ -234,20 +236,20 @@ def _wait(
 
 
 _Other = tuple[str, str | None, int, int | None, list[list[Any]]]
-"""A claim: its job, task, begin, end and scopes."""
+"""A claim of another job: its job's id, its task, its begin and end (Unix ms), and its scopes."""
 
 
 def _others(
     connection: Connection, of: dict[str, Any], since_ms: int, until_ms: int
 ) -> tuple[list[_Other], int | None]:
-    """The claims of others in force at some time of a wait, by their begin; and from when on they are all of them,
-    if there are more than COUNTED_MAX of a class.
+    """Return the claims of other jobs that were in force during a wait, sorted by their begin. If a class of durations
+    has more than COUNTED_MAX, also return the time (Unix ms) from which on the list is complete; otherwise None.
     """
     bound = {**of, "since": since_ms, "until": until_ms, "most": COUNTED_MAX + 1}
     rows = connection.execute(_MEANWHILE, bound).all()
     ends: dict[int, list[int]] = {}
     for row in rows:
-        # One that is in force has no end: its begin is what the next one lies before.
+        # A claim in force has no end. Claims in force are read by their begin, the latest first.
         end = row.claimed_at_ms if row.ended_at_ms is None else row.ended_at_ms
         ends.setdefault(row.part, []).append(end)
     cut = [min(each) for each in ends.values() if len(each) > COUNTED_MAX]
@@ -261,7 +263,8 @@ def _others(
 def _claims_before(
     connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
-    """Return the begins and the scopes of the last claims before a wait that a rate may still count, oldest first."""
+    """Return the begins (Unix ms) and the scopes of the last claims before a wait that a rate may still count, oldest
+    first."""
     most, window_ms, burst = rate
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}

@@ -1,6 +1,7 @@
-"""The report of a stretch of time: the claims that ended in it, and the jobs that were cancelled or discarded in it.
+"""Reports the claims that ended in a given time, and the jobs that were cancelled or discarded in it.
 
-It reads them by index, however long the log is (:mod:`sql_audit.store.schema.duration_classes`).
+They are read by index, so the cost does not depend on the length of the log
+(:mod:`sql_audit.store.schema.duration_classes`).
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -24,7 +25,7 @@ from sql_audit.queries.reports import (
 from sql_audit.store.schema.duration_classes import RAN, SPANS_MS
 
 END_OF_TIME_MS: Final = 2**62
-"""Later than every event."""
+"""Unix ms after every event."""
 
 _THEN: Final = ">= :since AND {0} < :until"
 _COLUMNS: Final = "queue, task, job_id, claim, worker, outcome, waited_ms, ran_ms, ended_at_ms"
@@ -33,23 +34,25 @@ _ENDED: Final = " UNION ALL ".join(
     f"AND ended_at_ms {_THEN.format('ended_at_ms')}"
     for number in range(len(SPANS_MS) + 1)
 )
-"""The claims of a queue that ended then, class by class of how long they ran."""
+"""Selects the claims of a queue that ended in the given time, one part for each class of durations."""
 _WITHOUT: Final = (
     "SELECT queue, task, job_id FROM job WHERE queue = :queue AND state = '{0}' "
     f"AND finished_at_ms {_THEN.format('finished_at_ms')}"
 )
-"""The jobs that reached a state then that needs no claim; those whose claim ended as cancelled are among them."""
+"""Selects the jobs that reached a state in the given time for which they need no claim. Jobs whose claim was cancelled
+are among them."""
 
 _OF_POISON: Final = (
     "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
     "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
 )
-"""Whether the job of a claim whose lease expired died of it: few are looked up."""
+"""An SQL condition: the job of a claim whose lease expired died of it. It is evaluated only for such claims, which are
+few."""
 _OUTCOMES: Final = {
     "succeeded": "succeeded", "retries": "retried", "lease_expired": "lease_expired", "rolled_back": "rolled_back",
     "cancelled": "as_job_cancelled", "discarded": "as_job_discarded",
 }  # fmt: skip
-"""A count of the report → the outcome that it counts."""
+"""The outcome that each count of the report counts, by the count's name."""
 _TASKS: Final = text(
     "SELECT task, COUNT(DISTINCT job_id) AS jobs, COUNT(ended_at_ms) AS claims, "
     "MIN(ended_at_ms) AS first_ms, MAX(ended_at_ms) AS last_ms, SUM(died) AS dead, "
@@ -83,16 +86,16 @@ def report_within(
     since_ms: int = 0,
     until_ms: int = END_OF_TIME_MS,
 ) -> Report:
-    """Report the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), per queue and task.
-    ``queue`` None: of all.
+    """Return the report of the claims and jobs that ended from ``since_ms`` on and before ``until_ms`` (Unix ms), for a
+    queue or for all queues.
 
-    ``jobs`` counts the jobs that ended then, or had a claim that ended then; ``events`` is left at 0.
+    ``jobs`` counts the jobs that ended, or had a claim that ended, in this time. ``events`` is 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":
-            # One moment for all the questions; SQLite's read transactions always see one.
+            # All statements read one snapshot; on SQLite, a read transaction always does.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         marks = marks_of(connection, queue)
         for mark in marks:

@@ -1,7 +1,7 @@
-"""The audit database: its tables, and connections, transactions and statements on them.
+"""The audit database: its tables, connections, transactions and statements.
 
-It owns the schema, its migration, PostgreSQL's partitions, and how rows are written. It does not know what an event
-means: that is :mod:`sql_audit.mirror`.
+This room has the schema, its migrations, PostgreSQL's partitions, and the writing of rows. It does not interpret
+events: :mod:`sql_audit.mirror` does.
 
 Read ``schema.tables`` first, then ``connection.database`` and ``connection.statements``.
 
@@ -9,9 +9,9 @@ Read ``schema.tables`` first, then ``connection.database`` and ``connection.stat
 - ``connection/``: connections, transactions, statements, and errors of drivers.
 
 - ``migrate``, ``partitions``, ``grants``: schema versions; the months of PostgreSQL's ``job_event``; rights of roles.
-- ``job_rows``, ``claim_minutes``: rows of jobs and claims while they are folded; claims by the minute.
-- ``chain``: the hashes that tie each batch to the one before.
-- ``log_queues``, ``gaps``, ``orphans``: which queues a log has, and where from; events that SQL never got; events that
+- ``job_rows``, ``claim_minutes``: rows of jobs and claims while events are folded; counts of claims by the minute.
+- ``chain``: the hashes that tie each batch to the batch before.
+- ``log_queues``, ``gaps``, ``orphans``: the queues of a log, and their sources; events that SQL never had; events that
   Redis forgot.
 - ``storable_text``: text that both databases can store.
 """

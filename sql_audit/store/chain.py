@@ -1,4 +1,4 @@
-"""The chain of batches: what is hashed, and how each batch is tied to the one before."""
+"""Computes the chain of batches: the hash of each batch covers its contents and the hash of the batch before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Link(NamedTuple):
-    """The values that a batch's head is a hash of: the columns of its row of mirror_batch."""
+    """The values over which a batch's head is hashed: the columns of its row of ``mirror_batch``, without the head."""
 
     prev: str
     queue: str
@@ -36,12 +36,12 @@ class Link(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The head after the batch: SHA-256 in hex of all these, joined by spaces."""
+        """The chain's head after the batch: the SHA-256 (hex) of all values, joined by spaces."""
         return hashlib.sha256(" ".join(map(str, self)).encode()).hexdigest()
 
     @property
     def row(self) -> dict[str, Any]:
-        """Its row of mirror_batch."""
+        """The batch's row of ``mirror_batch``, by column."""
         facts = self._asdict()
         for name in ("first", "last"):
             facts[f"{name}_epoch"], facts[f"{name}_seq"] = facts.pop(name)
@@ -49,7 +49,7 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Link:
-        """Make the link of a row of mirror_batch."""
+        """Return the link of a row of ``mirror_batch``."""
         facts: dict[str, Any] = {
             name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
         }
@@ -58,14 +58,15 @@ class Link(NamedTuple):
 
 
 def genesis(audit_id: str, queue: str) -> str:
-    """The head of a queue's chain before its first batch: SHA-256 in hex."""
+    """Return the head of a queue's chain before its first batch: a SHA-256 (hex)."""
     return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
 
 
 def rows_digest(text: str) -> str:
-    """SHA-256 in hex of a batch's rows of job_event, as :func:`sql_audit.store.connection.copy.copy_text` says them.
+    """Return the SHA-256 (hex) of a batch's rows of ``job_event``, as the text that
+    :func:`sql_audit.store.connection.copy.copy_text` makes.
 
-    PostgreSQL says the same: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
+    PostgreSQL makes the same text: ``COPY (SELECT … ORDER BY epoch, seq, ordinal) TO STDOUT``.
     """
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -91,7 +92,7 @@ def _plain(value: object) -> object:
 
 
 def found_digest(connection: Connection, queue: str, batch: int) -> str:
-    """SHA-256 in hex of what a batch found out."""
+    """Return the SHA-256 (hex) of a batch's findings: its rows of the tables in FOUND."""
     sha = hashlib.sha256()
     for line in found_text(connection, queue, range(batch, batch + 1)):
         sha.update(line.encode())

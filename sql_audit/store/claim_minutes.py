@@ -1,7 +1,7 @@
-"""Claims counted by the minute in which they ended: ``claim_minute``.
+"""Counts claims by the minute in which they ended, in the table ``claim_minute``.
 
-Questions about all claims, such as how many claims of a task succeeded each minute, would otherwise read them all. A
-batch counts the claims that it ends in its own transaction; a change of claims in another way counts those minutes
+Without this table, a query such as "how many claims of a task succeeded each minute" would read all claims. Each batch
+counts the claims that end in it, in its own transaction. After any other change of claims, their minutes are counted
 again.
 """
 
@@ -54,7 +54,7 @@ def _differing() -> str:
             strict=True,
         )
     )
-    # Of each key there is one row of either side, so the largest is the one that is there.
+    # Each key has one row of either side, and the other side has 0, so the maximum is the value of the row.
     both = ", ".join(
         f"MAX(told_{name}) AS told_{name}, MAX(is_{name}) AS is_{name}" for name in _SUMS
     )
@@ -75,11 +75,12 @@ def _differing() -> str:
 _DIFFERING: Final = text(_differing())
 
 Row = tuple[str, int, str, str, str, str, int, int, int, int, int]
-"""A row of claim_minute: its key of six, how many, and the waits and runs: sum and longest of each."""
+"""A row of ``claim_minute``: outcome, minute (Unix ms), queue, task, worker and error type; the number of claims; and
+the sum and the maximum (ms) of their waits and of their runs."""
 
 
 def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
-    """The claims of a batch that have ended, counted."""
+    """Return the rows of ``claim_minute`` that count the ended claims of a batch."""
     found: dict[tuple[str, int, str, str, str, str], list[int]] = {}
     for attempt in attempts:
         outcome, ended = attempt[CLAIM_OUTCOME], attempt[CLAIM_ENDED_AT]
@@ -107,9 +108,11 @@ def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
 def differing(
     connection: Connection, queue: str, *, since_ms: int, whole_since_ms: int
 ) -> list[tuple[int, str]]:
-    """The first minutes of a queue that do not count what ``job_attempt`` holds: which, and what is wrong.
+    """Return the first 20 minutes of a queue that do not agree with ``job_attempt``: the minute (Unix ms) and a
+    sentence. Minutes before ``since_ms`` are not compared.
 
-    Of minutes before ``whole_since_ms`` claims were pruned: they may count more than there are left, never fewer.
+    Claims of minutes before ``whole_since_ms`` may have been pruned: these minutes may count more claims than
+    ``job_attempt`` has, but never fewer.
     """
     since = since_ms - since_ms % MINUTE_MS if since_ms else -(2**63)
     values = {"queue": queue, "since": since, "whole_since": whole_since_ms}
@@ -125,7 +128,7 @@ def differing(
 
 
 def count_again(connection: Connection, queue: str, since_ms: int) -> None:
-    """Count again the claims of a queue that ended in the minute of ``since_ms`` or later."""
+    """Count the claims of a queue again that ended in the minute of ``since_ms`` (Unix ms) or later."""
     values: dict[str, Any] = {"queue": queue, "since": since_ms - since_ms % MINUTE_MS}
     connection.execute(_FORGET, values)
     connection.execute(_COUNT_AGAIN, values)

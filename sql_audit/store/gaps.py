@@ -1,7 +1,6 @@
-"""The gaps of a queue's log: SQL lacks the events in a gap.
+"""Reads the gaps of a queue's log. SQL lacks the events in a gap.
 
-A job without an event since then may have ended in the gap. Only the baseline that Redis sends after it shows again
-which jobs are alive.
+A job that has no event after a gap may have ended in it. Only the next complete baseline shows which jobs are alive.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -17,7 +16,7 @@ from rq_core.model.table.reasons import RESTATED_BY, Began
 from sql_audit.store.schema.tables import GONE
 
 _GAPS: Final = text(
-    # Where Redis lost its log, it has what the lost entries made of the jobs: that is a gap, too.
+    # If Redis lost its outbox, the jobs have the changes of the lost entries, so this is a gap, too.
     "SELECT epoch, seq, kind FROM mirror_epoch WHERE queue = :queue AND "
     f"(kind = 'gap' OR kind = 'started' AND reason = '{Began.OUTBOX_LOST}') ORDER BY epoch, seq"
 )
@@ -31,16 +30,16 @@ _BEGUN: Final = text(
 
 
 class Gap(NamedTuple):
-    """A place where entries are missing."""
+    """A place in the log where entries are missing."""
 
     at: OutboxId
-    """The entry behind it."""
+    """The first entry after the gap."""
     numbered: bool
-    """Whether numbers are missing; else Redis lost its log, and whether anything was in it is not known."""
+    """Whether numbers are missing. If not, Redis lost its outbox, and it is unknown whether entries are missing."""
 
 
 def gaps(connection: Connection, queue: str) -> list[Gap]:
-    """The gaps of a queue's log, oldest first."""
+    """Return the gaps of a queue's log, oldest first."""
     return [
         Gap(OutboxId(row.epoch, row.seq), row.kind == "gap")
         for row in connection.execute(_GAPS, {"queue": queue})
@@ -48,12 +47,12 @@ def gaps(connection: Connection, queue: str) -> list[Gap]:
 
 
 def restated(connection: Connection, queue: str) -> list[int]:
-    """The epochs that began with a baseline which is complete in SQL, oldest first."""
+    """Return the epochs that began with a baseline and whose baseline is complete in SQL, oldest first."""
     return list(connection.execute(_RESTATED, {"queue": queue}).scalars())
 
 
 def open_gap(connection: Connection, queue: str) -> Gap | None:
-    """The last gap, if no baseline behind it is complete in SQL."""
+    """Return the last gap if SQL has no complete baseline after it; otherwise None."""
     found = gaps(connection, queue)
     if not found:
         return None
@@ -62,7 +61,8 @@ def open_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def unasked_gap(connection: Connection, queue: str) -> Gap | None:
-    """The last gap, if no epoch with a baseline has begun since, as far as SQL knows."""
+    """Return the last gap if SQL has neither a complete baseline after it nor the beginning of an epoch with a
+    baseline; otherwise None."""
     gap = open_gap(connection, queue)
     if gap is None:
         return None
@@ -71,7 +71,7 @@ def unasked_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def first_gap_after(found: list[Gap], last: OutboxId) -> Gap | None:
-    """The first gap behind a job's last event."""
+    """Return the first gap after the entry ``last``, or None."""
     return next((gap for gap in found if gap.at > last), None)
 
 
@@ -83,7 +83,8 @@ _GONE: Final = text(
 
 
 def ended_by_baselines(connection: Connection, queue: str) -> list[str]:
-    """Ids of jobs that the baseline behind a gap did not name: they are gone, and nothing says whether they ran."""
+    """Return the ids of jobs that are gone because the baseline after a gap did not name them. The log does not show
+    whether they ran."""
     known = restated(connection, queue)
     found: dict[str, None] = {}
     for gap in gaps(connection, queue):

@@ -1,8 +1,8 @@
-r"""Which rights in PostgreSQL each role needs, as the statements that give them. SQLite has none but the file's mode.
+r"""Makes the GRANT statements that give each role its rights in PostgreSQL. (On SQLite, only the file's mode counts.)
 
     print("\n".join(statements("mirror", user="mirror", database="audit", schema="public")))
 
-``owner`` makes the tables, the partitions of months to come and prunes; the others own nothing.
+The role ``owner`` creates the tables and the partitions of the months to come, and prunes. The other roles own nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sql_audit.store.schema.views import views
 ROLES: Final = {
     "owner": "owns the tables: `audit migrate`, `audit prune`, the partitions of months to come",
     "mirror": "writes the log: `audit run`, `worker --audit`",
-    "reader": "asks: `audit history`, `report`, `restore`, and `verify` without a record of it",
+    "reader": "reads the log: `audit history`, `report`, `restore`, and `verify` without recording its result",
     "verifier": "a reader whose `audit verify` is recorded, for metrics and alerts",
 }
-"""The roles, and what each does."""
+"""The purpose of each role, by the role's name."""
 
 _CHANGED: Final = ("job", "job_attempt", "claim_minute", "mirror_cursor", audit_meta.name)
 _OF_OTHERS: Final = frozenset({"mirror_proof", "mirror_prune"})
 _DELETED: Final = ("job", "job_attempt", "claim_minute")
-"""The tables whose rows the mirror folds or counts again after a loss."""
+"""The tables from which the mirror deletes rows, to fold or count them again after a loss."""
 
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
-    """The statements that give ``user`` the rights of one of ROLES. An owner or a superuser runs them, once the tables
-    are there; an owner's come first.
+    """Yield the statements that give ``user`` the rights of a role in ROLES. The statements of ``owner`` are executed
+    first; those of the other roles by the owner or a superuser after the tables were created.
     """
     who, where, log = _quoted(user), _quoted(database), _quoted(schema)
     yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {log};"

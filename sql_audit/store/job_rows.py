@@ -1,7 +1,7 @@
-"""One row of ``job`` and one of ``job_attempt``, while a fold works on them.
+"""The rows of ``job`` and ``job_attempt`` while events are folded onto them.
 
-Each *is* its row: a list in the order of the table's columns, so that nothing has to be gathered when it is written.
-Its columns also have names. In code that every event runs, the place of a column is quicker than its name.
+Each class is a list in the order of the table's columns, so that it can be written without conversion. The columns are
+also attributes. Code that runs for every event uses the place of a column, which is faster than its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
 ERROR_TYPE_MAX: Final = 200
 ERROR_MESSAGE_MAX: Final = 2_000
-"""Characters of an error's type and message in ``job`` and ``job_attempt``; the event keeps all of it."""
+"""Maximum number of characters of an error's type (ERROR_TYPE_MAX) and message (ERROR_MESSAGE_MAX) in ``job`` and
+``job_attempt``. The event has the whole error."""
 
 
 class JobRow(list[Any]):
@@ -36,7 +37,7 @@ class JobRow(list[Any]):
 
     @classmethod
     def new(cls, queue: str, job_id: str) -> JobRow:
-        """Make the row of a job without an event."""
+        """Return the row of a job before its first event."""
         job = cls([None] * len(JOB_COLUMNS))
         job.job_id, job.queue, job.state, job.complete = job_id, queue, GONE, 0
         job.claims = job.failures = job.losses = job.unknown = 0
@@ -67,7 +68,7 @@ class Attempt(list[Any]):
 
     @classmethod
     def new(cls, job: JobRow, fence: str, claim: int | None) -> Attempt:
-        """Make the row of a job's claim. Its times, its worker and its outcome are not known yet."""
+        """Return the row of a job's claim. Its times, its worker and its outcome are still None."""
         attempt = cls([None] * len(ATTEMPT_COLUMNS))
         attempt.job_id, attempt.queue, attempt.task = job.job_id, job.queue, job.task
         attempt.fence, attempt.claim = fence, claim
@@ -86,7 +87,7 @@ for _of, _names in ((JobRow, JOB_COLUMNS), (Attempt, ATTEMPT_COLUMNS)):
     for _place, _name in enumerate(_names):
         setattr(_of, _name, _column(_place))
 
-# The places that every event touches.
+# The places of the columns that most events change.
 JOB_TASK: Final = JOB_COLUMNS.index("task")
 JOB_STATE: Final = JOB_COLUMNS.index("state")
 JOB_CLAIMS: Final = JOB_COLUMNS.index("claims")
@@ -111,4 +112,4 @@ CLAIM_RAN: Final = ATTEMPT_COLUMNS.index("ran_ms")
 CLAIM_OUTCOME: Final = ATTEMPT_COLUMNS.index("outcome")
 CLAIM_ERROR_TYPE: Final = ATTEMPT_COLUMNS.index("error_type")
 EventRow = tuple[Any, ...]
-"""One row of job_event, in the order of schema.EVENT_COLUMNS."""
+"""A row of ``job_event``, in the order of EVENT_COLUMNS."""

@@ -1,8 +1,8 @@
-"""The queues of a log: where each comes from, and for which it goes on, whether Redis still has them or not.
+"""Reads the queues of a log from SQL: their sources, and whether their log is still being mirrored.
 
-A Redis that lost everything lists no queue, and the loss would not be recorded: so the queues that are mirrored are
-those of Redis and those of SQL. Not among them are queues that were deleted, or whose log was switched off (`rq-core
-audit off`): the event that says so is in the last batch, since no mirror goes on behind it.
+If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
+and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out: the
+event of that is in their last batch, since the mirror stops there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -40,20 +40,22 @@ _TYPE_AT: Final = text(
 
 
 class Origin(NamedTuple):
-    """The source of a queue, by SQL."""
+    """The source of a queue, according to SQL."""
 
     prefix: str | None
-    """None: from nowhere, since the database is a fork."""
+    """The prefix of the queue's keys in Redis; None if the queue has no source, because the database was forked."""
     stamp: str | None
-    """The mark that Redis keeps. None: the next Redis of that prefix may take the queue."""
+    """The stamp that Redis has of the queue; None if the next Redis that attaches the queue under this prefix becomes
+    its source."""
     goes_on: bool
-    """Whether the log is to go on."""
+    """Whether the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
+    switched off."""
     is_free: bool
-    """Whether any Redis may take the queue: it has no source, or an operator deleted it."""
+    """Whether any Redis may become the queue's source: the queue has none, or an operator deleted it."""
 
 
 def origins(connection: Connection, queue: str | None = None) -> dict[str, Origin]:
-    """Return where each queue comes from, or one, by name."""
+    """Return the source of each queue, or only of ``queue``, by the queue's name."""
     found = {}
     for row in connection.execute(_CURSORS, {"queue": queue}).all():
         begun = row.epoch is not None
@@ -66,24 +68,24 @@ def origins(connection: Connection, queue: str | None = None) -> dict[str, Origi
 
 
 def mirrored(connection: Connection, prefix: str) -> list[str]:
-    """Return the queues of a prefix whose log must go on, by name."""
+    """Return the names of a prefix's queues whose log is still being mirrored."""
     found = origins(connection)
     return [name for name, each in found.items() if each.goes_on and each.prefix == prefix]
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Return whether an operator deleted a queue, by its last entry: then Redis has lost nothing."""
+    """Whether the entry ``at``, the last one of a queue, is its deletion by an operator. If it is, Redis has not lost
+    the queue."""
     which = {"queue": queue, "epoch": at.epoch, "seq": at.seq}
     return connection.execute(_TYPE_AT, which).scalar() == Event.QUEUE_DELETED
 
 
 def given_up(connection: Connection, queue: str, batch: int, epoch: int, seq: int) -> bool:
-    """Return whether a queue was deleted, or its log switched off, and no mirror went on since.
-
-    ``epoch`` and ``seq`` are its last entry.
+    """Whether a queue was deleted, or its log was switched off, and the log has not continued since. ``epoch``-``seq``
+    is the queue's last entry; ``batch`` is the number of its last batch.
     """
     first = connection.execute(_BATCH, {"queue": queue, "batch": batch}).one_or_none()
-    # A prune may have removed the batch, and only then.
+    # Only a prune can have removed the last batch with entries.
     at = (epoch, seq) if first is None else (first.first_epoch, first.first_seq)
     asked = {"queue": queue, "epoch": at[0], "seq": at[1]}
     for kind, detail in connection.execute(_SWITCHED, asked):

@@ -1,6 +1,6 @@
-"""The rows of ``mirror_loss``: the ranges of orphaned events, and the ends of jobs that have no event.
+"""Reads the losses of Redis from ``mirror_loss``: the ranges of orphaned events, and the losses that ended live jobs.
 
-An orphaned event is in SQL, but not in the history that Redis went on with.
+An orphaned event is in SQL, but not in the history that Redis continued.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -17,7 +17,7 @@ from sql_audit.store.schema.tables import GONE, LOST
 
 _RANGES: Final = text(
     "SELECT after_epoch, after_seq, before_epoch, events FROM orphaned_range WHERE queue = :queue "
-    # A forged row may lack them. Its batch shows that it is forged.
+    # A forged row may have nulls here. Its batch's hash shows that it is forged.
     "AND after_epoch IS NOT NULL AND after_seq IS NOT NULL ORDER BY before_epoch"
 )
 _PASSED: Final = text("SELECT epoch, passed FROM mirror_loss WHERE queue = :queue AND passed > 0")
@@ -32,11 +32,12 @@ LOST_AT: Final = (
     f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
     "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
 )
-"""The time at which Redis forgot a job ``j`` that is lost or gone, by Redis' clock."""
+"""An SQL expression: the time (Unix ms, Redis' clock) at which Redis forgot a job ``j`` that is lost or gone."""
 
 
 class Range(NamedTuple):
-    """Orphaned entries: those after the first number and before the second, which begins an epoch."""
+    """A range of orphaned entries: those after ``after`` and before ``before``, which begins an epoch. ``events`` is
+    the number of their events."""
 
     after: OutboxId
     before: OutboxId
@@ -55,17 +56,18 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
 
 
 class LossEnd(NamedTuple):
-    """The end that a loss put to all live jobs without an event since ``epoch`` began."""
+    """A loss, or a complete baseline, that ended all live jobs without an event since ``epoch`` began. ``state`` is the
+    state into which these jobs were put; ``at_ms`` is the time of the end (Unix ms)."""
 
     at: OutboxId
-    """The last entry before the end."""
+    """The entry at which the jobs ended."""
     epoch: int
     state: str
     at_ms: int
 
 
 def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
-    """Return the ends that losses put to live jobs of a queue, oldest first."""
+    """Return the losses that ended live jobs of a queue, oldest first. Those in orphaned ranges are left out."""
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):
         began = OutboxId(row.epoch, 0)
@@ -79,11 +81,11 @@ def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """Return by epoch the number of entries before its beginning that could not be mirrored."""
+    """Return the numbers of entries before an epoch that could not be mirrored, by epoch."""
     rows = connection.execute(_PASSED, {"queue": queue})
     return {row.epoch: row.passed for row in rows}
 
 
 def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:
-    """Whether an entry is orphaned."""
+    """Whether an entry is in any of the orphaned ranges."""
     return any(entry in each for each in orphaned)

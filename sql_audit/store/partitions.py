@@ -1,7 +1,8 @@
-"""``job_event`` on PostgreSQL: a partition per month of the events' own time (UTC), and a default one.
+"""Creates the partitions of ``job_event`` on PostgreSQL: one for each month of the events' time (UTC), and a default
+partition.
 
-The mirror makes them ahead. An event whose month has none goes to the default partition: nothing is
-ever refused for its time. Removing a month is dropping a table.
+The mirror creates the partitions of the months to come. Events of a month without a partition go to the default
+partition, so no event is refused because of its time. A whole month is removed by dropping its table.
 
     >>> month_of(1_795_225_746_504)
     Month(year=2026, number=11)
@@ -23,13 +24,14 @@ from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.schema.triggers import refuse_truncate
 
 AHEAD: Final = 2
-"""Months after the present one that have a partition."""
+"""Number of months after the current month whose partitions are created ahead."""
 
 MOVED_MAX: Final = 200_000
-"""Most rows of the default partition that a mirror moves; the log cannot be read for these seconds."""
+"""Maximum number of rows in the default partition that a mirror moves. The log cannot be read while rows are moved
+(some seconds)."""
 
 CHECK_VIOLATION: Final = "23514"
-"""The default partition has events of the month whose partition is being created."""
+"""The SQLSTATE if a partition is created while the default partition has events of its month."""
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 _NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")
@@ -57,17 +59,17 @@ class Month(NamedTuple):
 
     @property
     def end_ms(self) -> int:
-        """The first moment after it."""
+        """The first millisecond after the month (Unix ms)."""
         return self.next.begin_ms
 
     @property
     def table(self) -> str:
-        """The name of its partition."""
+        """The name of the month's partition."""
         return f"job_event_{self.year:04d}_{self.number:02d}"
 
     @property
     def bounds(self) -> str:
-        """For FOR VALUES."""
+        """The bounds of the month's partition, for the clause FOR VALUES."""
         return f"FROM ({self.begin_ms:d}) TO ({self.end_ms:d})"
 
     @classmethod
@@ -77,19 +79,19 @@ class Month(NamedTuple):
 
 
 def month_of(at_ms: int) -> Month:
-    """The month of a moment."""
+    """Return the month of a time (Unix ms)."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     return Month(moment.year, moment.month)
 
 
 def partitions(connection: Connection) -> list[Month]:
-    """The months that have a partition, oldest first."""
+    """Return the months that have a partition, oldest first."""
     names = connection.execute(_PARTITIONS).scalars()
     return sorted(month for name in names if (month := Month.of_table(name)) is not None)
 
 
 def create_partition(connection: Connection, month: Month) -> None:
-    """Give a month its partition."""
+    """Create the partition of a month, with its trigger against TRUNCATE."""
     connection.execute(
         text(f"CREATE TABLE {month.table} PARTITION OF job_event FOR VALUES {month.bounds}")
     )
@@ -97,19 +99,19 @@ def create_partition(connection: Connection, month: Month) -> None:
 
 
 class Ahead(NamedTuple):
-    """The result of creating future partitions."""
+    """The result of :func:`create_ahead`: the months whose partitions were created, and those that still have none."""
 
     made: list[Month]
     left: dict[Month, str]
-    """Months that have no partition yet, and why. Their events have a place: the default partition."""
+    """The reasons why months still have no partition, by month. Their events go to the default partition."""
 
 
 def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOVED_MAX) -> Ahead:
-    """Make the partitions of this month and of the AHEAD next ones, where they are missing.
+    """Create the missing partitions of the current month and of the AHEAD next months. Return the result.
 
-    A month whose events stand in the default partition already gets them, unless that has more than ``moved_max`` rows
-    (None: however many it has), which cannot be read meanwhile. Does nothing on SQLite. Raises
-    sqlalchemy.exc.DBAPIError if the database does not answer.
+    If the default partition has events of a month, they are moved to the new partition, unless the default partition
+    has more than ``moved_max`` rows (None: no limit): the log cannot be read while rows are moved. Nothing happens on
+    SQLite. Raise sqlalchemy.exc.DBAPIError if the database does not answer.
     """
     ahead = Ahead([], {})
     if database.dialect != "postgresql":
@@ -126,7 +128,7 @@ def create_ahead(database: Database, now_ms: int, *, moved_max: int | None = MOV
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise
-            # Another mirror may have made it since it was looked.
+            # Another mirror may have created the partition meanwhile.
             if month not in _existing(database):
                 ahead.left[month] = _told(error)
         except _TooMany as error:
@@ -142,7 +144,7 @@ def _existing(database: Database) -> list[Month]:
 
 
 class _TooMany(Exception):
-    """The default partition has more rows than may be moved meanwhile."""
+    """The default partition has more rows than a mirror may move."""
 
 
 def _make(database: Database, month: Month, moved_max: int | None) -> None:
@@ -160,7 +162,8 @@ def _make(database: Database, month: Month, moved_max: int | None) -> None:
 
 
 def _move(connection: Connection, month: Month, moved_max: int | None) -> None:
-    """Make a month's partition although the default one has events of it: those come along."""
+    """Create a month's partition, and move the month's events from the default partition into it. Raise _TooMany if the
+    default partition has more than ``moved_max`` rows."""
     connection.execute(text("LOCK TABLE job_event IN ACCESS EXCLUSIVE MODE"))
     if moved_max is not None:
         counted = connection.execute(_MORE_THAN, {"moved_max": moved_max}).first()

@@ -1,4 +1,4 @@
-"""Text and JSON as both databases can keep them."""
+"""Makes and reads texts and JSON that both databases can store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ T = TypeVar("T", dict[str, Any], list[Any])
 
 
 def clean(text: str) -> str:
-    """``text`` with U+FFFD for what a database may refuse: NUL and surrogates without a partner."""
+    """Return ``text`` with U+FFFD in the place of each character that a database may refuse: NUL and lone
+    surrogates."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def read_json(text: str | None, kind: type[T]) -> T:
-    """The JSON object or list that a column keeps; an empty one if it has none, or what cannot be read: one damaged row
-    must not hide the others, and `audit verify` finds it."""
+    """Return the JSON object or list in a column. Return an empty one if the column is null or cannot be read, so that
+    one damaged row does not hide the others; `audit verify` reports damaged rows."""
     try:
         found = json.loads(text or "null")
     except (ValueError, RecursionError):
@@ -29,8 +30,8 @@ def read_json(text: str | None, kind: type[T]) -> T:
 
 
 def read_details(text: str | None, queue: str, at: OutboxId) -> dict[str, Any]:
-    """The details of an event, as a caller needs them that acts on them: it must not take a damaged row for one without
-    any. Raises RowDamaged."""
+    """Return the fields in an event's detail. Raise RowDamaged if it cannot be read: unlike :func:`read_json`, this
+    function is for callers that act on the fields and must not mistake a damaged detail for an empty one."""
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -45,7 +46,7 @@ _dumps_ascii = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON that both databases can keep, and that says exactly ``value``."""
+    """Return ``value`` as compact JSON that both databases can store and from which exactly ``value`` can be read."""
     text = _dumps_text(value)
     if text.isascii():
         return text

@@ -1,7 +1,7 @@
-"""The operator's changes: ``prune`` removes old jobs from the log, ``restore`` puts lost jobs back into Redis.
+"""The operator's changes: prunes old jobs from the log, restores lost jobs to Redis, and switches a log off.
 
-- ``plan``, ``prune``: the jobs that a prune would remove; removing them.
-- ``survey``, ``restore``: the differences that a loss left between SQL and Redis; removing them.
-- ``lost``, ``windows``: whether a lost job can be put back; ids and names that outlive their jobs.
-- ``switch_off``: switching a log off.
+- ``plan``, ``prune``: finds the jobs that a prune would remove; removes them.
+- ``survey``, ``restore``: finds the differences that a loss left between SQL and Redis; repairs them.
+- ``lost``, ``windows``: decides whether a lost job can be restored; finds ids and names that outlive their jobs.
+- ``switch_off``: switches a log off.
 """

@@ -1,4 +1,4 @@
-"""Whether a job that Redis lacks is lost, and whether it can be put back: by the events of the log."""
+"""Decides, by the events of the log, whether a job that Redis lacks is lost and whether it can be restored."""
 
 from __future__ import annotations
 
@@ -23,39 +23,41 @@ class LostJob:
     job_id: str
     task: str | None
     was: str
-    """The state that it was in when it was last heard of."""
+    """The job's last known state."""
     enqueued_at_ms: int | None
     digest: str | None
     finished: str | None
-    """The event that ended it in what Redis forgot, if one did: then it needs no other run."""
+    """The orphaned event that ended the job, if there is one: then the job need not run again."""
     ran_on: bool
-    """A worker went on with it and was refused when it reported how that ended."""
+    """Whether a worker continued to run the job after the loss, and Redis refused its settlement."""
     uncertain: str | None
-    """The place where it may have ended without an event in SQL; None: it is known to be lost."""
+    """A sentence that names the gap or quarantined entry in which the job may have ended; None if it cannot have
+    ended."""
     over: str | None
-    """The reason why it need not run again; None: it has to."""
+    """The reason why the job need not run again; None if it must run again."""
     unknown: str | None
-    """The reason why it cannot be put back; None: it can."""
+    """The reason why the job cannot be restored; None if it can."""
 
 
 @dataclass(slots=True)
 class JobLog:
-    """The facts in a job's events that its row does not have."""
+    """Values from a job's events that its row does not have."""
 
     specs: dict[str, str] = field(default_factory=dict)
-    """The job's JSON by the digest of its arguments: an id may have been used twice."""
+    """The JSON of jobs with this id, by the digest of the arguments (an id may have been used twice)."""
     fence: str | None = None
-    """Its last claim."""
+    """The fence of the job's last claim."""
     refused: str | None = None
-    """The outcome that the worker of that claim reported, when Redis had lost the job."""
+    """The outcome that the worker of the last claim reported after Redis had lost the job."""
     end: tuple[str, OutboxId] | None = None
-    """The event that ended it, and its entry, if Redis forgot the end."""
+    """The orphaned event that ended the job, and its entry; None if no orphaned event ended it."""
     end_ms: int | None = None
-    """The time of that end (Unix ms)."""
+    """Unix ms of the event in ``end``."""
 
 
 def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
-    """Read the events of some jobs, in order."""
+    """Return the logs of jobs, by id. ``rows`` are the events of these jobs, in order; ``orphaned`` are the ranges of
+    orphaned events."""
     told: dict[str, JobLog] = {}
     for row in rows:
         intake = rebuild.intake_of(row)
@@ -83,15 +85,18 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Decide whether a job is put back. Returns also the restoration: of the job, or of its id if it had ended and
-    Redis must remember the id."""
+    """Decide whether a job is restored. Return the decision, and the restoration to send: of the job, or of its id if
+    the job had ended and Redis must remember the id; None if nothing is restored.
+
+    ``was`` is the job's last known state; ``missing`` is whether it is alive by SQL.
+    """
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")
     over = unknown = None
     if finished is not None:
         over = f"it had {finished}" if finished == "succeeded" else f"it was {finished}"
     elif told.refused == "complete":
-        over = "a worker completed it all the same"
+        over = "a worker completed it after the loss"
     elif was == State.CANCELLING:
         over = "a cancellation was requested"
     elif spec is None:
@@ -99,7 +104,7 @@ def judge_lost(
     elif spec_fault(spec, job.task, job.digest):
         unknown = "the arguments in the log are not those that it was enqueued with"
     elif job.state not in PUT_BACK:
-        unknown = f"the log leaves it {job.state}"
+        unknown = f"by the log it is {job.state}"
     lost = LostJob(
         job.job_id, job.task, was or "unknown", job.enqueued_at_ms, job.digest, finished,
         told.refused is not None, uncertain, over, unknown,

@@ -1,4 +1,4 @@
-"""The plan of a prune: how long jobs are kept, and up to which entry each queue's log can be cut.
+"""Plans a prune: finds the entry up to which each queue's log can be cut, by the times for which jobs are kept.
 
 plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)
 """
@@ -25,8 +25,8 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""Outcomes that may be kept for a time of their own → the state of such jobs. A dead job that Redis still has is alive:
-it may be put back."""
+"""The states of jobs by the outcomes for which an operator may set a time. The outcome ``dead`` is the state
+``pruned``: a dead job that Redis still has is never removed, since it may be requeued."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "
@@ -52,7 +52,8 @@ _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The times for which finished jobs are kept, in ms; ``keep`` by outcome (see OUTCOMES)."""
+    """The times (ms) for which finished jobs are kept: ``keep`` by outcome (see OUTCOMES), ``older_than_ms`` for other
+    outcomes."""
 
     older_than_ms: int
     keep: Mapping[str, int] = field(default_factory=dict)
@@ -65,13 +66,13 @@ class Rules:
         return min(self.of(outcome) for outcome in OUTCOMES)
 
     def __str__(self) -> str:
-        """For the record."""
+        """Return the rules as JSON, for ``mirror_prune.rules``."""
         return json.dumps({"older_than_ms": self.older_than_ms, **self.keep}, sort_keys=True)
 
 
 class Cut(NamedTuple):
-    """The cut of a queue's log: the last entry up to which a prune removes jobs, and by state the time before which
-    they ended."""
+    """The cut of a queue's log: the last entry up to which a prune removes jobs, and the times before which the removed
+    jobs must have ended."""
 
     queue: str
     at: OutboxId
@@ -81,12 +82,12 @@ class Cut(NamedTuple):
     through_entries: int
     through_events: int
     ended_before: dict[str, int]
-    """A job's state → the time (Unix ms); jobs that ended before it leave."""
+    """The Unix ms before which a job must have ended to be removed, by the job's state."""
     rules: str
 
     @property
     def removable(self) -> tuple[str, dict[str, Any]]:
-        """A condition on ``job j``, and its values."""
+        """The SQL condition for the jobs ``j`` that the prune removes, and its values."""
         cases = " ".join(
             f"WHEN '{state}' THEN CAST(:before_{n} AS BIGINT)"
             for n, state in enumerate(self.ended_before)
@@ -116,13 +117,13 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
     with_entries = connection.execute(_LAST_WITH_ENTRIES, {"queue": name}).scalar_one_or_none() or 0
     ended_before = {state: now_ms - rules.of(outcome) for outcome, state in OUTCOMES.items()}
     found = _last_batch_before(
-        # The last batch with entries has the one at which the next batch begins: it stays.
+        # The last batch with entries stays: the next batch begins after its last entry.
         connection, name, low, with_entries - 1, now_ms - rules.shortest_ms
     )  # fmt: skip
     if found is None:
         if last is None:
             return None
-        # What was kept up to the old cut may be old enough now, or a prune was interrupted.
+        # Jobs that the last prune kept before its cut may be old enough now, or the last prune was interrupted.
         same = Cut(
             name, OutboxId(last.epoch, last.seq), last.cut_at_ms, last.cut_batch, last.head,
             last.through_entries, last.through_events, ended_before, str(rules),
@@ -140,7 +141,8 @@ def _cut(connection: Connection, cursor: Any, rules: Rules, now_ms: int) -> Cut 
 def _last_batch_before(
     connection: Connection, queue: str, low: int, high: int, before_ms: int
 ) -> tuple[Any, int] | None:
-    """The last batch after ``low`` whose events are all older, and the time of its last."""
+    """Return the last batch after batch ``low``, up to ``high``, whose last event is before ``before_ms``, and the time
+    of that event (Unix ms); None if no batch is old enough."""
     best = None
     while low < high:
         middle = (low + high + 1) // 2
@@ -157,7 +159,7 @@ def _last_batch_before(
 
 
 def count(connection: Connection, cut: Cut) -> int:
-    """Return the number of jobs that would leave."""
+    """Return the number of jobs that a prune with this cut would remove."""
     condition, values = cut.removable
     statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
     return int(connection.execute(statement, values).scalar_one())

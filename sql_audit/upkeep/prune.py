@@ -1,16 +1,14 @@
-"""``rq-core audit prune``: finished jobs leave the log after a time, and the rest stays provable.
+"""Removes old finished jobs from the log, for ``rq-core audit prune``. The rest of the log can still be verified.
 
-Whole jobs leave: all events, claims and the row of a job that Redis no longer has and that ended
-longer ago than is kept for its outcome. What concerns the queue itself stays. So what is left up to
-the *cut*, the end of a batch, still has every live job and the scopes that it holds, and verify begins
-behind the cut with the chain's head that the prune recorded; it proves everything from there on, and
-that what was left is what the prune left.
+A job is removed as a whole, with its events, its claims and its row, if Redis no longer has it and it ended longer ago
+than jobs with its outcome are kept. Events of the queue itself stay. So the log up to the *cut*, the end of a batch,
+still has every live job with its scopes. ``audit verify`` begins after the cut, with the chain's head that the prune
+recorded; it proves everything after the cut, and that the events before the cut are those that the prune left.
 
-A prune proves the log itself before it removes anything: what other proofs recorded is only for people, since a
-verifier could record a false one. The database refuses to delete, unless a row of mirror_prune says that a prune has
-begun, and up to where. Each such row is put under the chain by a batch of its own, without entries: a head that was
-kept elsewhere afterwards proves what the prune left. Each transaction removes some thousand jobs; a prune that dies is
-taken up by the next one.
+A prune first verifies the log itself. It does not rely on recorded proofs, since a verifier could have recorded a false
+one. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its cut. Each
+such row is covered by the hash of a batch without entries, so a later head that is kept outside the database proves
+what the prune left. Each transaction removes some thousand jobs; the next prune continues one that was interrupted.
 
     cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
     prune(database, cuts, by="ada", now_ms=now)
@@ -45,18 +43,18 @@ from sql_audit.store.schema.triggers import refuse_truncate
 from sql_audit.upkeep.plan import Cut
 
 JOBS_AT_ONCE: Final = 1_000
-"""Jobs that one transaction removes."""
+"""Maximum number of jobs that one transaction removes."""
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
-"""The longest pause between two transactions, in which the mirror gets its turn."""
+"""Maximum seconds between two transactions. In this pause the mirror can write."""
 Progress = Callable[[str, int, int], None]
-"""A function that is called with the queue, the number of events checked and the number of all."""
+"""A function that is called with the queue, the number of verified events and the number of all events."""
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
 
 
 @dataclass(slots=True)
 class PruneResult:
-    """The jobs that a prune removed from one queue."""
+    """The numbers of jobs and events that a prune removed from one queue, and its cut."""
 
     queue: str
     cut: str
@@ -64,16 +62,16 @@ class PruneResult:
     jobs: int = 0
     events: int = 0
     kept_events: int = 0
-    """Events that are left up to the cut."""
+    """Number of events that are left up to the cut."""
     head: str = ""
-    """The head of the chain with the record of the prune."""
+    """The head of the chain after the record of the prune."""
 
 
 def refuse_unproven(
     database: Database, cuts: Sequence[Cut], *, accept_unknown: bool, on_progress: Progress
 ) -> None:
-    """Prove the logs before they are cut, and record the proof. Raises NotProven if one is violated, or does not know
-    all and that is not accepted. A prune that was interrupted may go on."""
+    """Verify the logs before they are cut, and record the result. Raise NotProven if a log has violations, or, unless
+    ``accept_unknown``, if something in it cannot be proved. A prune that was interrupted does not count as unknown."""
     if not cuts:
         return
     result = verify(database, *(cut.queue for cut in cuts), on_progress=on_progress)
@@ -81,8 +79,8 @@ def refuse_unproven(
         if found.violations:
             raise NotProven(queue=name, why="is violated", hint="")
         if not accept_unknown and any(note.says != UNDER_WAY for note in found.notes):
-            hint = ", and --accept-gaps prunes it all the same"
-            raise NotProven(queue=name, why="cannot tell all", hint=hint)
+            hint = "; --accept-gaps prunes it nevertheless"
+            raise NotProven(queue=name, why="cannot be proved completely", hint=hint)
     record_proofs(database, result)
 
 
@@ -97,12 +95,13 @@ def prune_logs(
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
     on_proof: Progress = lambda _queue, _done, _of: None,
 ) -> list[PruneResult]:
-    """Prove the logs of :func:`plan`'s cuts, and remove what these let go.
+    """Verify the logs of the queues in ``cuts``, then remove the jobs up to these cuts. Return the numbers per queue.
 
-    ``accept_unknown``: also remove what cannot be proven, as long as nothing is wrong (gaps, quarantine). ``on_step``
-    is called with each transaction when it is committed, ``on_progress`` with the queue and its jobs removed so far,
-    ``on_proof`` with the queue, the number of events checked and the number of all. Raises NotProven, and what SQL
-    raises; what was committed is gone, and the next prune goes on.
+    With ``accept_unknown``, also prune logs that cannot be proved completely (gaps, quarantine), if they have no
+    violations. ``on_step`` is called with the name of each transaction after its commit; ``on_progress`` with the queue
+    and the number of its jobs removed until now; ``on_proof`` as Progress describes.
+
+    Raise NotProven, and the errors of SQL: committed removals stay then, and the next prune continues.
     """
     refuse_unproven(database, cuts, accept_unknown=accept_unknown, on_progress=on_proof)
     return remove(database, cuts, by=by, now_ms=now_ms, on_step=on_step, on_progress=on_progress)
@@ -117,7 +116,7 @@ def remove(
     on_step: Callable[[str], None] = lambda _step: None,
     on_progress: Callable[[str, int], None] = lambda _queue, _jobs: None,
 ) -> list[PruneResult]:
-    """Remove what the cuts let go, proven or not."""
+    """Remove the jobs up to the cuts without verifying the logs. Return the numbers per queue."""
     done = {cut.queue: PruneResult(cut.queue, str(cut.at), cut.at_ms) for cut in cuts}
     run = _Run(database, cuts, done, by, now_ms, on_step, on_progress)
     for cut in cuts:
@@ -150,13 +149,13 @@ class _Run:
         }  # fmt: skip
 
     def _lock(self, connection: Connection, queue: str) -> None:
-        """Keep the mirror from the queue's jobs. (SQLite has locked everything.)"""
+        """Lock the queue's cursor, so that no mirror writes to the queue. (On SQLite, the whole database is locked.)"""
         if self.database.dialect == "postgresql":
             connection.execute(_LOCK, {"queue": queue})
 
     def _record(self, connection: Connection, cut: Cut, row: dict[str, Any]) -> str:
-        """Add a row of mirror_prune, and a batch without entries that has it. Returns the chain's head. The cursor is
-        locked."""
+        """Insert a row of ``mirror_prune``, and a batch without entries whose hash covers it. Return the chain's new
+        head. The cursor must be locked."""
         cursor = Cursor(*connection.execute(CURSOR, {"queue": cut.queue}).one())
         number, at = cursor.batch + 1, cursor.position
         assert at is not None
@@ -171,7 +170,7 @@ class _Run:
         return link.head
 
     def begin(self, cut: Cut) -> None:
-        """Open the door, by recording what will leave through it."""
+        """Record that the prune of a queue has begun, so that the triggers allow its deletions."""
         with self.database.writing(wait=True) as connection:
             assert connection is not None
             self._lock(connection, cut.queue)
@@ -180,7 +179,8 @@ class _Run:
         self.on_step("begun")
 
     def end(self, cut: Cut) -> None:
-        """Record what is left up to the cut, and shut the door."""
+        """Record the events that are left up to the cut, and that the prune has ended: the triggers refuse deletions
+        again."""
         told = self.done[cut.queue]
         with self.database.writing(wait=True) as connection:
             assert connection is not None
@@ -200,7 +200,7 @@ class _Run:
         self.on_step("done")
 
     def remove_jobs(self, cut: Cut) -> None:
-        """Remove whole jobs, some at a time."""
+        """Remove the jobs up to the cut, JOBS_AT_ONCE per transaction."""
         condition, values = cut.removable
         page = text(
             f"SELECT j.job_id FROM job j WHERE {condition} AND j.job_id > :after "
@@ -244,7 +244,7 @@ class _Run:
         told.jobs += len(ids)
 
     def remove_batches(self, cut: Cut) -> None:
-        """The chain up to the cut, and the bytes of what was in quarantine there."""
+        """Remove the batches and the quarantined entries up to the cut."""
         first = text("SELECT MIN(batch) FROM mirror_batch WHERE queue = :queue")
         with self.database.readers.connect() as connection:
             number = connection.execute(first, {"queue": cut.queue}).scalar_one()
@@ -271,8 +271,8 @@ class _Run:
     # PostgreSQL: whole months.
 
     def drop_months(self) -> None:
-        """Drop the partitions all of whose events are older than something is kept, but for what
-        stays of them.
+        """Drop the partitions whose events are all older than the shortest time for which jobs are kept. Events that
+        must stay are copied to a new partition of the month.
         """
         oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
         with self.database.readers.connect() as connection:
@@ -310,7 +310,7 @@ class _Run:
             gone = (
                 f"SELECT 1 FROM prune_job p WHERE {mine} AND (e.epoch, e.seq) <= (p.epoch, p.seq)"
             )
-            # No event may be added to what is copied before it is dropped.
+            # No event may be added to the partition between the copy and the drop.
             run(f"LOCK TABLE {month.table} IN SHARE MODE")
             removed = run(
                 f"SELECT e.queue, COUNT(*) AS events FROM {month.table} e "

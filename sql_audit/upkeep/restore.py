@@ -1,11 +1,11 @@
-"""``audit restore``: puts lost jobs back into Redis, and takes revived ones out.
+"""Restores lost jobs to Redis and removes revived jobs from it, for ``audit restore``.
 
     done = restore_jobs(client, database, "mail", by="ada")
 
-A lost job can be put back if the log has its arguments (``audit_payload="full"``). :mod:`sql_audit.upkeep.survey` finds
-the jobs, and only looks. The work is done in calls of a few hundred jobs; each call happens whole or not at all. If a
-restore was killed, run it again: it does what is left. An *uncertain* job, which may have ended in a gap of the log, is
-put back only with ``accept_gaps``.
+A lost job can be restored if the log has its arguments (``audit_payload="full"``). :mod:`sql_audit.upkeep.survey` finds
+the jobs and changes nothing. The changes are made in calls of a few hundred jobs; each call happens completely or not
+at all. If a restore was killed, run it again: it does the rest. An *uncertain* job, which may have ended in a gap of
+the log, is restored only with ``accept_gaps``.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from sql_audit.upkeep.lost import LostJob
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
 POLL_S: Final = 0.05
-"""Seconds between two reads of whether the mirror has caught up."""
+"""Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""How often a restore begins again because another one is under way."""
+"""Maximum number of times that a restore begins, if another restore changes the queue meanwhile."""
 WHY: Final = "audit restore"
 
 
 @dataclass(slots=True)
 class Applied:
-    """The work that :func:`restore_jobs` did, and the jobs that it left."""
+    """The numbers of changes that :func:`restore_jobs` made, and the jobs that it left."""
 
     restored: int = 0
     removed: int = 0
     remembered: int = 0
-    """Ids of jobs that have ended, and that Redis remembers again."""
+    """Number of ids of ended jobs that Redis remembers again."""
     named: int = 0
-    """Names of jobs that have ended, and that are held again until their instants."""
+    """Number of names of ended jobs that are held again until their instants."""
     over: list[LostJob] = field(default_factory=list)
-    """Lost jobs that need no other run. Nothing was done about them."""
+    """Lost jobs that were not restored, since they need not run again."""
     uncertain: list[LostJob] = field(default_factory=list)
-    """Jobs that may have ended in a gap. Without ``accept_gaps`` nothing was done about them."""
+    """Jobs that were not restored, since they may have ended in a gap; empty with ``accept_gaps``."""
     unknown: list[LostJob] = field(default_factory=list)
-    """Lost jobs that could not be put back."""
+    """Lost jobs that could not be restored."""
     held: list[str] = field(default_factory=list)
-    """Lost jobs that were not put back: another job holds their name. Nothing was done about them."""
+    """Ids of lost jobs that were not restored, since another job holds their name."""
     alive: dict[str, str] = field(default_factory=dict)
-    """Lost jobs that Redis has again by now, by id: their state, or ``remembered`` if another job of that id has ended
-    since. They were left alone."""
+    """States of lost jobs that were not restored, since Redis has them again, by id; ``remembered`` if another job with
+    the id has ended since."""
     left: dict[str, str] = field(default_factory=dict)
-    """Revived jobs that were not taken out, since a worker has them or they have moved on, by id: their state."""
+    """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to be done by people."""
+        """Whether no job is left about which an operator must decide."""
         return not self.unknown and not self.left and not self.uncertain
 
 
@@ -76,19 +76,22 @@ def restore_jobs(
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
-    """Put the lost jobs of a queue back, and take those out that had ended.
+    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Return the changes.
 
-    A job that may have ended in a gap of the log is put back only with ``accept_gaps``: it may run a second time.
-    A revived job with a claim in force is left to its worker: it may be half-way. ``wait_s`` is how many seconds
-    the mirror may take to catch up. ``on_progress`` is called with the number of jobs dealt with and the number of all.
-    Raises MirrorBehind, RestoredMeanwhile if others go on restoring, and what Redis and SQL raise.
+    A job that may have ended in a gap of the log is restored only with ``accept_gaps``, since it may run a second time.
+    A revived job with a claim in force is left to its worker, since it may be half done. ``wait_s`` is the number of
+    seconds that the mirror may need to catch up. ``on_progress`` is called with the number of handled jobs and the
+    number of all jobs.
+
+    Raise MirrorBehind if the mirror does not catch up, RestoredMeanwhile if another restore keeps changing the queue,
+    and the errors of Redis and SQL.
     """
     with database.readers.connect() as connection:
         cursor = connection.execute(CURSOR, {"queue": queue}).one_or_none()
     if cursor is not None and cursor.epoch is not None:
         client.calls.delivery.set_floor(queue, cursor.epoch)
-    # It may begin an epoch, and the mirror learns what is lost. A queue that is not there the mirror makes itself: by
-    # one without a stamp it could not tell this Redis from another.
+    # The handshake may begin an epoch, which shows the mirror what is lost. The mirror itself must create a missing
+    # queue: a queue created here would have no stamp, and the mirror could not tell this Redis from another.
     if client.run(client.calls.reads.is_there(queue)):
         client.run(client.calls.delivery.handshake(queue))
     done = Applied()
@@ -111,7 +114,8 @@ def restore_jobs(
 
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
-    """Wait until SQL has all that Redis has logged of a queue by now. Raises MirrorBehind after ``wait_s`` seconds."""
+    """Wait until SQL has the entry that is the last of Redis' outbox at the call. Raise MirrorBehind after ``wait_s``
+    seconds."""
     keys = queue_keys(queue, client.prefix)
     ours = audit_id(database)
     give_up = time.monotonic() + wait_s
@@ -181,12 +185,12 @@ def _carry_out(
                     others = done.left if record.kind == "remove" else done.alive
                     others[record.id] = outcome
 
-    # What is over comes first: no producer's repetition, and no job that comes back, is to run beside it.
+    # Ids and names of ended jobs come first, so that no repeated call, and no restored job, begins under them.
     for windows in (gap.windows, gap.names):
         for begin in range(0, len(windows), IDS_CHUNK):
             send(chunk := windows[begin : begin + IDS_CHUNK])
             on_progress(count := count + len(chunk), of)
-    # Then revived jobs leave: a job that was lost may have had the name of one of them.
+    # Then revived jobs are removed: a lost job may have taken the name of one of them.
     for begin in range(0, len(gap.revived), IDS_CHUNK):
         lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
         revived = list(revived_jobs(database, queue, lines))
@@ -210,7 +214,7 @@ def _carry_out(
 
 
 def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
-    """Records, in chunks that one call takes."""
+    """Yield the records in chunks that fit into one call."""
     chunk: list[Restoration] = []
     size = 0
     for record in records:

@@ -1,14 +1,15 @@
-"""The differences that a loss left between SQL and Redis: lost jobs, revived jobs, and forgotten ids and names.
+"""Finds the differences that a loss left between SQL and Redis: lost jobs, revived jobs, and forgotten ids and names.
 
     for job in survey(client, database, "mail").lost:
         print(job.job_id, job.was)
 
-A *lost* job is live or lost by SQL, and Redis does not have it. A *revived* job has ended by SQL, and Redis has it
-alive: it forgot the end.
+A *lost* job is alive or lost according to SQL, and Redis does not have it. A *revived* job has ended according to SQL
+and is alive in Redis, which has forgotten the end.
 
-The order of the reads proves that a job is lost: Redis lacks it, then the mirror has everything that Redis had logged
-by then, then SQL still takes it for live or lost. So it cannot have ended without SQL, except in a gap of the log or in
-an entry in quarantine. A job without an event since then is *uncertain* (:mod:`sql_audit.mirror.possible_gaps`).
+The order of the reads proves that a job is lost: Redis does not have the job; then the mirror catches up with Redis'
+outbox; then the job is still alive or lost according to SQL. So the job cannot have ended unless its end is in a gap of
+the log or in a quarantined entry. A job for which this is possible is *uncertain*
+(:mod:`sql_audit.mirror.possible_gaps`).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -43,7 +44,7 @@ from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
 CHUNK: Final = 1_000
-"""Jobs that one read of Redis or SQL is about."""
+"""Maximum number of jobs that one call to Redis or one SQL statement reads."""
 
 LIVE: Final = frozenset(str(state) for state in State)
 _LIVE: Final = ", ".join(map(repr, sorted(LIVE)))
@@ -61,7 +62,7 @@ _TAKEN_SINCE: Final = text(
     f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
     "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""A job that took the name of a lost one while the lost one would have held it, in the history that went on."""
+"""Selects a surviving job that took the name of a lost job at a time at which the lost job would have held it."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -70,15 +71,15 @@ _FINISHED: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class RevivedJob:
-    """A job that SQL saw finish, and that Redis, which forgot it, has alive: it will run again."""
+    """A job that has ended according to SQL and is alive in Redis, which forgot the end: it will run again."""
 
     job_id: str
     finished: str
-    """The event that ended it."""
+    """The type of the event that ended the job."""
     number: str
-    """The outbox id of that event's entry."""
+    """The number of that event's entry in the outbox."""
     state: str
-    """Its state in Redis now."""
+    """The job's current state in Redis."""
 
 
 @dataclass(slots=True)
@@ -88,31 +89,32 @@ class Survey:
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
     forgotten: int = 0
-    """The number of ids that must be remembered after their jobs' ends, and that Redis has forgotten."""
+    """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
     names: int = 0
-    """The number of names that are held until an instant though their jobs have ended, and that Redis has forgotten."""
+    """Number of names that must be held until an instant, although their jobs have ended, and that Redis has
+    forgotten."""
 
 
 class Differences(NamedTuple):
-    """The differences between Redis and SQL."""
+    """The differences between Redis and SQL that a restore can repair."""
 
     missing: list[str]
-    """Ids that SQL takes for live or lost, and Redis does not have."""
+    """Ids of jobs that are alive or lost according to SQL and that Redis does not have."""
     revived: dict[str, str]
-    """State lines of jobs that have ended by what Redis forgot."""
+    """State lines in Redis of jobs that have an orphaned end, by id."""
     windows: list[Restoration]
-    """Restorations of the ids that Redis has forgotten."""
+    """Restorations of ids that Redis has forgotten."""
     names: list[Restoration]
-    """Restorations of the names that Redis has forgotten."""
+    """Restorations of names that Redis has forgotten."""
     last: str
-    """The last restore."""
+    """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
 
 def survey(client: Client, database: Database, queue: str) -> Survey:
-    """Compare what SQL knows of a queue's jobs with what Redis has now.
+    """Compare the jobs of a queue in SQL with those in Redis, and return the findings.
 
-    A job that was enqueued or ended since the last mirrored entry may be missing, or be one too many:
-    ask when the mirror is level. Raises what Redis and SQL raise when they do not answer.
+    The mirror must have caught up: otherwise jobs that were enqueued or have ended since the last mirrored entry are
+    reported wrongly. Raise the errors of Redis and SQL if they do not answer.
     """
     gap = find_differences(client, database, queue)
     found = Survey()
@@ -144,13 +146,13 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _now_ms(client: Client) -> int:
-    """Redis' clock."""
+    """Return the time of Redis' clock (Unix ms)."""
     ((seconds, micros),) = client.run(client.calls.delivery.ask([["TIME"]]))
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the restorations of ids of ended jobs that Redis neither remembers nor has alive."""
+    """Return the restorations of ids of ended jobs that Redis does not remember and that no live job has."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     with database.readers.connect() as connection:
@@ -166,7 +168,7 @@ def _windows(client: Client, database: Database, queue: str, now_ms: int) -> lis
 
 
 def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the restorations of names of ended jobs that no job has in Redis."""
+    """Return the restorations of names of ended jobs that no job holds in Redis."""
     keys = queue_keys(queue, client.calls.delivery.prefix)
     with database.readers.connect() as connection:
         told = list(names_in_force(connection, queue, now_ms).items())
@@ -185,7 +187,7 @@ def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[
 
 
 def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield jobs with their state lines in Redis; None for a job that Redis does not have."""
+    """Yield pairs of (job id, the job's state line in Redis, or None if Redis does not have the job)."""
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
     for begin in range(0, len(ids), CHUNK):
@@ -197,8 +199,8 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """Yield the jobs that are still live or lost by SQL, in order; with each the restorations of the job, or of the id
-    and the name that outlive it."""
+    """Yield the jobs that are still alive or lost according to SQL, in the order of ``ids``. With each job, yield the
+    restorations of the job, or of its id and its name if they outlive it."""
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
         for begin in range(0, len(ids), CHUNK):
@@ -226,7 +228,7 @@ def _lost_chunk(
         row = stands[job_id]
         uncertain = places.of(job_id, OutboxId(row.last_epoch, row.last_seq))
         if row.state == GONE and uncertain is None:
-            continue  # A baseline has ended it since it was missed.
+            continue  # A complete baseline has shown meanwhile that the job is gone.
         job = folds[0].touched.get(job_id) or folds[1].touched[job_id]
         was = row.state if row.state in LIVE else row.reason
         lost, record = judge_lost(job, told[job_id], was, uncertain, missing=row.state in LIVE)
@@ -239,8 +241,8 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """Return the job that has taken the name of a lost one since, or None; also None if the lost one held it no
-    more."""
+    """Return the id of the job that has taken the name of a lost job since; None if no job has, or if the lost job did
+    not hold its name any more."""
     if job.unique_name is None:
         return None
     stands = read_stands(job.name_stands)
@@ -260,8 +262,8 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield each of these jobs that had ended and has had no other life since; with it the restoration of its id for
-    when the job is taken out, or None if the id is free."""
+    """Yield the jobs that have an orphaned end and did not begin again after it. With each job, yield the restoration
+    of its id, for after the job's removal; None if its id is free. ``lines`` are state lines by id."""
     ids = list(lines)
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)

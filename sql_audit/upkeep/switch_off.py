@@ -1,4 +1,4 @@
-"""Switching a queue's log off: SQL has what happened before, and the last event says that it was switched off."""
+"""Switches a queue's log off. Afterwards SQL has all earlier events, and the last event is the switching off."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from sql_audit.store.connection.statements import CURSOR
 
 
 def switch_off(client: Client, database: Database, queue: str) -> None:
-    """Mirror what is there, switch the log off, and mirror the event of that.
+    """Mirror the remaining entries, switch the log off, and mirror the event of the switching off.
 
-    By this event SQL knows that the log ended on purpose: otherwise a Redis that has lost the queue later would be
-    recorded as a loss. So the log stays on if SQL cannot take the event. Raises rq_core.errors.AuditElsewhere if
-    another database has the queue.
+    This event shows that the log ended on purpose: without it, a later disappearance of the queue from Redis would be
+    recorded as a loss. So the log stays on if SQL cannot store the event.
+
+    Raise AuditRefused if SQL cannot store the event, and rq_core.errors.AuditElsewhere if another database mirrors the
+    queue.
     """
     holder = audit_id(database)
     mirror = Mirror(Outbox(client), database, queue)
     rehearse(mirror)
     if client.run(client.calls.delivery.handshake(queue)).audit_id == holder:
-        # No more than there is now: a busy queue has always more.
+        # Only the current backlog is mirrored here: a busy queue always has new events.
         left = client.run(client.calls.reads.counts(queue)).backlog
         while left > 0 and (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED:
             left -= turn.events
@@ -44,9 +46,10 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
 
 
 def rehearse(mirror: Mirror) -> None:
-    """Write one more event as a mirror does, and take it back. Does nothing if SQL does not have the queue.
+    """Check that SQL can store one more event: write it as a mirror does, and roll the transaction back. Do nothing if
+    SQL does not have the queue.
 
-    Raises AuditRefused if that cannot be done.
+    Raise AuditRefused if the event cannot be written.
     """
     try:
         with mirror.database.readers.connect() as reader:
@@ -56,7 +59,9 @@ def rehearse(mirror: Mirror) -> None:
         with mirror.database.writing(wait=True) as connection:
             assert connection is not None
             cursor = mirror.lock(connection)
-            if cursor is not None:  # else a mirror has it, and so may write
+            if (
+                cursor is not None
+            ):  # otherwise a mirror has locked the cursor, so SQL can be written
                 batch = Batch(cursor, _one_more(cursor), None, [])
                 projection = mirror.insert_events(connection, batch)
                 mirror.project(connection, batch, projection)
@@ -67,7 +72,7 @@ def rehearse(mirror: Mirror) -> None:
 
 
 def _one_more(cursor: Cursor) -> Taken:
-    """The event with which a log ends, as the next of a queue."""
+    """Return a batch whose only entry, directly after the cursor, is the event with which a log is switched off."""
     last = cursor.position or OutboxId(1, 0)
     at = OutboxId(last.epoch, last.seq + 1)
     raw = {"type": str(Event.POLICY_CHANGED), "at": "0", "by": "-", "data": SWITCHED_OFF}

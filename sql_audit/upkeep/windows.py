@@ -1,9 +1,9 @@
-"""Ids that are remembered, and names that are held (Throttle), after their jobs' ends: by the log, for a Redis that has
-forgotten them.
+"""Finds the ids that must be remembered, and the names that must be held (Throttle), after their jobs' ends, for a
+Redis that has forgotten them.
 
-The id is in its job's row. If Redis forgot the job's end, the end is in the job's events
-(:func:`sql_audit.upkeep.lost.job_logs`). The log does not say which ids stand for a unique job of another id: the
-call that was answered with that job is no event.
+A job's row has the end of its id's window. If Redis forgot the job's end, the end is in the job's events
+(:func:`sql_audit.upkeep.lost.job_logs`). The log does not have ids for which a call was answered with another, unique
+job, since such a call makes no event.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
@@ -29,7 +29,7 @@ OUTCOMES: Final = {
     Event.EXPIRED: "expired",
     Event.PRUNED: "dead",
 }
-"""The event with which a job left → the outcome in its line of ``results``."""
+"""The outcome in a job's line of ``results``, by the event with which the job left Redis."""
 
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
@@ -38,7 +38,7 @@ _ENDED: Final = text(
 )
 _NAMED: Final = text(
     "SELECT job_id, unique_name, name_stands FROM job "
-    # What has an instant has a name; to ask for that, too, leads SQLite to the index of all names.
+    # A job with an instant always has a name. With a condition on the name, SQLite would use the index of all names.
     f"WHERE queue = :queue AND name_stands LIKE 'until:%' AND {UNTIL} > :now AND last_epoch > :deleted "
     "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') "
     "ORDER BY enqueued_at_ms DESC, job_id"
@@ -48,7 +48,7 @@ _DELETED: Final = text(
     "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
     "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
 )
-"""The last epoch that ended with the deletion of the queue: ids and names from before are forgotten."""
+"""Selects the last epoch that ended with the deletion of the queue: ids and names of earlier jobs are not restored."""
 _REMOVED: Final = text(
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
     "ORDER BY epoch DESC, seq DESC LIMIT 1"
@@ -56,8 +56,8 @@ _REMOVED: Final = text(
 
 
 def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restoration]:
-    """Yield the restoration of each id of the queue whose job has ended, and whose moment lies after ``now_ms``.
-    Raises RowDamaged."""
+    """Yield the restorations of the queue's ids whose job has ended and which must be remembered beyond ``now_ms``
+    (Unix ms). Raise RowDamaged if an event cannot be read."""
     of_queue: dict[str, Any] = {"queue": queue}
     asked = {**of_queue, "now": now_ms, "deleted": _deleted(connection, queue)}
     for row in connection.execute(_ENDED, asked).all():
@@ -73,8 +73,8 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """Return the restoration of each name that is held until an instant after ``now_ms`` though its job has ended, by
-    name. If several jobs had a name, the last one has it."""
+    """Return the restorations of names that are held until an instant after ``now_ms`` (Unix ms), although their jobs
+    have ended, by name. If several jobs had the name, the last of them holds it."""
     found: dict[str, Restoration] = {}
     asked = {
         "queue": queue,
@@ -91,7 +91,8 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
 def name_restoration(
     job_id: str, name: str | None, stands: str | None, now_ms: int
 ) -> Restoration | None:
-    """Return the restoration of an ended job's name; None if it is not held until an instant after ``now_ms``."""
+    """Return what restores the unique name of a job that has ended. None if the job has no name, or if its hold on the
+    name has no end time or ends by ``now_ms``."""
     if name is None:
         return None
     how, until_ms = read_stands(stands)
@@ -116,8 +117,11 @@ def forgotten(
     claimed: bool,
     fence: str | None = None,
 ) -> Restoration | None:
-    """Return the restoration of the id of a job that ended by this event; None if the id is free. ``claimed``: the job
-    was claimed before; one that succeeded, or had died, was."""
+    """Return the restoration of the id of a job that ``event`` ended at ``at_ms`` (Unix ms); None if the id is free.
+
+    ``once_ms`` is the time up to which the id is remembered; ``call`` is the digest of the call. ``claimed`` is whether
+    the job was ever claimed; it only matters for cancelled and expired jobs.
+    """
     outcome = OUTCOMES.get(Event(event)) if event in set(Event) else None
     if once_ms is None or outcome is None:
         return None

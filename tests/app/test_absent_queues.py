@@ -41,7 +41,7 @@ def enqueue(client: Client, job_id: str, **options: Any) -> None:
 
 
 @each_call
-def test_a_change_of_jobs_in_an_unknown_queue_makes_none(client: Client, call: str) -> None:
+def test_a_change_of_jobs_in_an_unknown_queue_creates_no_queue(client: Client, call: str) -> None:
     for _ in range(2):
         assert CALLS[call](client) == NOTHING.get(call, {"a": "gone"})
 
@@ -49,7 +49,7 @@ def test_a_change_of_jobs_in_an_unknown_queue_makes_none(client: Client, call: s
 
 
 @each_call
-def test_a_change_of_jobs_in_a_queue_that_was_deleted_since_makes_none(
+def test_a_change_of_jobs_in_a_deleted_queue_creates_no_queue(
     client: Client, redis_url: str, call: str
 ) -> None:
     """The client has met the queue while there was one."""
@@ -64,7 +64,7 @@ def test_a_change_of_jobs_in_a_queue_that_was_deleted_since_makes_none(
     assert client.run(client.calls.admin.cancel(QUEUE, ["b"])) == {"b": "cancelled"}
 
 
-def test_a_job_of_a_queue_that_lost_its_facts_is_cancelled(client: Client) -> None:
+def test_a_job_is_cancelled_though_its_queue_lost_meta(client: Client) -> None:
     enqueue(client, "a")
     client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("meta")]]))
 

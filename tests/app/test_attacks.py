@@ -139,7 +139,7 @@ def from_script(words: Words) -> list[Words]:
     return [("EVAL", text, 0), ("EVAL_RO", text, 0)]
 
 
-def test_no_role_reaches_what_is_the_server_s(control: Any, user: Any) -> None:
+def test_no_role_may_send_commands_that_concern_the_server(control: Any, user: Any) -> None:
     before = control.acl_list()
 
     reached = [words for words in OF_THE_SERVER if not refused(user, *words)]
@@ -151,7 +151,7 @@ def test_no_role_reaches_what_is_the_server_s(control: Any, user: Any) -> None:
     assert control.acl_list() == before
 
 
-def test_no_role_spoils_the_list_of_queues(control: Any, user: Any) -> None:
+def test_no_role_may_damage_the_list_of_queues(control: Any, user: Any) -> None:
     before = control.smembers(LISTED)
 
     reached = [words for words in OF_THE_LIST if not refused(user, *words)]
@@ -163,7 +163,7 @@ def test_no_role_spoils_the_list_of_queues(control: Any, user: Any) -> None:
     assert control.smembers(LISTED) == before
 
 
-def test_only_those_that_look_at_all_queues_learn_their_names(role: str, user: Any) -> None:
+def test_only_roles_that_read_all_queues_may_list_their_names(role: str, user: Any) -> None:
     reads = role in ("mirror", "operator", "viewer")
 
     assert refused(user, "SMEMBERS", LISTED) != reads
@@ -171,7 +171,7 @@ def test_only_those_that_look_at_all_queues_learn_their_names(role: str, user: A
     assert refused(user, "SADD", LISTED, "mail") == (role in ("viewer", "preparer"))
 
 
-def test_no_role_reads_or_writes_another_queue(control: Any, user: Any) -> None:
+def test_no_role_may_read_or_write_another_queue(control: Any, user: Any) -> None:
     tried = []
     for key in KEYS:
         name = FOREIGN(key.name)
@@ -199,7 +199,7 @@ def control_url(control: Any) -> str:
     return f"redis://127.0.0.1:{control.connection_pool.connection_kwargs['port']}/0"
 
 
-def test_no_role_does_by_hand_what_scripts_do_not(user: Any) -> None:
+def test_no_role_may_send_commands_that_no_script_sends(user: Any) -> None:
     reached = [words for words in OF_OWN_QUEUE if not refused(user, *words)]
     reached += [
         each for words in OF_OWN_QUEUE for each in from_script(words) if not refused(user, *each)
@@ -229,7 +229,7 @@ NOT_READ = {
 }  # fmt: skip
 
 
-def test_a_role_has_no_key_of_its_queue_that_is_not_its_business(role: str, user: Any) -> None:
+def test_a_role_may_use_only_the_keys_of_its_queue_that_it_needs(role: str, user: Any) -> None:
     types = {key.name: key.type for key in KEYS}
 
     reached = [
@@ -244,7 +244,7 @@ def test_a_role_has_no_key_of_its_queue_that_is_not_its_business(role: str, user
     assert reached == []
 
 
-def test_no_role_but_the_preparer_replaces_a_function(control: Any, role: str, user: Any) -> None:
+def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user: Any) -> None:
     """It would run with the rights of the worker that calls it next."""
     made = function("claim")
     control.function_load(made.text, replace=True)
@@ -257,7 +257,7 @@ def test_no_role_but_the_preparer_replaces_a_function(control: Any, role: str, u
         assert made.text in map(str, there)
 
 
-def test_the_preparer_loads_what_the_others_call(control: Any, as_: As) -> None:
+def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
     """The second run finds all there; a function that an intruder changed is replaced."""
     url = as_("preparer")
     claim = function("claim").function
@@ -291,7 +291,7 @@ def test_the_preparer_loads_what_the_others_call(control: Any, as_: As) -> None:
 @pytest.mark.parametrize(
     "evil", ["string.upper = nil", "getmetatable('').__index = nil", "rqc = 1"]
 )
-def test_no_script_changes_what_the_scripts_of_others_run(control: Any, as_: As, evil: str) -> None:
+def test_a_script_of_a_user_cannot_change_lua_globals(control: Any, as_: As, evil: str) -> None:
     with redis.Redis.from_url(as_("producer")) as user:  # type: ignore[no-untyped-call]
         sha = user.script_load(f"{evil}\nreturn 1")
         with pytest.raises(redis.exceptions.ResponseError):
@@ -301,7 +301,7 @@ def test_no_script_changes_what_the_scripts_of_others_run(control: Any, as_: As,
 
 
 @pytest.mark.parametrize("role_name", ["producer", "worker", "mirror", "operator"])
-def test_a_client_that_may_load_no_functions_says_so_once_and_goes_on(
+def test_a_client_that_may_not_load_functions_warns_once_and_uses_scripts(
     as_: As, role_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.protocol.engine.delivery._unprepared", set())
@@ -330,7 +330,7 @@ def test_a_client_that_may_load_no_functions_says_so_once_and_goes_on(
         (["--prefix", "rqc*"], "prefix name 'rqc*' is not valid"),
     ],
 )
-def test_what_would_say_more_than_a_rule_is_refused(options: list[str], words: str) -> None:
+def test_acl_refuses_values_that_would_inject_another_rule(options: list[str], words: str) -> None:
     result = CliRunner().invoke(root, ["acl", "producer", *options])
 
     assert result.exit_code == 2
@@ -360,7 +360,7 @@ def spoiled(queues: None, control: Any, as_: As) -> None:
     ],
     ids=" ".join,
 )
-def test_names_that_no_queue_can_have_blind_no_command(
+def test_commands_work_though_the_list_of_queues_has_impossible_names(
     spoiled: None, redis_url: str, words: list[str]
 ) -> None:
     result = CliRunner().invoke(root, [*words, "--redis", redis_url])
@@ -373,7 +373,7 @@ def test_names_that_no_queue_can_have_blind_no_command(
     assert result.exit_code == expected, result.output
 
 
-def test_the_doctor_removes_names_that_no_queue_can_have(
+def test_the_doctor_removes_impossible_names_from_the_list_of_queues(
     spoiled: None, control: Any, redis_url: str
 ) -> None:
     with Client(redis_url) as client:
@@ -386,7 +386,7 @@ def test_the_doctor_removes_names_that_no_queue_can_have(
     assert control.smembers(LISTED) == {"mail", "images"}
 
 
-def test_the_mirror_copies_queues_beside_names_that_no_queue_can_have(
+def test_the_mirror_copies_queues_though_the_list_has_impossible_names(
     spoiled: None, as_: As, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = ["audit", "run", "--once", "--audit", sqlite_url, "--redis", as_("mirror")]

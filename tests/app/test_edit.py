@@ -48,7 +48,9 @@ def hold(handle: JobHandle[None]) -> Any:
         ({"now": True, "expires": INSTANT}, Change("", "+0", str(MS))),
     ],
 )
-def test_options_are_what_the_script_takes(options: dict[str, Any], expected: Change) -> None:
+def test_options_of_edit_become_arguments_of_the_script(
+    options: dict[str, Any], expected: Change
+) -> None:
     assert expected == change_of("notes", **options)
 
 
@@ -75,12 +77,12 @@ def test_an_invalid_option_is_refused_before_anything_is_sent(
         change_of("notes", **options)
 
 
-def test_an_edit_of_nothing_is_refused() -> None:
+def test_an_edit_without_options_is_refused() -> None:
     with pytest.raises(UsageError, match="give priority, delay, at, now or expires"):
         change_of("notes")
 
 
-async def test_a_job_is_edited_from_both_worlds(handle: JobHandle[None]) -> None:
+async def test_edit_and_edit_async_change_a_job(handle: JobHandle[None]) -> None:
     handle.edit(priority="low", expires=120)
     assert handle.state() == "scheduled"
     await handle.edit_async(now=True, why="a customer asked")
@@ -94,7 +96,7 @@ async def test_a_job_is_edited_from_both_worlds(handle: JobHandle[None]) -> None
     await handle._producer.aclose()  # type: ignore[attr-defined]  # the app
 
 
-def test_a_job_that_does_not_wait_is_not_edited_and_the_error_says_what_to_do(
+def test_edit_refuses_a_job_that_does_not_wait_and_the_error_says_what_to_do(
     handle: JobHandle[None],
 ) -> None:
     handle.edit(now=True)
@@ -121,14 +123,14 @@ def test_an_edit_after_which_the_job_could_never_run_is_refused(handle: JobHandl
         handle.edit(expires=1)
 
 
-def test_an_edit_may_insist_on_the_line_that_it_rests_on(handle: JobHandle[None]) -> None:
+def test_edit_fails_if_the_state_line_is_not_the_expected_line(handle: JobHandle[None]) -> None:
     with pytest.raises(NotEdited, match="Read the line again"):
         handle.edit(now=True, line="ready task=note seq=1 since=1")
     assert handle.state() == "scheduled"
 
 
 @pytest.mark.parametrize("line", [None, 5, b"ready"])
-async def test_a_line_that_is_no_text_is_refused_before_anything_is_sent(
+async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent(
     handle: JobHandle[None], line: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="line"):
@@ -138,7 +140,7 @@ async def test_a_line_that_is_no_text_is_refused_before_anything_is_sent(
     assert handle.state() == "scheduled"
 
 
-def test_an_option_that_there_is_not_is_named_with_those_that_there_are(
+def test_the_error_of_an_unknown_option_of_edit_lists_the_options(
     handle: JobHandle[None],
 ) -> None:
     """The error named a function that no caller has written."""
@@ -147,7 +149,9 @@ def test_an_option_that_there_is_not_is_named_with_those_that_there_are(
         handle.edit(bogus=1)  # type: ignore[call-arg]
 
 
-def test_a_deadline_is_taken_away_and_what_is_not_given_stays(handle: JobHandle[None]) -> None:
+def test_edit_removes_a_deadline_and_keeps_fields_that_are_not_given(
+    handle: JobHandle[None],
+) -> None:
     handle.edit(expires=120)
     handle.edit(priority="high")
     assert (

@@ -58,7 +58,7 @@ def claim(app: App, limit: int = 10, queue: str = "notes") -> list[Any]:
     return [(job.id, read_spec(job.spec)) for job in claimed.jobs]
 
 
-def test_a_job_can_be_asked_about_by_its_id_alone(app: App, task: Noted) -> None:
+def test_handle_by_id_reads_and_cancels_a_job(app: App, task: Noted) -> None:
     kept = task.enqueue(1).id
 
     handle = app.handle_by_id("notes", kept)
@@ -71,7 +71,7 @@ def test_a_job_can_be_asked_about_by_its_id_alone(app: App, task: Noted) -> None
             app.handle_by_id(queue, job_id)
 
 
-def test_a_job_arrives_as_it_was_given(app: App, task: Noted) -> None:
+def test_a_claimed_job_has_the_arguments_that_were_enqueued(app: App, task: Noted) -> None:
     handle = task.enqueue(1, text="é\0\n")
 
     assert (handle.queue, handle.task, handle.duplicate) == ("notes", "note", False)
@@ -80,7 +80,7 @@ def test_a_job_arrives_as_it_was_given(app: App, task: Noted) -> None:
     assert app.tasks["note"].arguments.load(spec.args_json) == {"n": 1, "text": "é\0\n"}
 
 
-async def test_a_blocking_call_in_an_event_loop_is_warned_of_once(
+async def test_a_blocking_call_in_an_event_loop_logs_one_warning(
     app: App, task: Noted, caplog: pytest.LogCaptureFixture
 ) -> None:
     await task.enqueue_async(1)
@@ -100,7 +100,7 @@ async def test_a_blocking_call_in_an_event_loop_is_warned_of_once(
     assert "enqueue_async" in said
 
 
-async def test_async_enqueues_share_calls(app: App, task: Noted) -> None:
+async def test_concurrent_async_enqueues_share_calls(app: App, task: Noted) -> None:
     handles = await asyncio.gather(*(task.enqueue_async(n) for n in range(200)))
     await app.aclose()
 
@@ -110,7 +110,9 @@ async def test_async_enqueues_share_calls(app: App, task: Noted) -> None:
     assert events(app).count("enqueued") < 20
 
 
-def test_the_same_id_again_is_a_duplicate_until_the_job_has_ended(app: App, task: Noted) -> None:
+def test_an_enqueue_of_a_used_id_is_a_duplicate_until_its_job_has_ended(
+    app: App, task: Noted
+) -> None:
     prepared = task.with_options(id="once")
 
     assert [prepared.enqueue(n).duplicate for n in (1, 2)] == [False, True]
@@ -120,7 +122,7 @@ def test_the_same_id_again_is_a_duplicate_until_the_job_has_ended(app: App, task
     assert events(app).count("enqueued") == 1
 
 
-async def test_async_duplicates_are_seen_too(app: App, task: Noted) -> None:
+async def test_async_enqueues_detect_duplicate_ids(app: App, task: Noted) -> None:
     prepared = task.with_options(id="once")
 
     assert not (await prepared.enqueue_async(1)).duplicate
@@ -132,7 +134,7 @@ async def test_async_duplicates_are_seen_too(app: App, task: Noted) -> None:
     assert [handle.duplicate for handle in handles].count(False) == 1
 
 
-def test_many_jobs_of_several_queues(app: App, task: Noted) -> None:
+def test_enqueue_many_accepts_jobs_of_several_queues(app: App, task: Noted) -> None:
     other = task.with_options(queue="other")
 
     accepted = app.enqueue_many((other if n % 3 else task).job(n) for n in range(2_500))
@@ -143,7 +145,7 @@ def test_many_jobs_of_several_queues(app: App, task: Noted) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_many_jobs_async(app: App, task: Noted, asynchronous: bool) -> None:
+async def test_enqueue_many_async_accepts_jobs(app: App, task: Noted, asynchronous: bool) -> None:
     async def generate() -> AsyncIterator[NewJob]:
         for n in range(1_500):
             yield task.job(n)
@@ -156,7 +158,7 @@ async def test_many_jobs_async(app: App, task: Noted, asynchronous: bool) -> Non
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_500
 
 
-async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
+async def test_the_error_of_an_async_generator_carries_the_jobs_accepted_before_it(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -172,7 +174,7 @@ async def test_an_async_generator_that_fails_half_way_says_what_was_accepted(
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_000
 
 
-def test_each_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task: Noted) -> None:
+def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
     """An error of the producer's own data is the one that it has to go on from."""
 
     def generate() -> Iterator[NewJob]:
@@ -187,7 +189,7 @@ def test_each_error_that_stops_a_generator_has_the_accepted_jobs(app: App, task:
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 500
 
 
-async def test_each_error_that_stops_an_async_generator_has_the_accepted_jobs(
+async def test_any_error_that_stops_an_async_generator_carries_the_accepted_jobs(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -204,7 +206,7 @@ async def test_each_error_that_stops_an_async_generator_has_the_accepted_jobs(
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("where", ["in the generator", "while Redis is asked"])
-def test_an_exception_that_ends_the_program_has_the_accepted_jobs(
+def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
     app: App, task: Noted, kind: type[BaseException], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = app.client._transport
@@ -234,10 +236,10 @@ def test_an_exception_that_ends_the_program_has_the_accepted_jobs(
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
+async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """Of the chunk that was on its way nothing is known: it may have been accepted."""
+    """The outcome of the chunk that was under way is unknown: it may have been accepted."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
@@ -275,9 +277,7 @@ async def test_the_cancellation_of_an_enqueue_has_the_accepted_jobs(
     await app.aclose()
 
 
-async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
-    app: App, task: Noted
-) -> None:
+async def test_a_cancelled_enqueue_does_not_send_its_waiting_job(app: App, task: Noted) -> None:
     client = app.async_client()
     await client.run(client.calls.delivery.handshake("notes"))
     transport = client._transport
@@ -309,7 +309,7 @@ async def test_a_job_that_was_not_sent_yet_is_given_up_with_its_caller(
     [(True, False), (True, True), (False, True)],
     ids=["no server yet", "no server", "connecting"],
 )
-async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
+async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
     app: App, task: Noted, *, refused: bool, met: bool, survives: bool
 ) -> None:
     """It was enqueued when the server came, and once more by a caller who had tried again."""
@@ -341,7 +341,7 @@ async def test_a_job_is_given_up_with_its_caller_while_there_is_no_connection(
     assert app.client.run(app.client.calls.reads.job("given-up", ["notes"])) is None
 
 
-def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:
+def test_enqueue_many_refuses_values_that_are_not_jobs(app: App, task: Noted) -> None:
     """A handle, a mapping of arguments, or a job that is not in a list."""
     for jobs in ([task.job(1), task.enqueue(2)], [{"n": 1}], task.job(1)):
         with pytest.raises(InvalidOption, match=r"jobs=.* must be jobs, each as task\.job"):
@@ -350,7 +350,7 @@ def test_what_is_no_job_is_refused_and_said(app: App, task: Noted) -> None:
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1
 
 
-def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
+def test_a_producer_can_enqueue_by_the_names_of_queue_and_task(app: App, redis_url: str) -> None:
     with App(redis_url) as elsewhere:
         handle = elsewhere.enqueue("notes", "note", {"n": 5}, priority="high")
 
@@ -360,7 +360,7 @@ def test_a_producer_needs_only_names(app: App, redis_url: str) -> None:
     assert (spec.max_attempts, spec.open_losses) == (None, True)
 
 
-async def test_a_producer_needs_only_names_async(app: App) -> None:
+async def test_a_producer_can_enqueue_async_by_the_names_of_queue_and_task(app: App) -> None:
     handle = await app.enqueue_async("notes", "note", {"n": 5}, delay=60)
 
     assert await handle.state_async() == "scheduled"
@@ -369,7 +369,7 @@ async def test_a_producer_needs_only_names_async(app: App) -> None:
     await app.aclose()
 
 
-def test_a_handle_follows_its_job(app: App, task: Noted) -> None:
+def test_a_handle_reads_the_state_of_its_job_and_cancels_it(app: App, task: Noted) -> None:
     waiting, running, delayed = (
         task.enqueue(1),
         task.enqueue(2),
@@ -385,7 +385,7 @@ def test_a_handle_follows_its_job(app: App, task: Noted) -> None:
     assert (waiting.state(), waiting.cancel()) == ("gone", "gone")
 
 
-def test_history_without_an_audit_database_is_a_typed_error(app: App, task: Noted) -> None:
+def test_history_without_an_audit_database_raises_a_typed_error(app: App, task: Noted) -> None:
     app.audit_url = None
 
     with pytest.raises(AuditNotConfigured, match="RQ_CORE_AUDIT_URL"):
@@ -405,7 +405,7 @@ def test_settings_are_applied_and_logged(app: App) -> None:
     assert app.client.run(app.client.calls.reads.queues()) == ["notes"]
 
 
-async def test_settings_are_applied_async(app: App) -> None:
+async def test_apply_settings_async_applies_the_settings(app: App) -> None:
     app.queue("notes", lease=5)
 
     await app.apply_settings_async()
@@ -423,7 +423,7 @@ BAD: list[tuple[Callable[[App], Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("call", "kind"), BAD)
-def test_bad_input_reaches_no_queue(
+def test_invalid_input_reaches_no_queue(
     app: App, call: Callable[[App], Any], kind: type[Exception]
 ) -> None:
     app.client.run(app.client.calls.delivery.handshake("notes"))
@@ -435,7 +435,7 @@ def test_bad_input_reaches_no_queue(
     assert app.client.run(app.client.calls.reads.snapshot("notes")) == before
 
 
-def test_the_largest_payload_travels(app: App, task: Noted) -> None:
+def test_a_job_of_the_largest_payload_is_enqueued_and_claimed(app: App, task: Noted) -> None:
     room = app.max_payload - len('{"n":1,"text":""}')
 
     task.enqueue(1, "x" * room)
@@ -444,7 +444,7 @@ def test_the_largest_payload_travels(app: App, task: Noted) -> None:
     assert len(spec.args_json) == app.max_payload
 
 
-def test_no_server_is_one_clear_error_within_its_patience() -> None:
+def test_enqueue_without_a_server_raises_an_error_within_its_patience() -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     with App(url, patience=Patience(unsent=0.2)) as app:
         task = app.task(note)
@@ -456,7 +456,7 @@ def test_no_server_is_one_clear_error_within_its_patience() -> None:
     assert time.monotonic() - started < 5
 
 
-async def test_every_async_caller_gets_the_error_of_a_missing_server() -> None:
+async def test_every_async_caller_receives_the_error_of_a_missing_server() -> None:
     app = App(f"redis://127.0.0.1:{free_port()}", patience=Patience(unsent=0.1))
     task = app.task(note)
 
@@ -468,7 +468,7 @@ async def test_every_async_caller_gets_the_error_of_a_missing_server() -> None:
     assert {type(each) for each in outcomes} == {ServerUnavailable}
 
 
-def test_a_full_server_takes_no_jobs_and_keeps_those_it_has(
+def test_a_full_server_refuses_new_jobs_and_keeps_its_jobs(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis(maxmemory="8mb", maxmemory_policy="noeviction")

@@ -17,7 +17,7 @@ MOMENTS = 8
 
 
 @pytest.mark.slow
-def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(
+def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """A lock that a thread of its parent held, of a module that was being imported say, made it wait for ever."""
@@ -27,7 +27,7 @@ def test_a_child_that_was_forked_during_an_apps_first_use_can_use_it(
         process.finish(300)
 
 
-def test_threads_that_fork_at_once_leave_the_gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_fork_at_once_leave_the_gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second did not wait for the first, and gave back a lock that was not its own: it stayed taken for ever."""
     hooks: dict[str, Callable[[], None]] = {}
     monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.update(given))
@@ -48,7 +48,7 @@ def pass_through(gate: ForkGate) -> None:
         pass
 
 
-def test_a_thread_may_fork_while_it_closes_the_gate_itself() -> None:
+def test_a_thread_may_fork_while_it_holds_the_gate_closed() -> None:
     gate = ForkGate(30)
 
     def in_child() -> str:

@@ -51,7 +51,7 @@ def run_in(names: dict[str, Any], source: str) -> None:
     names.update(run(source, **names))
 
 
-def test_a_session_is_made_for_each_job_and_is_no_argument(page: dict[str, Any]) -> None:
+def test_a_session_is_created_for_each_job_and_is_not_an_argument(page: dict[str, Any]) -> None:
     app = page["app"]
     names = {**page, "testing": testing, "FakeSession": FakeSession}
     # The block has a fake server of its own.
@@ -61,7 +61,7 @@ def test_a_session_is_made_for_each_job_and_is_no_argument(page: dict[str, Any])
     assert app.tasks.keys() == {"report", "summary"}
 
 
-def test_direct_calls_make_what_is_not_given(page: dict[str, Any]) -> None:
+def test_direct_calls_create_the_dependencies_that_are_not_passed(page: dict[str, Any]) -> None:
     made: list[str] = []
 
     def fake() -> Iterator[FakeSession]:
@@ -75,7 +75,7 @@ def test_direct_calls_make_what_is_not_given(page: dict[str, Any]) -> None:
     assert made == ["made", "made"]
 
 
-def test_both_spellings_and_the_arounds_run(page: dict[str, Any]) -> None:
+def test_sync_and_async_dependencies_and_the_middleware_run(page: dict[str, Any]) -> None:
     observed: list[str] = []
     statistics = SimpleNamespace(observe=lambda task, seconds: observed.append(task))
     bound: list[Any] = []
@@ -100,7 +100,7 @@ def test_both_spellings_and_the_arounds_run(page: dict[str, Any]) -> None:
     assert [facts["task"] for facts in bound] == ["a", "b"]
 
 
-def test_headers_are_sent_as_the_page_says(page: dict[str, Any]) -> None:
+def test_the_example_sends_headers_and_a_handler_reads_them(page: dict[str, Any]) -> None:
     enqueues, _, reads = block("request-id").partition("\n\n")
     run(enqueues, **page, request=SimpleNamespace(id="01a2"))
     client = page["app"].client
@@ -111,7 +111,7 @@ def test_headers_are_sent_as_the_page_says(page: dict[str, Any]) -> None:
         run(reads, current_job=current_job)
 
 
-def test_the_filter_goes_to_log_handlers() -> None:
+def test_the_example_adds_the_filter_to_log_handlers() -> None:
     names = run(block("addFilter"), logging=logging, JobLogFilter=JobLogFilter)
 
     assert [type(each) for each in names["handler"].filters] == [JobLogFilter]
@@ -121,7 +121,9 @@ def test_the_filter_goes_to_log_handlers() -> None:
     ("commit", "close", "raised"),
     [(True, False, ConnectionError), (False, True, None), (False, False, None)],
 )
-def test_only_the_commit_fails_the_attempt(commit: bool, close: bool, raised: Any) -> None:
+def test_a_failed_commit_fails_the_attempt_and_a_failed_close_does_not(
+    commit: bool, close: bool, raised: Any
+) -> None:
     def away(fails: bool) -> None:
         if fails:
             raise ConnectionError

@@ -46,7 +46,7 @@ def finish(app: App) -> None:
     client.run(claims.complete("notes", "w-1", [(j.id, j.fence) for j in claimed.jobs]))
 
 
-def test_the_state_comes_from_sql_once_redis_has_forgotten(
+def test_the_state_comes_from_sql_once_redis_has_forgotten_the_job(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     done, cancelled = task.enqueue(), task.enqueue()
@@ -61,7 +61,7 @@ def test_the_state_comes_from_sql_once_redis_has_forgotten(
     assert [done.state(), cancelled.state()] == ["succeeded", "cancelled"]
 
 
-async def test_history_is_the_jobs_events_in_order(
+async def test_history_returns_the_events_of_a_job_in_order(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     handle = await task.enqueue_async()
@@ -76,7 +76,7 @@ async def test_history_is_the_jobs_events_in_order(
     assert [event.type for event in handle.history()] == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_job_of_the_same_id_in_another_queue_is_another_job(
+def test_history_has_no_events_of_the_same_id_in_another_queue(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     one = task.with_options(id="same").enqueue()
@@ -88,7 +88,7 @@ def test_a_job_of_the_same_id_in_another_queue_is_another_job(
     assert [event.type for event in other.history()] == ["enqueued"]
 
 
-def test_before_the_mirror_has_come_history_is_empty(
+def test_history_is_empty_before_the_mirror_has_copied_the_job(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     mirror()

@@ -34,7 +34,7 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_is_a_question_cells_and_documents(seed: Seed, name: str) -> None:
+def test_each_list_has_a_query_cells_and_documents(seed: Seed, name: str) -> None:
     view = LISTS[name]
     seed.enqueue("dies")
     seed.fail(*seed.claim().jobs, verdict="final")

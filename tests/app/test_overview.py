@@ -56,7 +56,7 @@ def minutes(ms: int | None) -> int | None:
     return None if ms is None else round(ms / MINUTE_MS)
 
 
-def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
+def test_the_overview_counts_jobs_by_state(seed: Seed) -> None:
     seed.enqueue("done")
     seed.complete(*seed.claim().jobs)
     seed.enqueue(*(seed.job(f"dead{n}") for n in range(2)))
@@ -83,7 +83,7 @@ def test_a_look_counts_jobs_by_where_they_stand(seed: Seed) -> None:
     assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
-def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
+def test_the_overview_of_an_empty_server_has_no_queue(seed: Seed) -> None:
     found = seed.client.run(seed.client.calls.reads.overview())
 
     assert (found.queues, found.unreadable) == ((), {})
@@ -91,7 +91,7 @@ def test_an_empty_server_shows_no_queue(seed: Seed) -> None:
     assert found.used_memory > 0
 
 
-def test_the_oldest_ready_job_is_found_behind_a_cancelled_one(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_skips_a_cancelled_job(seed: Seed) -> None:
     seed.enqueue("gone", "old", seed.job("older", priority="low"), "young")
     seed.cancel("gone")
     age(seed, "old", 5)
@@ -103,7 +103,7 @@ def test_the_oldest_ready_job_is_found_behind_a_cancelled_one(seed: Seed) -> Non
     assert found.oldest_ready_exact
 
 
-def test_a_look_that_saw_only_cancelled_jobs_does_not_call_its_age_exact(seed: Seed) -> None:
+def test_the_age_is_unknown_if_only_cancelled_jobs_were_read(seed: Seed) -> None:
     seed.enqueue("a", "b", "c", "old")
     seed.cancel("a", "b", "c")
 
@@ -112,7 +112,7 @@ def test_a_look_that_saw_only_cancelled_jobs_does_not_call_its_age_exact(seed: S
     assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, False)
 
 
-def test_a_job_that_waits_for_a_full_scope_is_not_counted_as_one_that_waits_for_a_worker(
+def test_a_job_that_a_full_scope_blocks_is_not_counted_as_ready(
     seed: Seed,
 ) -> None:
     seed.cap("task=t", 1)
@@ -148,7 +148,7 @@ def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("cap", ["queue", "task=t"])
-def test_a_cap_that_is_used_up_holds_nothing_up_while_no_job_waits(seed: Seed, cap: str) -> None:
+def test_a_full_cap_is_not_reported_while_no_job_waits(seed: Seed, cap: str) -> None:
     """`top` and `queues` called it full, with an alert beside it."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
@@ -160,7 +160,7 @@ def test_a_cap_that_is_used_up_holds_nothing_up_while_no_job_waits(seed: Seed, c
     assert found.full_scopes == ()
 
 
-def test_more_blocked_lanes_than_are_looked_at_make_the_age_a_lower_bound(seed: Seed) -> None:
+def test_the_age_is_a_lower_bound_if_not_all_blocked_lanes_were_read(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(*(seed.job(f"j{n}", scopes=[f"tenant={n}"]) for n in range(20)))
     seed.claim()
@@ -173,7 +173,7 @@ def test_more_blocked_lanes_than_are_looked_at_make_the_age_a_lower_bound(seed: 
     assert (family.blocked_jobs, family.blocked_jobs_exact) == (4, False)
 
 
-def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
+def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
     """A key may be a customer's name."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
@@ -187,7 +187,7 @@ def test_keys_of_a_family_are_not_named(seed: Seed) -> None:
     assert "acme" not in repr(found)
 
 
-def test_scopes_that_lanes_wait_for_come_first(seed: Seed) -> None:
+def test_the_overview_lists_scopes_that_lanes_wait_for_first(seed: Seed) -> None:
     for n in range(15):
         seed.cap(f"task=t{n:02}", 1)
     seed.cap("task=zz", 0)
@@ -200,7 +200,7 @@ def test_scopes_that_lanes_wait_for_come_first(seed: Seed) -> None:
     assert [each.scope for each in found.full_scopes] == ["task=zz"]
 
 
-def test_a_look_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
+def test_the_overview_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     seed.enqueue(seed.job("late", delay_ms=1), "lost")
     seed.claim()
     now, _ = seed.control.time()
@@ -212,7 +212,7 @@ def test_a_look_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
 
 
-def test_a_look_shows_when_a_worker_was_last_active_and_when_leases_end_again(seed: Seed) -> None:
+def test_the_overview_shows_the_last_activity_and_when_leases_may_expire_again(seed: Seed) -> None:
     seed.enqueue("a")
     assert look(seed).inactive_ms is None
     seed.claim()
@@ -227,7 +227,7 @@ def test_a_look_shows_when_a_worker_was_last_active_and_when_leases_end_again(se
     assert (minutes(found.inactive_ms), found.ends_leases_in_ms) == (3, 0)
 
 
-def test_a_damaged_queue_does_not_hide_the_others(seed: Seed) -> None:
+def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
     seed.control.delete(seed.keys("dead"))
@@ -269,7 +269,7 @@ CONTAINED: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("how", CONTAINED)
-def test_one_damaged_fact_hides_nothing_else_of_its_queue(seed: Seed, how: str) -> None:
+def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str) -> None:
     seed.enqueue("a", "b")
 
     CONTAINED[how](seed)
@@ -281,7 +281,7 @@ def test_one_damaged_fact_hides_nothing_else_of_its_queue(seed: Seed, how: str) 
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_a_job_that_cannot_be_read_makes_the_age_a_lower_bound(seed: Seed) -> None:
+def test_an_unreadable_job_makes_the_age_a_lower_bound(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     line_of_head("lost in space")(seed)
     age(seed, "b", 5)
@@ -303,7 +303,7 @@ DAMAGED: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_what_no_script_wrote_hides_one_queue_at_most(seed: Seed, how: str) -> None:
+def test_a_damaged_queue_is_unreadable_and_other_queues_are_shown(seed: Seed, how: str) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
 
@@ -314,7 +314,7 @@ def test_what_no_script_wrote_hides_one_queue_at_most(seed: Seed, how: str) -> N
     assert len(found.unreadable[seed.queue]) < 500
 
 
-def test_names_that_no_queue_can_have_hide_no_queue(seed: Seed) -> None:
+def test_impossible_names_in_the_list_of_queues_hide_no_queue(seed: Seed) -> None:
     seed.enqueue("a")
     for name in (b"", b"\xff\x1b[31m", HOSTILE.encode(errors="surrogateescape")):
         seed.control.sadd("rqc:queues", name)
@@ -327,7 +327,7 @@ def test_names_that_no_queue_can_have_hide_no_queue(seed: Seed) -> None:
     assert len(found.strays) < 800
 
 
-def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> None:
+def test_many_impossible_names_do_not_displace_a_queue_from_the_overview(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.sadd("rqc:queues", *(f"!{n}" for n in range(2_000)))
 
@@ -339,7 +339,7 @@ def test_many_names_that_no_queue_can_have_take_no_queue_s_place(seed: Seed) -> 
     assert len(found.strays) < 800
 
 
-def test_queues_that_a_look_does_not_read_are_counted(
+def test_the_overview_counts_the_queues_that_it_does_not_read(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "QUEUES_MAX", 2)
@@ -364,7 +364,7 @@ class Shard(PoolTransport):
         ]
 
 
-def test_a_part_of_a_cluster_that_is_away_hides_only_its_queues(redis_url: str) -> None:
+def test_an_unreachable_shard_hides_only_its_queues(redis_url: str) -> None:
     with Seed(redis_url, real_clock=True) as seed:
         seed.enqueue("a")
         seed.of("other").enqueue("b")
@@ -383,7 +383,7 @@ CHEAP = {
 
 
 @pytest.mark.parametrize("lanes", [3, 2_000])
-def test_a_look_takes_four_round_trips_and_as_many_commands_whatever_waits(
+def test_the_overview_takes_four_round_trips_however_many_jobs_wait(
     redis_url: str, lanes: int
 ) -> None:
     queues = ("q", "r", "s")

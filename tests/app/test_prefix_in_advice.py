@@ -48,7 +48,7 @@ def test_the_command_that_raises_a_bound_names_the_prefix_once(redis_url: str) -
     assert str(raised.value).count("--prefix other`") == 1
 
 
-def test_the_command_for_a_limit_that_is_kept_names_the_prefix(redis_url: str) -> None:
+def test_the_command_that_changes_a_kept_limit_names_the_prefix(redis_url: str) -> None:
     with an_app(redis_url, "other") as app:
         caps = app.client.calls.caps
         app.client.run(caps.set("notes", [("note.who", "5", -1)]))

@@ -34,7 +34,9 @@ def run(source: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_the_ten_lines_run_and_print_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_example_prints_the_output_that_the_readme_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     tasks = run(block("# tasks.py"))
 
     with testing.fake(tasks["app"]) as fake:
@@ -45,7 +47,7 @@ def test_the_ten_lines_run_and_print_what_is_said(capsys: pytest.CaptureFixture[
     assert "to a@b.c for acme\n" == capsys.readouterr().out
 
 
-def test_the_retries_that_are_shown_are_as_said() -> None:
+def test_the_retry_example_behaves_as_the_readme_says() -> None:
     app = App()
     names = {name: getattr(rq_core, name) for name in ("RetryPolicy", "RetryLater", "GiveUp")}
     busy = iter([True, False])
@@ -65,7 +67,7 @@ def test_the_retries_that_are_shown_are_as_said() -> None:
     assert ran[1].error == "GiveUp: no such account"
 
 
-def test_the_caps_that_are_shown_are_declared_and_changed() -> None:
+def test_the_cap_example_declares_and_changes_caps() -> None:
     app = App()
     source = block("Rate(100")
     declared, _, change = source.partition("app.set_cap")
@@ -82,5 +84,5 @@ def test_the_caps_that_are_shown_are_declared_and_changed() -> None:
     }
 
 
-def test_readme_is_a_landing_page() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120

@@ -63,7 +63,7 @@ def enqueue_all(app: App) -> list[Any]:
     return handles
 
 
-async def test_each_role_does_its_whole_work_with_its_rights(
+async def test_the_rights_of_each_role_suffice_for_its_work(
     control: Any, as_: As, audit_url: str
 ) -> None:
     told: list[str] = []
@@ -97,7 +97,7 @@ async def test_each_role_does_its_whole_work_with_its_rights(
     assert denied(control) == []
 
 
-def test_an_operator_does_its_whole_work_with_its_rights(
+def test_the_rights_of_an_operator_suffice_for_its_work(
     control: Any, as_: As, audit_url: str
 ) -> None:
     url = as_("operator")
@@ -143,7 +143,7 @@ def test_an_operator_does_its_whole_work_with_its_rights(
     assert denied(control) == []
 
 
-def test_a_viewer_sees_everything_and_changes_nothing(
+def test_a_viewer_may_read_everything_and_change_nothing(
     control: Any, as_: As, redis_server: RedisServer
 ) -> None:
     with App(redis_server.url) as app:
@@ -187,7 +187,9 @@ def test_a_viewer_sees_everything_and_changes_nothing(
     assert control.hget("rqc:{mail}:meta", "paused") in (None, "0")
 
 
-def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redis_url: str) -> None:
+def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
+    control: Any, as_: As, redis_url: str
+) -> None:
     """`queues`, `workers` and `job` were refused, since there are others."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
@@ -203,7 +205,7 @@ def test_a_viewer_of_one_queue_sees_it_beside_others(control: Any, as_: As, redi
     ):
         done = CliRunner().invoke(root, [*words, "--redis", url])
         assert done.exit_code == 0, (words, done.output)
-        said = "not looked at, since this user may not read them: images\n" in done.stderr
+        said = "left out, since this user may not read them: images\n" in done.stderr
         assert said is (words[0] not in ("top", "metrics"))
         assert "Unreadable" not in done.stdout
         assert 'unreadable{queue="images"}' not in done.stdout
@@ -240,7 +242,7 @@ def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as
 
 
 @pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
-def test_each_role_may_call_its_scripts_and_can_call_no_others_than_said(
+def test_each_role_may_call_only_its_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
     """Redis itself is asked, for the keys of each call and for each command of each script."""
@@ -296,7 +298,7 @@ def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str)
     assert "~rqc:{mail}:leases" in str(caught.value)
 
 
-def test_a_role_is_kept_to_its_queues(as_: As) -> None:
+def test_a_role_may_use_only_its_queues(as_: As) -> None:
     url = as_("producer", "--queue", "mail*")
     with App(url) as app:
         assert app.enqueue("mail-2", "send", {}).state() == "ready"
@@ -305,7 +307,7 @@ def test_a_role_is_kept_to_its_queues(as_: As) -> None:
 
 
 @pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
-def test_a_right_taken_away_is_named(as_: As, right: str) -> None:
+def test_the_error_of_a_missing_right_names_the_right(as_: As, right: str) -> None:
     """A fresh queue each, since a call may stop half-way."""
     with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
         app.enqueue("mail", "send", {})
@@ -321,7 +323,7 @@ def test_an_invalid_pattern_of_a_roles_queues_is_refused() -> None:
     assert "must be a queue's name" in result.stderr
 
 
-def test_every_command_that_scripts_send_is_one_that_redis_knows(control: Any) -> None:
+def test_redis_knows_every_command_that_scripts_send(control: Any) -> None:
     known = set(control.command())
 
     assert {c for name in names() for c in acl_roles.commands_of_script(name)} <= known

@@ -84,7 +84,7 @@ def test_a_replica_is_refused_and_names_its_primary(
         app.enqueue("mail", "send", {})
 
 
-def test_a_replica_that_is_promoted_meanwhile_is_used(
+def test_a_client_waits_for_the_promotion_of_a_replica(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """A failover: who comes a moment too early waits for it."""
@@ -100,7 +100,7 @@ def promote(server: RedisServer) -> None:
         wait_until(lambda: control.info("replication")["role"] == "master", "promoted")
 
 
-async def test_a_worker_warns_of_a_server_that_keeps_nothing(
+async def test_a_worker_warns_of_a_server_without_persistence(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(redis_server.url)
@@ -114,7 +114,7 @@ async def test_a_worker_warns_of_a_server_that_keeps_nothing(
     assert "CONFIG SET appendonly yes" in said
 
 
-async def test_a_server_that_hides_its_settings_is_used_and_that_is_said(
+async def test_a_server_that_hides_its_settings_is_used_with_a_warning(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with redis_server.client() as control:

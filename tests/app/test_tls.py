@@ -68,7 +68,7 @@ def url_of(port: int, files: Certificates, **given: str | None) -> str:
     return f"rediss://127.0.0.1:{port}/0?{query}"
 
 
-async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
+async def test_a_client_enqueues_over_tls_from_sync_and_async_code(
     port: int, files: Certificates
 ) -> None:
     app = App(url_of(port, files))
@@ -82,7 +82,7 @@ async def test_a_client_enqueues_by_tls_from_sync_and_async_code(
         await app.aclose()
 
 
-def test_a_wait_hears_of_an_end_over_tls(
+def test_a_wait_receives_the_message_of_an_end_over_tls(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))
@@ -101,10 +101,10 @@ def _nothing() -> None:
 
 
 @pytest.mark.slow
-def test_workers_with_mirror_and_every_command_work_by_tls(
+def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opens connections of its own: supervisor, workers, their heartbeats, the mirror."""
+    """The supervisor, the workers, their heartbeats and the mirror each open their own connections."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -147,7 +147,7 @@ def test_workers_with_mirror_and_every_command_work_by_tls(
     ],
     ids=["authority", "client", "missing file"],
 )  # fmt: skip
-def test_the_error_of_a_bad_certificate_is_one_line_that_says_what_to_do(
+def test_the_error_of_an_invalid_certificate_is_one_line_that_says_what_to_do(
     port: int, files: Certificates, given: dict[str, str | None], words: str
 ) -> None:
     with (
@@ -177,7 +177,7 @@ async def _enqueue(url: str) -> None:
 
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
-def test_the_error_of_a_port_with_another_protocol_names_the_scheme_to_write(
+def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
     """It was: no answer from Redis, is it running? And the mirror went on asking."""
@@ -212,7 +212,7 @@ def test_the_error_of_a_port_with_another_protocol_names_the_scheme_to_write(
         assert how in each
 
 
-def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
+def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A certificate that is missing is another fault, also where the look would find TLS."""
@@ -232,7 +232,7 @@ def test_a_port_that_speaks_as_the_url_asks_is_not_looked_into(
         ("asyncio", "none of a port with TLS"),
     ],
 )
-def test_a_sentinel_that_speaks_the_other_protocol_is_named_so(
+def test_the_error_of_a_sentinel_with_or_without_tls_says_which_it_speaks(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
     """It said that the connection timed out, or was closed. (With asyncio the time for a connection is up before a
@@ -259,7 +259,7 @@ async def look_async(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_a_primary_and_its_sentinel_are_reached_by_tls(
+def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
     """A worker's client took the sentinels for an option that there is not."""

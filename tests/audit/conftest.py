@@ -22,12 +22,12 @@ ON_SQLITE = {
     # proves a log there at its end.
     "test_lies.py",
     # How an index comes to lack rows differs: on PostgreSQL among the lies about its catalog.
-    "test_an_index_that_lacks_a_job_is_found",
-    "test_rows_of_a_queue_that_was_never_mirrored_are_found",
-    "test_a_lie_is_found_though_the_chain_was_forged",
-    "test_minutes_that_count_other_claims_than_there_are_are_found",
-    "test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forged",
-    "test_events_that_a_prune_left_cannot_be_changed_unseen",
+    "test_verify_finds_an_index_that_lacks_a_job",
+    "test_verify_finds_rows_of_a_queue_that_was_never_mirrored",
+    "test_verify_finds_a_changed_row_in_spite_of_a_forged_chain",
+    "test_verify_finds_minutes_with_a_wrong_count_of_claims",
+    "test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain",
+    "test_verify_finds_a_change_to_an_event_that_a_prune_left",
     # A mirror that an exception ends, at each step. On PostgreSQL it is killed at each: test_crash.py, and over losses
     # epochs/test_after_a_loss.py.
     "test_crash_losses.py",
@@ -35,20 +35,19 @@ ON_SQLITE = {
     "test_names.py",
     "test_lines_put_back.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
-    "test_a_word_that_was_changed_is_found_and_gets_what_sql_says",
-    "test_nothing_that_a_queue_keeps_is_called_false",
+    "test_true_results_names_and_ids_are_never_reported_as_differences",
     # SQLite counts the steps of its machine; the statements are the same.
-    "test_a_report_sorts_no_claims",
-    "test_percentiles_are_by_nearest_rank",
+    "test_a_report_does_not_sort_claims",
+    "test_percentiles_use_the_nearest_rank",
     # So is what an entry in quarantine leaves open, and a row that cannot be read.
-    "test_a_row_of_sql_that_cannot_be_read_ends_no_comparison",
-    "test_nothing_behind_an_entry_in_quarantine_is_called_violated",
+    "test_an_unreadable_row_in_sql_does_not_end_the_comparison",
+    "test_a_difference_after_an_entry_in_quarantine_is_no_violation",
     # Whose queues they are is decided in Python, and in statements that both databases have.
-    "test_an_empty_redis_is_refused_while_a_mirror_has_the_queues",
-    "test_after_a_total_loss_the_queue_has_another_stamp_and_its_old_server_is_refused",
-    "test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere",
-    "test_a_prefix_that_was_renamed_is_adopted",
-    "test_a_queue_that_is_deleted_may_come_from_elsewhere",
+    "test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues",
+    "test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_refused",
+    "test_a_running_mirror_stops_when_the_queues_are_adopted_by_another_source",
+    "test_a_renamed_prefix_can_be_adopted",
+    "test_a_deleted_queue_can_come_from_another_source",
     # Which errors are the mirror's own does not depend on the database.
     "test_a_bug_of_the_mirror_puts_nothing_into_quarantine",
 }

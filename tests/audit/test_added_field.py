@@ -31,7 +31,7 @@ def followed(tree: Path, valkey_url: str, audit_url: str) -> dict[str, Any]:
         return told
 
 
-def test_a_field_that_is_added_to_the_table_goes_all_the_way(
+def test_a_field_added_to_the_table_reaches_redis_sql_verify_and_restore(
     tmp_path: Path, valkey_url: str, audit_url: str
 ) -> None:
     told = followed(tmp_path, valkey_url, audit_url)

@@ -92,7 +92,7 @@ def doctor(database: Database, redis_url: str) -> Result:
     return CliRunner().invoke(root, given)
 
 
-def test_a_busy_queue_holds_however_far_the_mirror_trims_meanwhile(
+def test_a_busy_queue_has_no_findings_while_the_mirror_trims(
     database: Database,
     fleet: Fleet,
     mirrored_between: Callable[[Callable[[], None]], None],
@@ -109,7 +109,7 @@ def test_a_busy_queue_holds_however_far_the_mirror_trims_meanwhile(
     assert [each.exit_code for each in results] == [0] * 20, [each.output for each in results]
 
 
-def test_a_lie_is_seen_however_far_the_mirror_trims_meanwhile(
+def test_a_deleted_job_is_found_while_the_mirror_trims(
     client: Client,
     database: Database,
     fleet: Fleet,
@@ -130,7 +130,7 @@ def test_a_lie_is_seen_however_far_the_mirror_trims_meanwhile(
     assert f"lost: job {lost} is ready by the log, and Redis does not have it" in examined.output
 
 
-def test_an_epoch_that_begins_meanwhile_is_compared_behind_its_baseline(
+def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline(
     client: Client,
     database: Database,
     fleet: Fleet,
@@ -148,7 +148,7 @@ def test_an_epoch_that_begins_meanwhile_is_compared_behind_its_baseline(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_a_database_behind_the_trim_cannot_tell(
+def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
     """A standby that lags, or a backup before a mirror has it, lacks what Redis has let go of."""
@@ -166,7 +166,7 @@ def test_a_database_behind_the_trim_cannot_tell(
     assert "drift" not in examined.output
 
 
-def test_an_epoch_that_is_not_mirrored_yet_is_noted_and_not_compared(
+def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet
 ) -> None:
     client.run(client.calls.delivery.ask([["DEL", f"rqc:{{{QUEUE}}}:outbox"]]))
@@ -179,7 +179,7 @@ def test_an_epoch_that_is_not_mirrored_yet_is_noted_and_not_compared(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_is_not_mirrored_here_is_noted_and_not_compared(
+def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"
@@ -192,7 +192,7 @@ def test_a_queue_that_is_not_mirrored_here_is_noted_and_not_compared(
     assert "mirrored" in note.says
 
 
-def test_kept_results_and_remembered_ids_of_a_busy_queue_hold(
+def test_kept_results_and_remembered_ids_of_a_busy_queue_have_no_findings(
     client: Client,
     database: Database,
     fleet: Fleet,

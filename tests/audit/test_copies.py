@@ -47,7 +47,7 @@ def copy(fleet: Fleet, database: Database) -> Iterator[Database]:
         yield copy
 
 
-def test_a_copy_takes_nothing_and_names_both_ways_out(
+def test_a_copy_of_the_database_mirrors_nothing_and_names_fork_and_rebind(
     client: Client, database: Database, fleet: Fleet, copy: Database, valkey_url: str
 ) -> None:
     fleet.run(10)
@@ -66,7 +66,7 @@ def test_a_copy_takes_nothing_and_names_both_ways_out(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_fork_is_a_log_of_its_own(
+def test_a_forked_database_gets_its_own_audit_id(
     client: Client, database: Database, fleet: Fleet, copy: Database
 ) -> None:
     forked = audit("fork", "--audit", url(copy))
@@ -86,7 +86,7 @@ def test_a_fork_is_a_log_of_its_own(
     assert verify(copy).violations == []
 
 
-def test_a_log_that_was_moved_goes_on_where_it_is_now(
+def test_a_database_that_was_moved_and_rebound_continues_its_log(
     client: Client, fleet: Fleet, copy: Database
 ) -> None:
     fleet.run(10)
@@ -98,7 +98,7 @@ def test_a_log_that_was_moved_goes_on_where_it_is_now(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_database_is_bound_when_it_is_first_mirrored_into(
+def test_a_database_is_bound_to_its_place_at_the_first_mirroring(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"
@@ -111,7 +111,7 @@ def test_a_database_is_bound_when_it_is_first_mirrored_into(
     assert auditlog.one(database, place_)["place"] == database_identity.database_place(database)
 
 
-def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -> None:
+def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> None:
     database = Database(sqlite_url)
     fleet = Fleet(client, 1)
     fleet.run(3)
@@ -131,7 +131,7 @@ def test_a_file_that_is_renamed_stays_the_log(client: Client, sqlite_url: str) -
     database.close()
 
 
-def test_a_system_identifier_that_may_not_be_asked_makes_no_copy_of_the_log(
+def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The function was revoked between two starts of the mirror, or granted again."""

@@ -28,7 +28,7 @@ def run_child(valkey_url: str, audit_url: str, step: str, occurrence: int) -> in
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_mirror_killed_between_two_steps_loses_and_doubles_nothing(
+def test_a_mirror_killed_between_two_steps_loses_and_duplicates_no_event(
     step: str,
     valkey_url: str,
     audit_url: str,
@@ -66,7 +66,7 @@ def test_a_mirror_killed_between_two_steps_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-def test_mirrors_killed_again_and_again_arrive(
+def test_mirrors_that_are_killed_repeatedly_complete_the_log(
     valkey_url: str,
     audit_url: str,
     writer: StreamWriter,
@@ -86,7 +86,7 @@ def test_mirrors_killed_again_and_again_arrive(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_two_mirrors_at_once_write_each_event_once(
+def test_two_concurrent_mirrors_write_each_event_once(
     valkey_url: str, audit_url: str, writer: StreamWriter, database: Database
 ) -> None:
     writers_done = threading.Event()

@@ -47,13 +47,13 @@ def contents(seed: Seed) -> dict[str, object]:
     return {key: seed.snapshot()[key] for key in keys}
 
 
-def test_a_queue_without_damage_agrees(seed: Seed, database: Database) -> None:
+def test_an_undamaged_queue_has_no_findings(seed: Seed, database: Database) -> None:
     assert compare(seed.client, database, seed.queue) == ([], [])
     assert left(seed, database) == []
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found_and_mended(seed: Seed, database: Database, name: str) -> None:
+def test_a_planted_damage_is_found_and_repaired(seed: Seed, database: Database, name: str) -> None:
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)

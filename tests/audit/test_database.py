@@ -81,7 +81,7 @@ def _parts(said: str) -> list[str]:
     return [head, *sorted(constraints)]
 
 
-def test_migrations_make_the_schema(audit_url: str) -> None:
+def test_migrations_create_the_declared_schema(audit_url: str) -> None:
     """What new databases get by migrating is what schema.py says: tables, CHECKs, triggers, views."""
     database = Database(audit_url)
     with database.writing() as connection:
@@ -112,7 +112,7 @@ def test_migrations_make_the_schema(audit_url: str) -> None:
         "CREATE INDEX extra ON job (task)",
     ],
 )
-def test_alembic_sees_what_differs(change: str, audit_url: str) -> None:
+def test_alembic_reports_a_schema_difference(change: str, audit_url: str) -> None:
     """The check that migrations make the schema can fail."""
     database = Database(audit_url)
     migrate.upgrade_schema(database)
@@ -129,7 +129,7 @@ def test_alembic_sees_what_differs(change: str, audit_url: str) -> None:
     database.close()
 
 
-def test_the_versions_are_those_of_the_migrations_and_alembic_is_only_there_to_migrate() -> None:
+def test_the_schema_versions_are_the_migrations_and_a_mirror_does_not_import_alembic() -> None:
     """It takes as long to import as all else that a mirror needs."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
@@ -138,7 +138,7 @@ def test_the_versions_are_those_of_the_migrations_and_alembic_is_only_there_to_m
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_words_in_the_checks_are_the_tables(database: Database) -> None:
+def test_the_checks_of_the_schema_refuse_an_unknown_type_of_event(database: Database) -> None:
     row = {
         "queue": "q", "epoch": 1, "seq": 0, "ordinal": 0, "at_ms": 1,
         "type": "finished", "job_id": None, "claim": None, "worker": None, "task": None,
@@ -152,7 +152,7 @@ def test_the_words_in_the_checks_are_the_tables(database: Database) -> None:
             database.insert_events(connection, EventRows(rows), lambda: None)
 
 
-def test_a_new_database_has_a_name_of_its_own(database: Database, tmp_path: Path) -> None:
+def test_each_new_database_gets_its_own_audit_id(database: Database, tmp_path: Path) -> None:
     other = Database(str(tmp_path / "other.db"))
     migrate.upgrade_schema(other)
 
@@ -164,7 +164,7 @@ def test_a_new_database_has_a_name_of_its_own(database: Database, tmp_path: Path
     other.close()
 
 
-def test_a_schema_that_is_behind_says_what_to_run(
+def test_the_error_for_an_outdated_schema_names_the_migrate_command(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrate, "needed", lambda: "0099")
@@ -198,7 +198,7 @@ def test_tables_of_another_program_are_left_alone(audit_url: str) -> None:
     database.close()
 
 
-def test_a_database_without_tables_is_refused_until_they_are_created(audit_url: str) -> None:
+def test_a_database_without_tables_is_refused_until_the_schema_is_created(audit_url: str) -> None:
     database = Database(audit_url)
     with pytest.raises(AuditEmpty, match="audit run"):
         migrate.check_current(database)
@@ -211,7 +211,7 @@ def test_a_database_without_tables_is_refused_until_they_are_created(audit_url: 
     database.close()
 
 
-def test_two_mirrors_may_meet_a_new_database(audit_url: str) -> None:
+def test_mirrors_that_start_together_create_the_schema_once(audit_url: str) -> None:
     failures: list[BaseException] = []
     gate = threading.Barrier(3)
 
@@ -251,7 +251,7 @@ def test_two_mirrors_may_meet_a_new_database(audit_url: str) -> None:
         ),
     ],
 )
-def test_addresses_as_people_write_them(said: str, meant: str) -> None:
+def test_database_addresses_are_normalised(said: str, meant: str) -> None:
     assert normalise(said).render_as_string(hide_password=False) == meant
 
 
@@ -267,13 +267,13 @@ WORDS = [
 @pytest.mark.parametrize(
     "said", ["", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "://x", *WORDS]
 )
-def test_other_addresses_are_refused(said: str) -> None:
+def test_an_unsupported_database_address_is_refused(said: str) -> None:
     with pytest.raises(AuditUrlInvalid, match=r"Use a path, .*or postgresql://") as caught:
         Database(said)
     assert "hunter" not in str(caught.value)
 
 
-def test_a_password_is_never_shown() -> None:
+def test_errors_do_not_show_the_password() -> None:
     database = Database("postgresql://u:secret@127.0.0.1:1/d")
     with pytest.raises(AuditUnavailable) as caught:
         migrate.check_current(database)
@@ -289,7 +289,7 @@ def test_a_password_is_never_shown() -> None:
         ("nobody", "postgres", 'role "nobody" does not exist'),
     ],
 )
-def test_a_refusal_of_postgres_is_not_called_silence(
+def test_a_refusal_by_postgres_is_not_reported_as_an_unreachable_server(
     user: str, name: str, says: str, postgres_server: PostgresServer
 ) -> None:
     url = f"postgresql://{user}@127.0.0.1:{postgres_server.port}/{name}"
@@ -313,7 +313,7 @@ def sqlite_database(sqlite_url: str) -> Any:
     database.close()
 
 
-def test_begin_immediate_is_really_issued(sqlite_database: Database) -> None:
+def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
     """The driver's own BEGIN would be DEFERRED: two mirrors would both read, then one fail to write."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
@@ -332,7 +332,7 @@ def test_begin_immediate_is_really_issued(sqlite_database: Database) -> None:
     assert [line for line in traced if "COMMIT" in line] == ["COMMIT"]
 
 
-def test_begin_immediate_takes_the_lock_at_once(sqlite_database: Database) -> None:
+def test_a_sqlite_writer_locks_the_file_at_once(sqlite_database: Database) -> None:
     with sqlite_database.writing() as connection:
         assert connection is not None
         other = sqlite3.connect(sqlite_database.path, timeout=0, isolation_level=None)
@@ -341,7 +341,7 @@ def test_begin_immediate_takes_the_lock_at_once(sqlite_database: Database) -> No
         other.close()
 
 
-def test_who_writes_to_sqlite_is_careful(sqlite_database: Database) -> None:
+def test_sqlite_connections_set_the_safe_pragmas(sqlite_database: Database) -> None:
     def pragmas(connection: Any) -> dict[str, Any]:
         names = ("journal_mode", "synchronous", "wal_autocheckpoint", "query_only", "busy_timeout")
         return {n: connection.exec_driver_sql(f"PRAGMA {n}").scalar_one() for n in names}
@@ -358,7 +358,9 @@ def test_who_writes_to_sqlite_is_careful(sqlite_database: Database) -> None:
     assert (reading["wal_autocheckpoint"], reading["query_only"]) == (0, 1)
 
 
-def test_no_other_connection_writes_or_checkpoints_meanwhile(sqlite_database: Database) -> None:
+def test_a_second_sqlite_writer_gets_no_connection_while_the_first_one_writes(
+    sqlite_database: Database,
+) -> None:
     other = Database(sqlite_database.address)
     with sqlite_database.writing() as mine, other.writing() as theirs:
         assert mine is not None
@@ -368,7 +370,7 @@ def test_no_other_connection_writes_or_checkpoints_meanwhile(sqlite_database: Da
     other.close()
 
 
-def test_postgres_ends_a_transaction_that_idles(postgres_url: str) -> None:
+def test_postgres_ends_an_idle_transaction(postgres_url: str) -> None:
     database = Database(postgres_url)
     with database.writing() as connection:
         assert connection is not None
@@ -380,7 +382,7 @@ def test_postgres_ends_a_transaction_that_idles(postgres_url: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
-def test_a_database_that_cannot_keep_every_text_is_refused(
+def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
     """SQL_ASCII ended in tracebacks, and others put good entries into quarantine."""
@@ -394,7 +396,7 @@ def test_a_database_that_cannot_keep_every_text_is_refused(
     assert done.output.count("\n") == 1
 
 
-def test_texts_arrive_whatever_encoding_the_client_was_given(
+def test_all_texts_are_mirrored_with_any_client_encoding(
     postgres_url: str, source: StreamSource, writer: StreamWriter
 ) -> None:
     """Entries whose texts that encoding lacks went to quarantine for ever."""
@@ -409,7 +411,7 @@ def test_texts_arrive_whatever_encoding_the_client_was_given(
     database.close()
 
 
-def test_copy_text_is_what_postgres_says(postgres_url: str) -> None:
+def test_copy_text_writes_the_same_text_as_postgres(postgres_url: str) -> None:
     rows: list[tuple[Any, ...]] = [
         (1, "plain", None),
         (2, "tab\tnewline\nreturn\rback\\slash", "\\N"),
@@ -430,7 +432,7 @@ def test_copy_text_is_what_postgres_says(postgres_url: str) -> None:
             assert b"".join(bytes(part) for part in copy).decode() == copy_text(rows)
 
 
-def test_threads_that_read_at_the_same_time_share_one_engine(
+def test_concurrent_reading_threads_share_one_engine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each made one of its own, and the connection of the one that was dropped stayed open."""

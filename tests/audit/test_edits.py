@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_an_edit_is_logged_with_the_old_values_and_its_job_has_the_new_ones(
+def test_an_edit_event_has_the_old_values_and_the_job_row_the_new_ones(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")
@@ -61,7 +61,7 @@ def test_an_edit_is_logged_with_the_old_values_and_its_job_has_the_new_ones(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_job_edited_between_attempts_that_expires_is_dead_without_a_place_in_line(
+def test_a_job_that_is_edited_between_attempts_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
     """Another priority takes the place that a job had; it gets a new one when it becomes ready."""

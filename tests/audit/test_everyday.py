@@ -23,7 +23,7 @@ def long_log(database: Database) -> Database:
     return database
 
 
-def test_no_everyday_question_reads_a_large_table_whole(long_log: Database) -> None:
+def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
     """With ten million events that takes seconds; scripts/measure/once/run ten-million measures it."""
     questions = ten_million.questions(long_log)
     assert len(questions) == 4 + len(ten_million.EVERYDAY) >= 17
@@ -37,7 +37,7 @@ def test_no_everyday_question_reads_a_large_table_whole(long_log: Database) -> N
     assert {title: lines for title, lines in scans.items() if lines} == {}
 
 
-def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
+def test_events_of_jobs_are_found_by_the_index_on_job_ids(long_log: Database) -> None:
     """Not by reading all events of their queue, which no plan calls a scan: of ten million that took 1.7 s."""
 
     def ask(database: Database) -> None:
@@ -53,7 +53,7 @@ def test_the_events_of_jobs_are_found_by_their_ids(long_log: Database) -> None:
     assert not [line for line in plan if "(queue=?)" in line]
 
 
-def test_names_that_stand_are_found_by_their_instants(long_log: Database) -> None:
+def test_names_in_force_are_found_by_the_index_on_their_expiry(long_log: Database) -> None:
     """Not by reading every throttled job that has ended."""
 
     def ask(database: Database) -> None:
@@ -70,7 +70,7 @@ def test_names_that_stand_are_found_by_their_instants(long_log: Database) -> Non
     assert [line for line in plan if by_instant in line], plan
 
 
-def test_a_full_scan_would_be_seen(long_log: Database) -> None:
+def test_full_scans_reports_a_full_scan(long_log: Database) -> None:
     whole = ten_million.Question("all", lambda d: reports.report(d.readers))
 
     plans = ten_million.plans_of(long_log, whole, no_scans=True)
@@ -79,7 +79,7 @@ def test_a_full_scan_would_be_seen(long_log: Database) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
+def test_the_generated_long_log_is_proven_by_verify(long_log: Database) -> None:
     found = verify(long_log)
 
     assert found.verdict is LogVerdict.HOLDS
@@ -90,7 +90,7 @@ def test_a_long_log_is_one_that_could_have_happened(long_log: Database) -> None:
     assert states >= {"succeeded", "dead", "running"}
 
 
-def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) -> None:
+def test_a_moment_from_the_index_equals_a_moment_from_all_claims(long_log: Database) -> None:
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
     in_force = (
         "SELECT job_id FROM job_attempt WHERE queue = 'mail' AND claimed_at_ms <= :at "
@@ -108,7 +108,7 @@ def test_a_moment_is_found_by_class_as_it_is_by_reading_all(long_log: Database) 
     assert compared > 100
 
 
-def test_the_same_seed_makes_the_same_log() -> None:
+def test_one_seed_always_generates_the_same_log() -> None:
     first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
 
     assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)

@@ -143,7 +143,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_entries_taken_together_are_what_each_is_alone(seed: int) -> None:
+def test_take_all_reads_each_entry_as_take_does(seed: int) -> None:
     """One that is bad must neither pass among good ones nor take them with it."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
@@ -169,7 +169,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_lines_of_a_batch_are_those_of_its_rows(seed: int) -> None:
+def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
     """The chain hashes the lines, the database keeps the rows."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
@@ -182,7 +182,7 @@ def test_the_lines_of_a_batch_are_those_of_its_rows(seed: int) -> None:
     assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
 
 
-def test_a_batch_is_freed_at_once() -> None:
+def test_a_batch_is_freed_without_the_cycle_collector() -> None:
     """Not only when Python looks for cycles: a mirror lets it do so seldom, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
@@ -242,7 +242,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_agrees_with_history(seed: int) -> None:
+def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
     """history.fold is the reader that all others trust; SQL must not tell another story."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
@@ -267,7 +267,7 @@ class ByTheTable(Folder):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_steps_do_what_the_table_says(seed: int) -> None:
+def test_the_fast_steps_agree_with_the_table_of_effects(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(120)]
     fast, general = Folder("q", ()), ByTheTable("q", ())
@@ -313,7 +313,7 @@ def test_every_event_about_jobs_has_a_step() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 
-def test_words_come_from_the_table() -> None:
+def test_state_and_outcome_words_come_from_the_table() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip
@@ -332,7 +332,7 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
     return folder
 
 
-def test_waiting_is_counted_from_when_the_job_was_due() -> None:
+def test_a_waiting_time_is_counted_from_the_due_time() -> None:
     """A promotion happens inside a later claim: its own time would hide every wait."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
@@ -346,7 +346,7 @@ def test_waiting_is_counted_from_when_the_job_was_due() -> None:
     assert attempt.outcome == "succeeded"
 
 
-def test_an_id_used_again_keeps_the_claims_of_its_first_life() -> None:
+def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     life: list[tuple[str, int, list[Any]]] = [
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
         ("claimed", 20, ["a", 1]),
@@ -365,7 +365,7 @@ def test_an_id_used_again_keeps_the_claims_of_its_first_life() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> None:
+def test_a_claim_gets_its_task_from_a_baseline_regardless_of_batches() -> None:
     """An audit that begins between a claim and its end: the mirror, a refold and verify make the same row of it."""
     baseline = [
         "a", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "7-0", "w-1", 10, None,
@@ -388,7 +388,7 @@ def test_a_claim_learns_its_task_from_a_baseline_however_the_log_is_cut() -> Non
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_fold_and_derivation_agree_on_claims_if_the_log_begins_with_one(seed: int) -> None:
+def test_fold_and_derivation_agree_on_a_log_that_begins_with_a_claim(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]
@@ -406,14 +406,14 @@ def test_fold_and_derivation_agree_on_claims_if_the_log_begins_with_one(seed: in
     }
 
 
-def test_a_refused_settlement_makes_no_job() -> None:
+def test_a_refused_settlement_creates_no_job_row() -> None:
     folder = fold(("settlement_refused", 10, ["ghost", "7-0", "complete", "gone"]))
 
     assert folder.job_rows() == ([], [])
     assert [row[4] for row in folder.events] == ["settlement_refused"]
 
 
-def test_a_baseline_keeps_how_a_finished_job_ended() -> None:
+def test_a_baseline_keeps_the_outcome_of_a_finished_job() -> None:
     folder = fold(
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
         ("claimed", 20, ["a", 1]),
@@ -426,7 +426,7 @@ def test_a_baseline_keeps_how_a_finished_job_ended() -> None:
     assert {i: job.state for i, job in folder.jobs.items()} == {"a": "succeeded", "b": "gone"}
 
 
-def test_where_a_job_waits_and_what_counts_its_claim() -> None:
+def test_claims_keep_their_lane_and_scopes() -> None:
     scopes = [["tenant=acme", 1], ["tenant@60s=acme", 5, 60_000, 1], ["queue", 9]]
     folder = fold(
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3, "d", "2+tenant=acme"]),
@@ -442,7 +442,7 @@ def test_where_a_job_waits_and_what_counts_its_claim() -> None:
     assert second.scopes is None
 
 
-def test_a_job_that_was_turned_away_has_a_row_and_no_claim() -> None:
+def test_a_discarded_job_has_a_row_and_no_claim() -> None:
     folder = fold(("discarded", 10, ["a", "send", "2+tenant=acme", "tenant=acme", 1]))
 
     job = folder.jobs["a"]

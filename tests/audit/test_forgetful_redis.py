@@ -40,7 +40,7 @@ def states(database: Database) -> dict[str, str]:
         return {row[0]: row[1] for row in rows}
 
 
-def test_a_flushed_queue_is_mirrored_on(valkey_url: str, audit_url: str) -> None:
+def test_the_mirror_continues_after_a_flush(valkey_url: str, audit_url: str) -> None:
     database = Database(audit_url)
     with Client(valkey_url) as client:
         client.run(client.calls.enqueue.many(new_jobs(3)))
@@ -58,7 +58,7 @@ def test_a_flushed_queue_is_mirrored_on(valkey_url: str, audit_url: str) -> None
     assert {found[i] for i in after} == {"ready"}
 
 
-def test_a_lost_outbox_is_followed_by_a_baseline_of_what_lives(
+def test_a_deleted_outbox_is_followed_by_a_baseline_of_the_live_jobs(
     valkey_url: str, audit_url: str
 ) -> None:
     database = Database(audit_url)
@@ -81,7 +81,7 @@ def test_a_lost_outbox_is_followed_by_a_baseline_of_what_lives(
     assert [e.type for e in events] == ["enqueued", "baseline"]
 
 
-def test_a_queue_whose_log_was_lost_before_a_mirror_came_gets_a_baseline(
+def test_a_queue_that_lost_its_log_before_the_first_mirror_gets_a_baseline(
     valkey_url: str, sqlite_url: str
 ) -> None:
     """The ring begins with its epoch's first entry, but jobs were alive before it."""
@@ -97,7 +97,9 @@ def test_a_queue_whose_log_was_lost_before_a_mirror_came_gets_a_baseline(
     assert len(found) == 3
 
 
-def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) -> None:
+def test_a_queue_can_be_detached_from_a_lost_audit_database(
+    valkey_url: str, tmp_path: Path
+) -> None:
     lost, fresh = (
         Database(f"sqlite:///{tmp_path / 'a.db'}"),
         Database(f"sqlite:///{tmp_path / 'b.db'}"),
@@ -117,7 +119,7 @@ def test_a_lost_audit_database_can_be_let_go(valkey_url: str, tmp_path: Path) ->
     fresh.close()
 
 
-def test_a_queue_that_is_flushed_between_commit_and_trim_is_mirrored_on(
+def test_the_mirror_continues_after_a_flush_between_commit_and_trim(
     valkey_url: str, audit_url: str
 ) -> None:
     """The trim that is owed then would be refused for ever: Redis has forgotten who mirrors it."""

@@ -77,7 +77,9 @@ def run(client: Client, database: Database) -> None:
     service.run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
-def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database, as_: As) -> None:
+def test_each_role_can_do_its_work_with_its_grants(
+    client: Client, owner: Database, as_: As
+) -> None:
     mirror, reader, verifier = as_("mirror"), as_("reader"), as_("verifier")
     fleet = Fleet(client, 3)
     for _ in range(3):
@@ -108,7 +110,7 @@ def test_each_role_does_its_work_with_its_rights(client: Client, owner: Database
         connection.execute(text("DELETE FROM job_event"))
 
 
-def test_a_role_that_may_not_write_switches_no_log_on_or_off(
+def test_a_role_without_write_access_cannot_switch_a_log_on_or_off(
     client: Client, valkey_url: str, owner: Database, as_: As
 ) -> None:
     """`audit off` ended with "permission denied", and the log was off in Redis."""
@@ -133,7 +135,7 @@ def test_a_role_that_may_not_write_switches_no_log_on_or_off(
     assert auditlog.events(owner, QUEUE)[-1]["type"] == "policy_changed"
 
 
-def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(
+def test_a_mirror_that_does_not_own_the_tables_logs_that_it_creates_no_partitions(
     client: Client, owner: Database, as_: As, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror = as_("mirror")
@@ -157,7 +159,7 @@ def test_a_mirror_that_does_not_own_the_tables_says_that_it_makes_no_months(
     assert verify(owner).verdict is LogVerdict.HOLDS
 
 
-def test_the_error_of_a_role_that_does_not_see_the_schema_names_the_schema(
+def test_the_error_for_a_role_that_cannot_see_the_schema_names_the_schema(
     client: Client, owner: Database, as_: As, superuser: psycopg.Connection
 ) -> None:
     """A mirror would otherwise begin another log where its search path leads."""
@@ -173,7 +175,7 @@ def test_the_error_of_a_role_that_does_not_see_the_schema_names_the_schema(
         migrate.check_current(stranger)
 
 
-def test_a_trigger_refuses_whatever_the_search_path_of_who_meets_it(
+def test_the_append_only_trigger_works_with_any_search_path(
     client: Client, owner: Database, superuser: psycopg.Connection
 ) -> None:
     Fleet(client, 3).run(5)
@@ -185,7 +187,7 @@ def test_a_trigger_refuses_whatever_the_search_path_of_who_meets_it(
             superuser.execute(f'{statement} "{SCHEMA}".job_event{rest}')
 
 
-def test_a_writer_that_the_server_disconnected_while_it_rested_is_no_error(
+def test_the_mirror_reconnects_after_postgres_closed_an_idle_connection(
     client: Client,
     postgres_server: PostgresServer,
     postgres_url: str,

@@ -60,7 +60,9 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     return database
 
 
-def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: Database) -> None:
+def test_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
+    batch: Database,
+) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
 
     assert {each.job_id for each in moment.running} == {f"b{n:03}" for n in range(41, 51)}
@@ -76,7 +78,7 @@ def test_a_moment_lists_the_first_that_wait_and_says_that_there_are_more(batch: 
     assert f"  and at least {MOST - 20} more" in said
 
 
-def test_a_moment_with_few_that_wait_counts_them_exactly(batch: Database) -> None:
+def test_a_moment_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + (JOBS - 31) * STEP_MS)
 
     assert (moment.waiting_count, moment.more_waited) == (30, False)
@@ -100,7 +102,7 @@ def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database
     assert f"at least {wait.others_claimed} claims of other jobs began meanwhile" in said
 
 
-def test_a_short_wait_is_judged_by_all_claims(batch: Database) -> None:
+def test_a_short_wait_counts_every_claim_made_during_it(batch: Database) -> None:
     (why,) = waits.why(batch.readers, "b020", QUEUE)
 
     (wait,) = why.waits

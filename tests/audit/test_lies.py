@@ -109,7 +109,7 @@ def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict
 
 
 @pytest.mark.parametrize("name", PROVED)
-def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
+def test_verify_finds_a_changed_value_in_any_column(log: Log, name: str) -> None:
     table = metadata.tables[name]
     if name == "quarantine":
         log.poison()
@@ -129,7 +129,7 @@ def test_a_lie_in_any_column_is_found(log: Log, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVED)
-def test_a_row_removed_or_made_up_is_found(log: Log, name: str) -> None:
+def test_verify_finds_a_removed_or_added_row(log: Log, name: str) -> None:
     table = metadata.tables[name]
     if name == "quarantine":
         log.poison()
@@ -146,6 +146,6 @@ def test_a_row_removed_or_made_up_is_found(log: Log, name: str) -> None:
     assert log.verdict() is LogVerdict.VIOLATED
 
 
-def test_every_table_is_proved_or_says_why_not() -> None:
+def test_every_table_is_proven_or_has_a_reason() -> None:
     assert {*PROVED, *ELSEWHERE} == set(metadata.tables)
     assert {name for name, _ in WITHOUT_PROOF} <= set(PROVED)

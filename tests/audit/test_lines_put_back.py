@@ -52,7 +52,7 @@ def address(database: Database) -> str:
 
 
 @pytest.mark.parametrize("job", LOST)
-def test_a_lost_line_is_put_back_as_the_audit_log_has_it(
+def test_the_doctor_restores_a_lost_line_from_the_audit_log(
     seed: Seed, database: Database, job: str
 ) -> None:
     before = {
@@ -68,7 +68,7 @@ def test_a_lost_line_is_put_back_as_the_audit_log_has_it(
 
 
 @pytest.mark.parametrize("job", ["named", "lane", "late"])
-def test_without_the_audit_log_nothing_of_a_job_without_a_line_is_removed(
+def test_without_the_audit_log_the_doctor_removes_nothing_of_a_job_without_a_line(
     seed: Seed, job: str
 ) -> None:
     seed.control.hdel(seed.keys("state"), job)
@@ -83,7 +83,7 @@ def test_without_the_audit_log_nothing_of_a_job_without_a_line_is_removed(
     assert all(before[key] == after[key] for key in before if key != "meta")
 
 
-def test_the_arguments_of_a_job_that_has_ended_by_the_audit_log_are_removed(
+def test_the_doctor_removes_arguments_of_a_job_that_has_ended_by_the_audit_log(
     seed: Seed, database: Database
 ) -> None:
     seed.control.hset(seed.keys("jobs"), "first", '{"task":"t","args":{}}')
@@ -95,7 +95,9 @@ def test_the_arguments_of_a_job_that_has_ended_by_the_audit_log_are_removed(
     assert "first" not in seed.snapshot()["jobs"]
 
 
-def test_a_queue_without_a_mirror_keeps_no_arguments_without_a_line(valkey_url: str) -> None:
+def test_the_doctor_removes_arguments_without_a_line_if_the_queue_has_no_mirror(
+    valkey_url: str,
+) -> None:
     with Seed(valkey_url) as seed:
         seed.enqueue("a")
         seed.control.hset(seed.keys("jobs"), "ghost", '{"task":"t","args":{}}')
@@ -118,7 +120,7 @@ def test_a_queue_without_a_mirror_keeps_no_arguments_without_a_line(valkey_url: 
         ("runs", "expires=1", "expires=8"),
     ],
 )
-def test_an_altered_line_gets_its_field_back_from_the_audit_log(
+def test_the_doctor_corrects_a_changed_field_of_a_line_from_the_audit_log(
     seed: Seed, database: Database, job: str, was: str, lie: str
 ) -> None:
     before = seed.snapshot()
@@ -135,7 +137,7 @@ def test_an_altered_line_gets_its_field_back_from_the_audit_log(
 
 
 @pytest.mark.parametrize(("was", "lie"), [("unique=t/x", "unique=t/z"), ("expires=1", "expires=8")])
-def test_an_altered_line_gets_its_field_back_from_the_outbox(
+def test_the_doctor_corrects_a_changed_field_of_a_line_from_the_outbox(
     valkey_url: str, was: str, lie: str
 ) -> None:
     with Seed(valkey_url) as seed:
@@ -148,7 +150,9 @@ def test_an_altered_line_gets_its_field_back_from_the_outbox(
         assert before["slots"] == seed.snapshot()["slots"]
 
 
-def test_the_doctor_does_not_say_that_repair_mends_what_it_cannot(seed: Seed) -> None:
+def test_the_doctor_does_not_offer_repair_for_a_difference_that_it_cannot_repair(
+    seed: Seed,
+) -> None:
     seed.control.hdel(seed.keys("state"), "late")
 
     assert "--repair mends what can be mended" not in doctor(seed)

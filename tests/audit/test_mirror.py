@@ -45,7 +45,7 @@ def a_day(writer: StreamWriter) -> None:
     writer.queue_event("policy_changed", "lease_ms", "30000", "5000")
 
 
-def test_sql_says_what_the_stream_said(
+def test_the_rows_in_sql_equal_the_entries_of_the_stream(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     a_day(writer)
@@ -56,7 +56,7 @@ def test_sql_says_what_the_stream_said(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_only_the_anchor_stays_in_redis(
+def test_only_the_anchor_stays_in_the_outbox(
     writer: StreamWriter, source: StreamSource, mirror: Mirror
 ) -> None:
     a_day(writer)
@@ -68,7 +68,7 @@ def test_only_the_anchor_stays_in_redis(
     assert writer.backlog() == (0, 0)
 
 
-def test_batches_end_at_their_limits(
+def test_a_batch_ends_at_its_limit_of_events(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     for n in range(10):
@@ -84,7 +84,7 @@ def test_batches_end_at_their_limits(
     assert writer.backlog() == (0, 0)
 
 
-def test_limits_of_size_end_a_batch_too(
+def test_a_batch_ends_at_its_limit_of_bytes(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     for n in range(4):
@@ -96,7 +96,7 @@ def test_limits_of_size_end_a_batch_too(
     assert [b["entries"] for b in batches] == [3, 2]
 
 
-def test_statements_do_not_grow_with_the_batch(
+def test_the_number_of_statements_does_not_grow_with_the_batch(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def statements_of(jobs: int, prefix: str) -> list[str]:
@@ -121,7 +121,7 @@ def test_statements_do_not_grow_with_the_batch(
     budgets.check("sql_statements", f"batch.{database.dialect}", len(large))
 
 
-def test_the_database_refuses_to_change_the_past(
+def test_the_database_refuses_changes_to_logged_rows(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     a_day(writer)
@@ -152,7 +152,7 @@ def test_the_database_refuses_to_change_the_past(
     assert auditlog.events(database, QUEUE) == before
 
 
-def test_an_event_cannot_be_replaced(
+def test_the_database_refuses_to_replace_an_event(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """SQLite's INSERT OR REPLACE deletes without asking the DELETE triggers, unless told to. (What
@@ -194,7 +194,7 @@ def turns_of_two(
     return first, outcomes
 
 
-def test_a_second_mirror_gets_nothing_while_the_first_writes(
+def test_a_second_mirror_writes_nothing_while_the_first_one_writes(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     _, outcomes = turns_of_two(writer, make_mirror, "locked")
@@ -203,7 +203,7 @@ def test_a_second_mirror_gets_nothing_while_the_first_writes(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_a_mirror_that_read_too_early_reads_again(
+def test_a_mirror_reads_again_when_another_mirror_has_committed_since(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     first, outcomes = turns_of_two(writer, make_mirror, "read")
@@ -214,7 +214,7 @@ def test_a_mirror_that_read_too_early_reads_again(
     assert writer.backlog() == (0, 0)
 
 
-def test_a_trim_that_was_answered_late_counts_once(
+def test_a_trim_that_arrives_late_counts_once(
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
@@ -241,7 +241,7 @@ def test_a_trim_that_was_answered_late_counts_once(
     assert writer.backlog() == (0, 0)
 
 
-def test_another_database_is_refused_and_keeps_no_cursor(
+def test_a_queue_of_another_database_is_refused_and_gets_no_cursor(
     writer: StreamWriter, mirror: Mirror, source: StreamSource, database: Database
 ) -> None:
     source.attach(QUEUE, "another")
@@ -253,7 +253,7 @@ def test_another_database_is_refused_and_keeps_no_cursor(
     assert auditlog.rows(database, "SELECT queue FROM mirror_cursor") == []
 
 
-def test_a_turn_takes_the_steps_in_order(
+def test_a_turn_takes_its_steps_in_order(
     writer: StreamWriter, source: StreamSource, database: Database
 ) -> None:
     steps: list[str] = []
@@ -268,7 +268,7 @@ def test_a_turn_takes_the_steps_in_order(
 # What Redis forgot, or changed.
 
 
-def test_missing_entries_are_a_recorded_gap(
+def test_missing_entries_are_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -286,7 +286,7 @@ def test_missing_entries_are_a_recorded_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_is_kept_and_the_jobs_after_it_are_logged_again(
+def test_a_changed_anchor_goes_to_quarantine_and_is_followed_by_a_baseline(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -312,7 +312,7 @@ def test_a_changed_anchor_is_kept_and_the_jobs_after_it_are_logged_again(
     )
 
 
-def test_an_emptied_outbox_makes_redis_begin_one_epoch(
+def test_a_deleted_outbox_makes_redis_begin_one_epoch(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -333,7 +333,7 @@ def test_an_emptied_outbox_makes_redis_begin_one_epoch(
     ]  # fmt: skip
 
 
-def test_a_loss_under_passed_numbers_is_recorded_for_the_epoch_that_lost_it_alone(
+def test_a_loss_under_reused_numbers_is_recorded_only_for_the_epoch_that_lost_entries(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
@@ -358,7 +358,7 @@ def test_a_loss_under_passed_numbers_is_recorded_for_the_epoch_that_lost_it_alon
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
-def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_a_gap(
+def test_an_entry_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """The epoch does not go on from the entry before it, so it begins a batch of its own."""
@@ -382,7 +382,7 @@ def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_a_gap(
     assert turns == [1, 1, 2, 0]
 
 
-def test_an_epoch_records_the_entries_that_were_lost_before_it(
+def test_an_epoch_records_the_entries_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -405,7 +405,7 @@ def test_an_epoch_records_the_entries_that_were_lost_before_it(
     assert "nothing" in found[-1]["reason"]
 
 
-def test_a_stream_may_be_joined_in_the_middle(
+def test_a_mirror_can_join_a_stream_in_the_middle(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -420,7 +420,7 @@ def test_a_stream_may_be_joined_in_the_middle(
 
 
 @pytest.mark.parametrize("queues", [("mail",), ("mail", "web", "x.y:z")])
-def test_queues_do_not_meet(
+def test_queues_with_equal_job_ids_are_mirrored_separately(
     source: StreamSource,
     make_mirror: Callable[..., Mirror],
     database: Database,
@@ -439,7 +439,7 @@ def test_queues_do_not_meet(
     assert len(auditlog.rows(database, "SELECT * FROM job")) == 2 * len(queues)
 
 
-def test_a_trim_that_failed_is_made_up_for(
+def test_the_backlog_of_a_failed_trim_is_subtracted_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis went away between the commit and the trim: what it owes must still come off the backlog."""

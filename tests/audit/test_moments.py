@@ -66,7 +66,7 @@ def said(database: Database, *arguments: str) -> str:
     [(-1, "", ""), (0, "a", "bcd"), (99, "a", "bcd"), (150, "b", "cd"), (250, "b", "c"),
      (350, "c", "b")],
 )  # fmt: skip
-def test_a_moment_shows_the_jobs_that_ran_and_those_that_waited(
+def test_a_moment_shows_the_running_jobs_and_the_waiting_jobs(
     one_at_a_time: None, database: Database, at_ms: int, running: str, waiting: str
 ) -> None:
     moment = moments.at(database.readers, QUEUE, T0 + at_ms)
@@ -94,7 +94,7 @@ def test_a_moment_outside_the_log_has_a_caveat(
 
 
 @pytest.mark.parametrize("knows", ["nothing", "the beginning", "all jobs but b"])
-def test_jobs_that_redis_forgot_waited_until_then(
+def test_a_lost_job_waited_until_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """After a loss it is asked what was there before it."""
@@ -148,7 +148,7 @@ def test_jobs_that_redis_forgot_waited_until_then(
     assert [each.claim for each in before] == ([] if knows == "the beginning" else [1])
 
 
-def test_a_job_that_was_cancelled_waited_until_then(
+def test_a_cancelled_job_waited_until_its_cancellation(
     one_at_a_time: None, database: Database
 ) -> None:
     (answer,) = waits.why(database.readers, "d", QUEUE)
@@ -160,7 +160,7 @@ def test_a_job_that_was_cancelled_waited_until_then(
     assert "until it was cancelled; held back by tenant=acme" in told
 
 
-def test_a_wait_shows_how_long_each_scope_was_full_and_who_held_it(
+def test_a_wait_shows_how_long_each_scope_was_full_and_its_holders(
     one_at_a_time: None, database: Database
 ) -> None:
     (answer,) = waits.why(database.readers, "c")
@@ -176,7 +176,7 @@ def test_a_wait_shows_how_long_each_scope_was_full_and_who_held_it(
     }
 
 
-def test_the_one_of_several_rates_that_held_a_job_back_is_named(
+def test_a_wait_names_the_rate_that_held_the_job_back(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Claims from before the wait had spent the tenant's; the task's was free again after a second."""
@@ -208,10 +208,10 @@ def test_the_one_of_several_rates_that_held_a_job_back_is_named(
     }
     told = said(database, "why", "d")
     assert "held back by tenant@60s=acme; " in told
-    assert "tenant@60s=acme ≤ 3 per 60 s: spent for 17.5 s" in told
+    assert "tenant@60s=acme ≤ 3 per 60 s: exhausted for 17.5 s" in told
 
 
-def test_a_job_that_still_waits_waits_behind_who_holds_its_scopes(
+def test_an_unfinished_wait_names_the_holders_of_the_full_scope(
     one_at_a_time: None, database: Database
 ) -> None:
     (answer,) = waits.why(database.readers, "b", QUEUE)
@@ -229,7 +229,7 @@ def test_why_of_an_unknown_job_is_an_error(one_at_a_time: None, database: Databa
         waits.why(database.readers, "ghost")
 
 
-def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database: Database) -> None:
+def test_why_names_the_full_scope_and_its_holders(one_at_a_time: None, database: Database) -> None:
     told = said(database, "why", "c")
     document = json.loads(said(database, "why", "c", "--json"))
 
@@ -237,7 +237,7 @@ def test_why_names_the_full_scope_and_who_held_it(one_at_a_time: None, database:
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
-def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
+def test_the_commands_why_and_at_report_delays_suspects_and_lost_workers(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def at(ms: int) -> None:
@@ -270,7 +270,7 @@ def test_why_and_at_tell_of_delays_suspects_and_lost_workers(
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "still-waits"])
-def test_why_separates_a_retry_s_delay_from_the_wait_for_a_worker(
+def test_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """The delay was said to last until the claim, beside a wait from its end on."""
@@ -307,7 +307,7 @@ def test_why_separates_a_retry_s_delay_from_the_wait_for_a_worker(
     assert f"{ends}; no cap held it back: no worker was free, or the queue was paused; " in lines[2]
 
 
-def test_at_says_who_ran_who_waited_and_who_held_which_scope(
+def test_at_reports_running_jobs_waiting_jobs_and_holders_of_scopes(
     one_at_a_time: None, database: Database
 ) -> None:
     told = said(database, "at", str(T0 + 150), "--queue", QUEUE)
@@ -335,7 +335,7 @@ def test_at_shows_all_queues_of_the_log(
     assert heads == sorted([QUEUE, "other"])
 
 
-def test_history_shows_the_caps_that_a_claim_was_under(
+def test_history_shows_the_caps_in_force_at_a_claim(
     one_at_a_time: None, database: Database
 ) -> None:
     assert "under task=send ≤ 2, tenant=acme ≤ 1" in said(database, "history", "c")

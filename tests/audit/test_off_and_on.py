@@ -43,7 +43,7 @@ def mirrored(database: Database, *ids: str) -> bool:
 
 
 @pytest.mark.parametrize("meanwhile", [1, 2_500], ids=["few", "more than the ring keeps"])
-def test_a_running_mirror_goes_on_when_the_log_is_switched_on_again(
+def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
     meanwhile: int,
     valkey_url: str,
     database: Database,
@@ -75,7 +75,7 @@ def test_a_running_mirror_goes_on_when_the_log_is_switched_on_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
+def test_audit_off_succeeds_while_a_running_mirror_moves_the_cursor(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The running mirror had moved the cursor up to the end, and the command failed since Redis refused its trim."""
@@ -99,7 +99,7 @@ def test_a_log_is_switched_off_beside_a_mirror_that_is_faster(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_log_that_another_database_has_is_not_switched_on(
+def test_audit_on_refuses_a_queue_of_another_database(
     valkey_url: str, database: Database, sqlite_url: str
 ) -> None:
     with Client(valkey_url) as client:

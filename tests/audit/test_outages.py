@@ -61,7 +61,7 @@ def kinds(database: Database) -> list[str]:
 # Down.
 
 
-def test_at_the_bound_producers_are_refused_and_work_goes_on(
+def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
     client: Client,
     valkey_url: str,
     database: Database,
@@ -103,7 +103,7 @@ def test_at_the_bound_producers_are_refused_and_work_goes_on(
             "it catches up",
             timeout=30,
         )
-        wait_until(lambda: "level again" in caplog.text, "that is told")
+        wait_until(lambda: "has caught up" in caplog.text, "that is told")
         client.run(client.calls.enqueue.many(new_jobs(1)))
 
     assert verify(database).verdict is LogVerdict.HOLDS
@@ -172,7 +172,7 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
 
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
-def test_a_stopped_mirror_on_sqlite_holds_the_file_until_it_goes_on_or_dies(
+def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     end: signal.Signals,
     sqlite_url: str,
     stopped: Callable[[str, str], Child],
@@ -236,7 +236,7 @@ def restorable(
         postgres_server.drop_database(name)
 
 
-def test_an_older_sql_gets_again_what_the_stream_retains(
+def test_a_restored_sql_backup_gets_the_events_that_the_stream_retains(
     restorable: Any, writer: StreamWriter, source: StreamSource
 ) -> None:
     database, backup, restore = restorable
@@ -265,7 +265,7 @@ def test_an_older_sql_gets_again_what_the_stream_retains(
     assert writer.backlog() == (0, 0)
 
 
-def test_what_an_older_sql_cannot_get_again_is_recorded(
+def test_events_that_a_restored_sql_backup_cannot_get_again_are_recorded(
     restorable: Any, writer: StreamWriter, source: StreamSource
 ) -> None:
     database, backup, restore = restorable
@@ -292,7 +292,7 @@ def test_what_an_older_sql_cannot_get_again_is_recorded(
 
 
 @pytest.mark.parametrize("cut", ["XTRIM", "XDEL", "XTRIM all", "DEL"])
-def test_what_an_operator_took_is_recorded_and_work_goes_on(
+def test_entries_that_an_operator_removed_are_recorded_and_work_continues(
     cut: str, client: Client, database: Database
 ) -> None:
     mirror = Mirror(Outbox(client), database, "q")

@@ -37,7 +37,7 @@ def months(database: Database) -> list[Month]:
         return partitions(connection)
 
 
-def test_months_are_made_ahead_once(postgres: Database) -> None:
+def test_partitions_are_created_ahead_once(postgres: Database) -> None:
     december = Month(2026, 12)
 
     made = create_ahead(postgres, december.begin_ms + 1).made
@@ -47,7 +47,7 @@ def test_months_are_made_ahead_once(postgres: Database) -> None:
     assert create_ahead(postgres, december.end_ms).made == [Month(2027, 3)]
 
 
-def test_mirrors_that_start_together_make_the_months_without_a_warning(
+def test_mirrors_that_start_together_create_partitions_without_a_warning(
     postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower ones said that there is no partition, since it already exists."""
@@ -72,7 +72,7 @@ def in_default(database: Database) -> int:
     return count
 
 
-def test_a_month_that_is_in_the_default_partition_gets_its_own(
+def test_rows_in_the_default_partition_move_to_the_partition_of_their_month(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     writer.life("a")
@@ -95,7 +95,7 @@ def test_a_month_that_is_in_the_default_partition_gets_its_own(
             connection.execute(text(f"TRUNCATE {table}"))
 
 
-def test_a_large_default_partition_is_left_to_its_owner(
+def test_a_mirror_leaves_a_large_default_partition_to_audit_migrate(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     writer.life("a")
@@ -110,7 +110,7 @@ def test_a_large_default_partition_is_left_to_its_owner(
     assert in_default(postgres) == 0
 
 
-def test_a_partition_that_a_reader_holds_up_is_logged_once_and_tried_again_soon(
+def test_a_partition_that_a_reader_blocks_is_logged_once_and_tried_again_soon(
     postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PARTITIONS_AGAIN_S", 0.0)
@@ -130,7 +130,7 @@ def test_a_partition_that_a_reader_holds_up_is_logged_once_and_tried_again_soon(
     assert caplog.records[-1].message.endswith("has its partition")
 
 
-def test_an_old_month_is_dropped_but_for_what_is_kept(
+def test_dropping_an_old_month_keeps_the_rows_that_are_still_needed(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))
@@ -154,7 +154,7 @@ def test_an_old_month_is_dropped_but_for_what_is_kept(
                 connection.execute(text(statement))
 
 
-def test_a_month_is_dropped_once_none_of_its_rows_is_kept(
+def test_a_month_is_dropped_once_none_of_its_rows_is_needed(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     mirror = Mirror(source, postgres, QUEUE, limits=BatchLimits(events=20))
@@ -177,7 +177,7 @@ def test_a_month_is_dropped_once_none_of_its_rows_is_kept(
     assert verify(postgres).verdict is LogVerdict.HOLDS
 
 
-def test_a_number_is_taken_whatever_its_month(
+def test_an_entry_number_that_exists_in_another_month_is_refused(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     """The key of a partitioned table has the time in it; the number alone must not come twice."""

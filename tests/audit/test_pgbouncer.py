@@ -66,7 +66,7 @@ def mirrored_rounds(
         yield
 
 
-def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
+def test_no_session_state_remains_on_a_pooled_connection(
     client: Client, pooled: Database, postgres_url: str
 ) -> None:
     fresh = session(pooled)
@@ -82,7 +82,7 @@ def test_nothing_is_left_on_a_connection_that_the_pool_gives_to_others(
     direct.close()
 
 
-def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
+def test_a_mirror_and_readers_can_share_one_pooled_connection(
     client: Client, pooled: Database
 ) -> None:
     migrate.upgrade_schema(pooled)
@@ -101,7 +101,7 @@ def test_a_mirror_goes_on_while_others_read_through_the_same_connection(
     reader.close()
 
 
-def test_a_reader_may_not_write_and_a_writer_may_not_idle(pooled: Database) -> None:
+def test_readers_are_read_only_and_writers_have_an_idle_timeout(pooled: Database) -> None:
     migrate.upgrade_schema(pooled)
 
     with pooled.readers.connect() as connection:

@@ -103,7 +103,7 @@ ONE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "array"), ONE, ids=[name for name, _ in ONE])
-def test_one_bad_job_does_not_take_the_others_with_it(
+def test_an_unreadable_job_of_an_entry_does_not_affect_the_other_jobs(
     name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     good = [["a", *ENQUEUED], ["b", *ENQUEUED]]
@@ -139,7 +139,7 @@ SCOPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("scopes", SCOPES.values(), ids=SCOPES)
-def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
+def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Everyday views and `audit at` read the scopes of all claims in force: one must not fail them all."""
@@ -162,7 +162,7 @@ def test_a_claim_under_scopes_that_cannot_be_read_is_kept_apart(
 # Around a thousand, what can still be read cannot be written, or not be read again elsewhere.
 @pytest.mark.parametrize("depth", [30, 40, 940, 5000])
 @pytest.mark.parametrize("kind", ["died", "cap_changed"])
-def test_json_of_any_depth_is_mirrored_and_read_again(
+def test_json_of_any_depth_does_not_stop_the_mirror_or_readers(
     depth: int, kind: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     nest = "[" * depth + "]" * depth
@@ -193,7 +193,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
-def test_any_error_text_is_kept_exactly(
+def test_an_error_with_any_text_is_kept_exactly(
     message: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     error = {"type": message, "message": message}
@@ -210,7 +210,7 @@ def test_any_error_text_is_kept_exactly(
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
-def test_any_text_may_stand_where_a_name_should(
+def test_a_job_id_with_any_text_is_mirrored(
     name: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     by = name.encode("utf-8", "surrogatepass")
@@ -226,7 +226,7 @@ def test_any_text_may_stand_where_a_name_should(
     assert ("\ufffd" in events[1]["job_id"]) is changed
 
 
-def test_bytes_that_are_no_text_do_not_hide_the_jobs(
+def test_an_entry_with_invalid_utf_8_keeps_its_jobs(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.raw({"type": "enqueued", "by": b"w\xff", "jobs": b'[["a\xff",1,null,"send"],["b",2]]'})
@@ -239,7 +239,7 @@ def test_bytes_that_are_no_text_do_not_hide_the_jobs(
     assert unpack_entry(kept["raw"])["by"].encode("utf-8", "surrogateescape") == b"w\xff"
 
 
-def test_an_error_of_ten_megabytes_fits(
+def test_an_error_of_ten_megabytes_is_mirrored(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a")
@@ -254,7 +254,7 @@ def test_an_error_of_ten_megabytes_fits(
 
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-0", f"{2**53 + 2}-0"])
-def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
+def test_a_number_beyond_sql_is_reported_and_removed_by_the_doctor(
     stray: str, valkey_url: str, database: Database
 ) -> None:
     """The mirror tried it again for ever, and then called it quarantined each time."""
@@ -279,7 +279,7 @@ def test_a_number_beyond_sql_is_reported_and_the_doctor_removes_it(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_row_that_sql_alone_refuses_is_found_and_quarantined(
+def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     writer: StreamWriter,
     mirror: Mirror,
     database: Database,
@@ -311,7 +311,7 @@ def test_a_row_that_sql_alone_refuses_is_found_and_quarantined(
     [("at_ms", 2**63), ("task", "half \ud83d"), ("type", "x")],
     ids=["a number beyond SQL", "half a character", "what a CHECK refuses"],
 )
-def test_what_a_driver_refuses_of_a_row_is_about_the_row(
+def test_an_error_of_a_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
     """Some of it they say as errors of Python, not as their own."""
@@ -334,7 +334,7 @@ def alter(database: Database, *statements: str) -> None:
         connection.commit()
 
 
-def test_columns_that_an_operator_added_are_filled_by_the_database(
+def test_columns_that_an_operator_added_get_their_default(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Jobs that had a row already went to quarantine, with what they did: their staging table had no default."""
@@ -385,14 +385,14 @@ ON_SQLITE = {
 
 
 @pytest.mark.parametrize("name", OF_THE_SCHEMA)
-def test_what_an_operator_changed_puts_nothing_into_quarantine(
+def test_an_operators_change_to_a_postgres_schema_puts_nothing_into_quarantine(
     name: str, writer: StreamWriter, source: StreamSource, postgres_url: str
 ) -> None:
     _refused_until_mended(OF_THE_SCHEMA[name], writer, source, Database(postgres_url))
 
 
 @pytest.mark.parametrize("name", ON_SQLITE)
-def test_what_an_operator_changed_in_a_file_puts_nothing_into_quarantine(
+def test_an_operators_change_to_a_sqlite_schema_puts_nothing_into_quarantine(
     name: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
     _refused_until_mended(ON_SQLITE[name], writer, source, Database(sqlite_url))
@@ -449,7 +449,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     assert writer.backlog() == (0, 0)
 
 
-def test_a_place_that_is_taken_stops_nothing(
+def test_a_number_that_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Rows of that number are there already, from nobody knows where: kept, and the new one too."""
@@ -485,7 +485,7 @@ class Enormous(Exception):
     ],
     ids=[*HOSTILE, "numbers", "bytes", "nothing", "ten megabytes"],
 )
-def test_what_a_handler_raises_arrives_through_the_real_scripts(
+def test_an_exception_of_a_handler_reaches_sql_through_the_real_scripts(
     error: Exception, valkey_url: str, database: Database
 ) -> None:
     """From the exception in a worker to the row in SQL, with nothing in quarantine."""

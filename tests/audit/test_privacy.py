@@ -83,7 +83,7 @@ def files(database: Database) -> bytes:
     return b"".join(path.read_bytes() for path in found)
 
 
-def test_a_secret_is_nowhere_but_where_the_job_waits(
+def test_a_secret_argument_is_stored_only_with_the_waiting_job(
     app: App,
     stranger: App,
     server: Any,
@@ -144,7 +144,7 @@ def test_a_secret_is_nowhere_but_where_the_job_waits(
     [crew.retried_unsurely, crew.retried_unsurely_in_thread, crew.retried_unsurely_apart],
     ids=lambda task: task.name,
 )
-def test_the_traceback_of_a_broken_backoff_function_does_not_show_the_handlers_error(
+def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
     """Its own error was logged with the handler's as its context, which no redactor had seen."""
@@ -162,7 +162,7 @@ def test_the_traceback_of_a_broken_backoff_function_does_not_show_the_handlers_e
 
 
 @pytest.mark.parametrize("redact", [None, "tests.kit.secrets:broken"])
-def test_a_broken_redactor_costs_the_text_and_not_the_settlement(
+def test_a_failing_redactor_removes_the_text_and_does_not_prevent_the_settlement(
     redact: str | None, app: App, server: Any, witness: crew.Witness
 ) -> None:
     fails = crew.failing.enqueue(SECRET)

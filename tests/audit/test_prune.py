@@ -41,7 +41,7 @@ def small(make_mirror: Callable[..., Mirror]) -> Mirror:
     return make_mirror(limits=BatchLimits(events=20))
 
 
-def test_old_jobs_leave_and_the_rest_is_proven(
+def test_prune_removes_old_jobs_and_the_rest_is_proven(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -75,7 +75,7 @@ def test_old_jobs_leave_and_the_rest_is_proven(
     assert "by ada" in says
 
 
-def test_a_prune_with_nothing_to_remove_leaves_no_record(
+def test_a_prune_that_removes_nothing_leaves_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Who asks for a job that is gone is told who pruned it, not who tried last."""
@@ -88,7 +88,7 @@ def test_a_prune_with_nothing_to_remove_leaves_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_jobs_that_were_alive_at_the_cut_are_still_held_against_their_caps(
+def test_verify_counts_jobs_that_were_alive_at_the_cut_against_their_caps(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """The replay behind the cut begins with the jobs and the claims that were there."""
@@ -106,7 +106,7 @@ def test_jobs_that_were_alive_at_the_cut_are_still_held_against_their_caps(
     assert verify(database).queues[QUEUE].counts.get("I3", 0) > 0
 
 
-def test_each_outcome_is_kept_for_its_time(
+def test_each_outcome_has_its_own_retention(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.life("old-done")
@@ -139,7 +139,7 @@ def test_each_outcome_is_kept_for_its_time(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_log_that_cannot_tell_all_needs_consent(
+def test_pruning_a_log_with_gaps_needs_consent(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -167,7 +167,7 @@ def test_a_log_that_cannot_tell_all_needs_consent(
     assert after.violations == []
 
 
-def test_a_log_that_is_violated_stays_whatever_the_record_of_proofs_says(
+def test_prune_refuses_a_violated_log_despite_a_recorded_proof(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """A verifier's role may insert any proof."""
@@ -193,7 +193,7 @@ def test_a_log_that_is_violated_stays_whatever_the_record_of_proofs_says(
     assert auditlog.events(database, QUEUE) == before
 
 
-def test_only_a_recorded_prune_opens_the_door(
+def test_events_can_be_deleted_only_during_a_recorded_prune(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -225,7 +225,7 @@ def test_only_a_recorded_prune_opens_the_door(
 
 
 @pytest.mark.parametrize("step", ["begun", "removed", "month", "batches", "quarantine"])
-def test_a_prune_that_dies_is_taken_up_by_the_next(
+def test_the_next_prune_completes_a_prune_that_died(
     step: str,
     writer: StreamWriter,
     small: Mirror,
@@ -290,7 +290,7 @@ def lie(database: Database, *statements: str) -> None:
         "DELETE FROM mirror_prune WHERE kind = 'begun'",
     ],
 )
-def test_events_that_a_prune_left_cannot_be_changed_unseen(
+def test_verify_finds_a_change_to_an_event_that_a_prune_left(
     change: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -312,7 +312,7 @@ def test_events_that_a_prune_left_cannot_be_changed_unseen(
     assert "I7" in found.queues[QUEUE].counts
 
 
-def test_a_head_kept_elsewhere_is_found_behind_the_cut_and_not_before(
+def test_a_saved_head_is_found_after_the_cut_and_unknown_before_the_cut(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -329,7 +329,7 @@ def test_a_head_kept_elsewhere_is_found_behind_the_cut_and_not_before(
     assert "it was pruned, or" in before.queues[QUEUE].notes[-1].says
 
 
-def test_a_forged_prune_is_proven_by_no_head_from_before_it(
+def test_a_head_older_than_a_forged_prune_proves_nothing(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Who writes to the whole database rewrites old jobs, and says that a prune left them so."""
@@ -350,7 +350,7 @@ def test_a_forged_prune_is_proven_by_no_head_from_before_it(
 
 
 @pytest.mark.parametrize("batch", ["the cut", "the last"])
-def test_two_rows_that_say_that_the_log_was_pruned_prove_nothing(
+def test_verify_finds_rewritten_events_despite_forged_records_of_a_prune(
     batch: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Old events were rewritten and their batches deleted, and every check held: the rows had the true head."""
@@ -380,7 +380,7 @@ def test_two_rows_that_say_that_the_log_was_pruned_prove_nothing(
     assert verify(database, heads=[known["head"]]).verdict is LogVerdict.VIOLATED
 
 
-def test_the_mirror_goes_on_between_transactions(
+def test_the_mirror_continues_between_the_transactions_of_a_prune(
     writer: StreamWriter,
     small: Mirror,
     database: Database,
@@ -404,7 +404,7 @@ def test_the_mirror_goes_on_between_transactions(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_command_says_what_leaves_and_refuses_clearly(
+def test_the_prune_command_reports_the_removed_jobs_and_explains_refusals(
     writer: StreamWriter, small: Mirror, audit_url: str, database: Database
 ) -> None:
     writer.now_ms = int(time.time() * 1000) - 101 * DAY
@@ -427,10 +427,10 @@ def test_the_command_says_what_leaves_and_refuses_clearly(
     assert (row["actor"], row["jobs"], row["events"]) == ("ada", did["jobs"], did["events"])
 
 
-def test_prune_writes_one_job_in_the_singular(
+def test_the_prune_command_uses_the_singular_for_one_job(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
-    """It was "1 jobs would leave"."""
+    """It was "1 jobs would be removed"."""
     at = ("--audit", audit_url)
     writer.now_ms = int(time.time() * 1000) - 101 * DAY
     writer.life("a")
@@ -443,13 +443,13 @@ def test_prune_writes_one_job_in_the_singular(
     would = audit("prune", *at, "--older-than", "90d", "--dry-run").output
     done = audit("prune", *at, "--older-than", "90d").output
 
-    assert "mail: 1 job would leave, up to" in would
-    assert "mail: 1 job and its 3 events have left, up to" in done
+    assert "mail: 1 job would be removed, up to" in would
+    assert "mail: 1 job and its 3 events were removed, up to" in done
     assert "; 1 event is kept there\n" in done
 
 
 @pytest.mark.parametrize("said", ["90", "d", "-1d", "1.5d", "9999999d", "1q", ""])
-def test_other_spans_are_refused(said: str, audit_url: str) -> None:
+def test_an_invalid_time_span_is_refused(said: str, audit_url: str) -> None:
     result = audit("prune", "--audit", audit_url, "--older-than", said)
 
     assert result.exit_code == 2

@@ -82,7 +82,7 @@ def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iter
     seasons.close()
 
 
-def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
+def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     seasons: Seasons, database: Database
 ) -> None:
     """The cut lies behind one loss, then behind two; each time what is left agrees with Redis."""
@@ -131,7 +131,9 @@ def test_a_log_with_orphans_and_losses_is_pruned_and_proven(
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
-def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Database) -> None:
+def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
+    seasons: Seasons, database: Database
+) -> None:
     """Redis comes back with jobs that finished since and were pruned: SQL cannot compare any more, so a
     baseline says what lives, and verify that it cannot tell what came before."""
     seasons.run(60)
@@ -147,7 +149,7 @@ def test_a_snapshot_from_before_the_cut_is_no_lie(seasons: Seasons, database: Da
     assert any("a baseline says what came of them" in note.says for note in result.notes)
 
 
-def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> None:
+def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Database) -> None:
     """That nothing is told of a job or of a moment does not mean that there was nothing."""
     enqueue(seasons.client, "done", "waits")
     (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
@@ -197,7 +199,7 @@ def test_what_was_pruned_is_not_denied(seasons: Seasons, database: Database) -> 
     assert "pruned" not in said("why", "later") + said("history", "waits")
 
 
-def test_a_refusal_that_outlives_its_job_says_that_more_was_pruned(
+def test_a_history_with_only_a_refused_settlement_states_that_more_was_pruned(
     seasons: Seasons, database: Database
 ) -> None:
     enqueue(seasons.client, "done", "other")

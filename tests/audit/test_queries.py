@@ -37,7 +37,7 @@ def hundred_claims(writer: StreamWriter) -> None:
         writer.jobs("succeeded", [job_id, fence], by="w-1")
 
 
-def test_a_report_counts_and_measures(
+def test_a_report_counts_and_measures_claims(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     hundred_claims(writer)
@@ -71,7 +71,7 @@ def test_a_report_counts_and_measures(
 
 
 @pytest.mark.parametrize("ask", [reports.report, window.report_within], ids=["whole", "window"])
-def test_a_report_has_a_throughput_only_for_a_second_or_more(
+def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """One single job counted as 1,000 jobs per second."""
@@ -91,13 +91,13 @@ def test_a_report_has_a_throughput_only_for_a_second_or_more(
     assert throughput("c", 3_010) == pytest.approx(1, abs=0.01)
 
 
-def test_a_report_of_nothing_is_empty(database: Database) -> None:
+def test_a_report_of_an_empty_log_is_empty(database: Database) -> None:
     report = reports.report(database.readers)
 
     assert (report.tasks, report.slowest, report.watermarks) == ([], [], [])
 
 
-def test_a_history_is_in_order_and_readable(
+def test_a_history_is_ordered_and_readable(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a", "b")
@@ -117,7 +117,7 @@ def test_a_history_is_in_order_and_readable(
         history.history(database.readers, "a", queue="web")
 
 
-def test_a_tail_goes_on_where_it_ended(
+def test_a_tail_continues_where_it_ended(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a", "b")
@@ -136,7 +136,9 @@ def test_a_tail_goes_on_where_it_ended(
     ]  # fmt: skip
 
 
-def test_views_read_well(writer: StreamWriter, mirror: Mirror, database: Database) -> None:
+def test_the_readable_views_show_times_as_text(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
     writer.now_ms = 1_795_225_746_503
     writer.life("a")
     auditlog.drain(mirror)
@@ -179,7 +181,7 @@ def test_history_prints_a_table_or_json(log: str) -> None:
 
 
 @pytest.mark.parametrize("detail", ["{bad", "[1]"])
-def test_a_row_that_cannot_be_read_hides_no_other(
+def test_an_unreadable_row_does_not_hide_other_rows(
     detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
     """Each command that met it ended with a traceback."""
@@ -208,7 +210,7 @@ def test_a_row_that_cannot_be_read_hides_no_other(
 
 
 @pytest.mark.parametrize("width", [80, 400])
-def test_a_history_keeps_its_details_on_a_narrow_terminal(
+def test_a_history_shows_its_details_on_a_narrow_terminal(
     writer: StreamWriter,
     mirror: Mirror,
     database: Database,
@@ -253,7 +255,7 @@ def test_a_history_shows_where_the_job_failed(
     assert "error=ValueError: no month 13 (shop/tasks.py:7)" in ends
 
 
-def test_what_jobs_say_is_no_markup(log: str) -> None:
+def test_texts_of_jobs_are_not_read_as_markup(log: str) -> None:
     assert "[red]c" in call("tail", "--audit", log).output
     assert "job [red]c" in call("history", "[red]c", "--audit", log).output
 
@@ -271,7 +273,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
     assert (task["task"], task["jobs"], task["succeeded"]) == ("send", 3, 2)
 
 
-def test_commands_take_times_as_people_write_them(log: str) -> None:
+def test_commands_accept_relative_times_and_dates(log: str) -> None:
     """`at` and `report` wanted a date, in UTC, for what was ten minutes ago."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (
@@ -284,7 +286,7 @@ def test_commands_take_times_as_people_write_them(log: str) -> None:
 
 
 @pytest.mark.parametrize("columns", ["60", "80"])
-def test_a_report_on_a_narrow_terminal_has_whole_words_and_names_what_it_leaves_out(
+def test_a_report_on_a_narrow_terminal_keeps_words_whole_and_names_the_hidden_columns(
     log: str, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -297,12 +299,12 @@ def test_a_report_on_a_narrow_terminal_has_whole_words_and_names_what_it_leaves_
     assert max(map(len, table.partition("no room")[0].splitlines())) <= int(columns)
 
 
-def test_tail_prints_lines(log: str) -> None:
+def test_tail_prints_one_line_per_event(log: str) -> None:
     lines = call("tail", "--audit", log, "-n", "2", "--json").stdout.splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["succeeded", "enqueued"]
 
 
-def test_a_tail_follows_from_nothing_on_and_new_queues(
+def test_a_tail_follows_new_events_and_new_queues(
     source: StreamSource,
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
@@ -328,11 +330,11 @@ def test_a_tail_follows_from_nothing_on_and_new_queues(
     assert (next(following), next(only)) == ([], [])
 
 
-def test_a_tail_of_no_lines_prints_none(log: str) -> None:
+def test_a_tail_of_zero_lines_prints_nothing(log: str) -> None:
     assert call("tail", "--audit", log, "-n", "0", "--json").stdout == ""
 
 
-def test_nothing_is_mirrored_yet_is_said_alike(database: Database) -> None:
+def test_each_command_reports_that_nothing_is_mirrored_yet(database: Database) -> None:
     url = database.address.render_as_string(hide_password=False)
 
     for command in ("report", "tail", "head", "restore"):
@@ -352,7 +354,7 @@ def test_nothing_is_mirrored_yet_is_said_alike(database: Database) -> None:
         (["restore", "--wait", "-1"], "-1.0 is not in the range"),
     ],
 )
-def test_what_no_answer_can_be_given_to_is_refused(words: list[str], said: str, log: str) -> None:
+def test_an_invalid_value_of_an_option_is_refused(words: list[str], said: str, log: str) -> None:
     """A typing error in a head must not look like a log that was rewritten."""
     result = call(*words, "--audit", log)
 
@@ -360,7 +362,7 @@ def test_what_no_answer_can_be_given_to_is_refused(words: list[str], said: str, 
     assert said in result.stderr
 
 
-def test_migrate_says_what_there_is(audit_url: str) -> None:
+def test_migrate_prints_the_schema_version(audit_url: str) -> None:
     first, second = call("migrate", "--audit", audit_url), call("migrate", "--audit", audit_url)
 
     assert (first.exit_code, second.exit_code) == (0, 0)
@@ -368,7 +370,9 @@ def test_migrate_says_what_there_is(audit_url: str) -> None:
     assert first.output == second.output
 
 
-def test_run_once_and_off_with_the_real_client(valkey_url: str, audit_url: str) -> None:
+def test_audit_run_once_and_audit_off_work_with_the_real_client(
+    valkey_url: str, audit_url: str
+) -> None:
     from rq_core.connections.client import Client
 
     with Client(valkey_url) as client:
@@ -403,7 +407,7 @@ WRONG: list[tuple[str, int, list[str], str]] = [
 @pytest.mark.parametrize(
     ("status", "words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-def test_errors_are_one_clear_line(
+def test_each_error_of_a_command_is_one_line(
     status: int,
     words: list[str],
     said: str,
@@ -438,7 +442,7 @@ def make_sqlite_log(
     return make
 
 
-def test_a_schema_that_is_behind_is_one_line(
+def test_an_outdated_schema_is_a_one_line_error(
     log: str, monkeypatch: pytest.MonkeyPatch, database: Any
 ) -> None:
     from sql_audit.store import migrate
@@ -451,7 +455,7 @@ def test_a_schema_that_is_behind_is_one_line(
     assert "rq-core audit migrate --audit" in result.stderr
 
 
-def test_an_error_of_the_database_is_one_line(log: str, database: Database) -> None:
+def test_a_refusal_by_the_database_is_a_one_line_error(log: str, database: Database) -> None:
     """A table that is gone is no bug of ours, and its error no traceback."""
     with database.writing() as connection:
         assert connection is not None

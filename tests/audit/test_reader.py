@@ -48,7 +48,7 @@ def complete(client: Client, worker: str, limit: int) -> None:
     client.run(claims.complete(QUEUE, worker, [(each.id, each.fence) for each in held]))
 
 
-def test_claims_that_ended_equal_the_log_from_look_to_look(
+def test_the_metrics_reader_counts_the_same_ended_claims_as_the_log(
     client: Client, database: Database
 ) -> None:
     fleet, reader = Fleet(client, 7), open_metrics_reader(address(database))
@@ -67,7 +67,7 @@ def test_claims_that_ended_equal_the_log_from_look_to_look(
     reader.close()
 
 
-def test_settled_minutes_are_not_read_again_and_still_counted(
+def test_past_minutes_are_counted_without_being_read_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -90,7 +90,7 @@ def test_settled_minutes_are_not_read_again_and_still_counted(
     reader.close()
 
 
-def test_after_a_loss_the_totals_keep_what_was_orphaned(
+def test_totals_keep_orphaned_claims_after_a_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -122,7 +122,7 @@ def test_after_a_loss_the_totals_keep_what_was_orphaned(
 
 
 @pytest.mark.parametrize("statement", ["mirror_epoch", "claim_minute", "job_event_orphaned"])
-def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
+def test_a_loss_that_is_mirrored_during_a_read_is_counted_once(
     start_redis: Callable[..., RedisServer], database: Database, statement: str
 ) -> None:
     """What is read of before the loss and of after it, together, would be counted twice for good."""
@@ -159,7 +159,7 @@ def test_a_loss_that_is_mirrored_in_the_middle_of_a_look_is_counted_once(
     assert found == logged(database) == Counter({(QUEUE, "task", "succeeded"): 9})
 
 
-def test_claims_that_a_prune_takes_out_of_the_sums_are_added_again(database: Database) -> None:
+def test_totals_do_not_fall_after_a_prune(database: Database) -> None:
     reader = MetricsReader(address(database))
     key = (QUEUE, "send", "succeeded")
 
@@ -169,7 +169,7 @@ def test_claims_that_a_prune_takes_out_of_the_sums_are_added_again(database: Dat
     reader.close()
 
 
-def test_a_proof_says_how_much_of_the_log_it_went_through(
+def test_a_recorded_proof_states_how_many_events_it_covers(
     client: Client, database: Database
 ) -> None:
     enqueue(client, "a", "b")
@@ -187,7 +187,7 @@ def test_a_proof_says_how_much_of_the_log_it_went_through(
     reader.close()
 
 
-def test_a_database_that_is_away_is_an_error_of_the_log() -> None:
+def test_an_unreachable_database_raises_audit_unavailable() -> None:
     reader = open_metrics_reader(f"postgresql://nobody@127.0.0.1:{free_port()}/none")
 
     with pytest.raises(AuditUnavailable):

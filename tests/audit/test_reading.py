@@ -62,9 +62,7 @@ def test_a_backlog_is_read_while_sql_writes(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_nothing_new_is_not_believed_of_what_was_read_ahead(
-    writer: StreamWriter, mirror: Mirror
-) -> None:
+def test_an_empty_read_ahead_is_read_again(writer: StreamWriter, mirror: Mirror) -> None:
     enqueue(writer, "a", "b", "c", "d", "e", "f", "g")
     assert mirror.turn().outcome is TurnOutcome.MIRRORED
 
@@ -73,7 +71,7 @@ def test_nothing_new_is_not_believed_of_what_was_read_ahead(
     assert mirror.turn().events == 1
 
 
-def test_a_batch_that_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
+def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -87,7 +85,7 @@ def test_a_batch_that_was_read_ahead_is_dropped_when_another_mirror_was_quicker(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_events_that_redis_forgot_after_they_were_read_ahead_are_orphaned(
+def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     """The same as if it had been mirrored before Redis forgot it."""
@@ -113,7 +111,7 @@ def test_events_that_redis_forgot_after_they_were_read_ahead_are_orphaned(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_a_read_ahead_that_fails_is_made_again(
+def test_a_failed_read_ahead_is_repeated(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     backlog(writer)

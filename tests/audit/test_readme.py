@@ -19,12 +19,12 @@ README = (Path(__file__).parents[2] / "docs" / "how-to" / "audit-log.md").read_t
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
 
 
-def test_there_are_queries() -> None:
+def test_the_page_has_at_least_five_queries() -> None:
     assert len(QUERIES) >= 5
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=range(1, len(QUERIES) + 1))
-def test_the_everyday_queries_run_on_both(
+def test_the_documented_queries_return_rows(
     query: str, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     # After the minute from which on the queries ask.

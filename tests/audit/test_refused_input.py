@@ -72,7 +72,7 @@ def outbox(app: App) -> list[Any]:
 
 
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
-def test_what_cannot_be_a_name_is_refused_and_changes_nothing(
+def test_an_invalid_name_is_refused_and_changes_nothing(
     ask: Callable[[App, Any], object], app: App
 ) -> None:
     enqueue_as(app, "q", "send", "first")
@@ -88,7 +88,7 @@ def test_what_cannot_be_a_name_is_refused_and_changes_nothing(
     assert (outbox(app), app.client.run(app.client.calls.reads.queues())) == (before, queues)
 
 
-def test_an_id_is_refused_if_it_cannot_be_a_name(app: App) -> None:
+def test_an_invalid_job_id_is_refused(app: App) -> None:
     for name in NAMES.values():
         if name is not None:
             with pytest.raises(InvalidName, match="job name"):
@@ -102,9 +102,7 @@ def test_an_id_is_refused_if_it_cannot_be_a_name(app: App) -> None:
     [n for kind, n in NAMES.items() if kind != "None"],
     ids=[k for k in NAMES if k != "None"],
 )
-def test_an_id_that_an_app_s_own_maker_gives_is_refused_if_it_cannot_be_a_name(
-    valkey_url: str, name: Any
-) -> None:
+def test_an_invalid_job_id_from_the_ids_option_is_refused(valkey_url: str, name: Any) -> None:
     with App(valkey_url, ids=lambda: name) as app:
         send = app.task(queue="q", name="send")(lambda: None)
         for ask in (send.enqueue, lambda: app.enqueue("q", "send"), lambda: app.enqueue("q", "t")):
@@ -126,7 +124,7 @@ IDS_OF_OTHER_CLIENTS = {
 @pytest.mark.parametrize(
     "beside", [(), ("0123456789abcdef0123456789abcdef",)], ids=["alone", "beside another"]
 )
-def test_redis_takes_no_id_that_cannot_be_a_name_whatever_a_client_sends(
+def test_the_enqueue_script_refuses_an_invalid_job_id_of_any_client(
     app: App, name: str, beside: tuple[str, ...]
 ) -> None:
     """Such an id used to put the events of all jobs of its call into quarantine."""
@@ -167,7 +165,7 @@ COUNTED: dict[str, Callable[[App, Any], object]] = {
 
 
 @pytest.mark.parametrize("ask", COUNTED.values(), ids=COUNTED)
-def test_numbers_that_redis_or_sql_cannot_count_with_are_refused(
+def test_numbers_beyond_redis_or_sql_are_refused(
     ask: Callable[[App, Any], object], app: App
 ) -> None:
     enqueue_as(app, "q", "send", "first")
@@ -181,7 +179,7 @@ def test_numbers_that_redis_or_sql_cannot_count_with_are_refused(
 
 
 @pytest.mark.parametrize("what", ["half \ud83d", "nul \0", "x" * 10_000_000, 5, None])
-def test_a_reason_that_the_log_cannot_keep_is_refused(what: Any, app: App) -> None:
+def test_a_reason_that_is_too_long_or_invalid_is_refused(what: Any, app: App) -> None:
     enqueue_as(app, "q", "send", "first")
     before = outbox(app)
 
@@ -197,7 +195,7 @@ def test_a_reason_that_the_log_cannot_keep_is_refused(what: Any, app: App) -> No
 
 
 @pytest.mark.parametrize("value", ["a%b", "a%2fb", "%", "%2"])
-def test_a_scope_that_is_half_encoded_is_refused(value: str, app: App) -> None:
+def test_a_half_encoded_scope_is_refused(value: str, app: App) -> None:
     """No job can ever have it: its limit would hold nobody."""
     with pytest.raises(InvalidOption, match="percent-encoded"):
         app.set_cap("q", f"send.tenant={value}", 3)
@@ -229,7 +227,7 @@ WHOLE_NUMBERS = [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10
 TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" not in text]
 
 
-def test_what_is_taken_is_kept_exactly(app: App, database: Database) -> None:
+def test_accepted_values_are_kept_exactly(app: App, database: Database) -> None:
     """Key values, arguments and reasons of any text and number: in Redis, in the worker's hands, in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]
     sent = [

@@ -74,7 +74,7 @@ def new_epoch(log: MemoryWriter) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_an_honest_queue_holds(log: MemoryWriter, seed: int) -> None:
+def test_replay_accepts_an_honest_queue(log: MemoryWriter, seed: int) -> None:
     Story(log, seed).run(400)
 
     found = replay(log)
@@ -84,7 +84,7 @@ def test_an_honest_queue_holds(log: MemoryWriter, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_kept_is_bounded_by_what_lives(log: MemoryWriter, seed: int) -> None:
+def test_the_memory_of_replay_is_bounded_by_the_live_jobs(log: MemoryWriter, seed: int) -> None:
     story = Story(log, seed)
     story.run(400)
 
@@ -97,7 +97,7 @@ def test_what_is_kept_is_bounded_by_what_lives(log: MemoryWriter, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_too_many_is_seen(log: MemoryWriter, seed: int) -> None:
+def test_replay_reports_a_claim_beyond_its_cap(log: MemoryWriter, seed: int) -> None:
     story = Story(log, seed, slack=1)
     story.enqueue(40)
     story.run(100)
@@ -120,7 +120,7 @@ def enqueue_until(log: MemoryWriter) -> None:
 
 
 @pytest.mark.parametrize(("late_ms", "breaches"), [(-1, []), (0, ["I19"]), (7, ["I19"])])
-def test_a_claim_at_the_deadline_or_later_is_seen(
+def test_replay_reports_a_claim_at_or_after_the_deadline(
     log: MemoryWriter, late_ms: int, breaches: list[str]
 ) -> None:
     enqueue_until(log)
@@ -131,7 +131,7 @@ def test_a_claim_at_the_deadline_or_later_is_seen(
 
 
 @pytest.mark.parametrize("dead", [None, 1])
-def test_a_job_that_expires_is_gone_or_dead(log: MemoryWriter, dead: int | None) -> None:
+def test_an_expired_job_is_gone_or_dead(log: MemoryWriter, dead: int | None) -> None:
     """SQL leaves out what is null, so the replay reads an event without the field."""
     enqueue_until(log)
     if dead:
@@ -250,7 +250,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "expired to death": (lambda log: expired(log, 0, 1), "is dead after 0 failures and 0 losses"),
     "enqueued with its JSON": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC)), None),
     "other arguments": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("a@", "e@"))),
-        "its arguments or its timeout are others"),
+        "the digest of its arguments and its timeout"),
     "another task": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("send", "pay"))),
         "its JSON is of task 'pay'"),
     "JSON of nothing": (lambda log: log.jobs("enqueued", waiting("a", None, "{}")), "its JSON cannot be read"),
@@ -317,7 +317,7 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_an_event_that_contradicts_what_the_log_says_is_seen(log: MemoryWriter, name: str) -> None:
+def test_replay_reports_an_event_that_contradicts_the_log(log: MemoryWriter, name: str) -> None:
     happens, says = CONTRADICTIONS[name]
     happens(log)
 
@@ -341,7 +341,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
     return [*named(job_id), None, None, stands]
 
 
-def test_a_name_that_is_taken_in_another_ones_window_is_seen(log: MemoryWriter) -> None:
+def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
     """Also after its job has ended."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
@@ -354,7 +354,7 @@ def test_a_name_that_is_taken_in_another_ones_window_is_seen(log: MemoryWriter) 
     assert "job a holds it" in found.says
 
 
-def test_windows_that_are_over_are_not_kept(log: MemoryWriter) -> None:
+def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
     for n in range(100):
         name = f"send/user={n}"
         log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, None, None, f"until:{log.now_ms + 10}"])
@@ -375,7 +375,9 @@ def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
 
 
 @pytest.mark.parametrize("told", [(digest_of("[1]"), "[2]"), (None, "[1]")])
-def test_a_value_of_another_digest_is_seen(log: MemoryWriter, told: tuple[str | None, str]) -> None:
+def test_replay_reports_a_value_with_a_wrong_digest(
+    log: MemoryWriter, told: tuple[str | None, str]
+) -> None:
     (found,) = end_kept(log, *told).violations
 
     assert ("I14", "a") == (found.invariant, found.job_id)
@@ -410,7 +412,7 @@ ENDS = ("succeeded", "pruned", "cancelled", "removed")
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_job_that_begins_while_its_id_is_remembered_is_seen(log: MemoryWriter, end: str) -> None:
+def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: str) -> None:
     end_remembered(log, end)
     log.jobs("enqueued", remembered())
     found = replay(log).violations
@@ -427,7 +429,7 @@ def test_a_job_that_begins_while_its_id_is_remembered_is_seen(log: MemoryWriter,
 TENANT = [["tenant=acme", 1]]
 
 
-def test_a_cap_of_one_takes_one_and_never_two(log: MemoryWriter) -> None:
+def test_replay_accepts_one_holder_of_a_cap_of_one_and_reports_two(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)
     enqueue(log, "a", "b")
     log.jobs("claimed", ["a", 1, TENANT])
@@ -438,7 +440,7 @@ def test_a_cap_of_one_takes_one_and_never_two(log: MemoryWriter) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_rate_takes_its_burst_and_then_one_by_one(seed: int) -> None:
+def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed: int) -> None:
     log = MemoryWriter()
     log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
     enqueue(log, *"abcdef", lane="2+tenant@1s=acme")
@@ -459,7 +461,7 @@ def test_a_rate_takes_its_burst_and_then_one_by_one(seed: int) -> None:
     assert found.job_id == "e"
 
 
-def test_spent_rates_are_forgotten_when_they_have_run_out(log: MemoryWriter) -> None:
+def test_replay_forgets_rates_that_have_recovered(log: MemoryWriter) -> None:
     for n in range(5_000):
         enqueue(log, f"j{n}")
         log.jobs("claimed", [f"j{n}", 1, [[f"ip@1s={n}", 10, 100, 1]]])
@@ -478,7 +480,9 @@ def test_spent_rates_are_forgotten_when_they_have_run_out(log: MemoryWriter) -> 
     [("succeeded",), ("retried", None, 1), ("died", "final", 1), ("rolled_back", None, "late")],
     ids=lambda end: end[0],
 )
-def test_a_settlement_of_another_worker_is_seen(log: MemoryWriter, end: tuple[Any, ...]) -> None:
+def test_replay_reports_a_settlement_by_another_worker(
+    log: MemoryWriter, end: tuple[Any, ...]
+) -> None:
     """The same fence was given twice, and the stale worker's word was taken."""
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
@@ -518,7 +522,7 @@ def delayed(log: MemoryWriter, lane: str | None = LANE, expires: int | None = No
         (["a", 1, None, "normal", None, 1_000, *BEFORE], "I19", "after its deadline"),
     ],
 )  # fmt: skip
-def test_an_edit_may_change_nothing_else(
+def test_replay_reports_an_edit_that_changes_another_field(
     log: MemoryWriter, edited: list[Any], invariant: str, says: str
 ) -> None:
     delayed(log)
@@ -530,7 +534,9 @@ def test_an_edit_may_change_nothing_else(
     assert says in found[0].says
 
 
-def test_what_a_gap_hid_of_a_job_is_no_lie_of_its_edit(log: MemoryWriter) -> None:
+def test_replay_accepts_an_edit_of_a_job_whose_earlier_events_are_missing(
+    log: MemoryWriter,
+) -> None:
     log.jobs("edited", ["a", 1, None, "high", "1+tenant=acme", None, DUE, "low", 5])
     log.jobs("edited", ["a", 1, None, "low", "3+tenant=acme", None, None, "high", None])
     del log.rows[0]
@@ -538,7 +544,7 @@ def test_what_a_gap_hid_of_a_job_is_no_lie_of_its_edit(log: MemoryWriter) -> Non
     assert {"I5"} == {each.invariant for each in replay(log).violations}
 
 
-def test_a_lease_that_another_worker_finds_over_is_no_settlement(log: MemoryWriter) -> None:
+def test_replay_accepts_a_lease_expiry_that_another_worker_finds(log: MemoryWriter) -> None:
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs("lease_expired", ["a", fence, "w-1", 1, "ready"], by="w-2")
@@ -683,7 +689,7 @@ ONE_NAME: dict[str, list[Told]] = {
 
 
 @pytest.mark.parametrize("case", [*HOLDS, *ONE_NAME])
-def test_a_legal_history_holds(log: MemoryWriter, case: str) -> None:
+def test_replay_accepts_a_legal_history(log: MemoryWriter, case: str) -> None:
     tell(log, *(HOLDS | ONE_NAME)[case])
     found = replay(log)
 
@@ -804,7 +810,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 
 @pytest.mark.parametrize("case", FORBIDDEN)
-def test_an_illegal_history_is_violated(log: MemoryWriter, case: str) -> None:
+def test_replay_reports_an_illegal_history(log: MemoryWriter, case: str) -> None:
     """It is found in the last entry, and named."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
@@ -818,7 +824,7 @@ def test_an_illegal_history_is_violated(log: MemoryWriter, case: str) -> None:
 # Numbers, epochs and what cannot be told (I5).
 
 
-def test_a_gap_that_was_not_recorded(log: MemoryWriter) -> None:
+def test_replay_reports_a_gap_that_was_not_recorded(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.queue_event("paused")
     log.queue_event("resumed")
@@ -830,14 +836,14 @@ def test_a_gap_that_was_not_recorded(log: MemoryWriter) -> None:
     assert found.says == f"entries are missing: the one before is {log.epoch}-1"
 
 
-def test_a_job_missing_in_an_entry(log: MemoryWriter) -> None:
+def test_replay_reports_a_missing_job_of_an_entry(log: MemoryWriter) -> None:
     enqueue(log, "a", "b", "c")
     del log.rows[2]
 
     assert the_violation(log).says == "is number 2 of its entry, 1 is missing"
 
 
-def test_a_recorded_gap_is_no_lie_but_nothing_is_proven_across_it(log: MemoryWriter) -> None:
+def test_a_recorded_gap_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1])
     log.jobs("claimed", ["b", 7])
@@ -851,7 +857,7 @@ def test_a_recorded_gap_is_no_lie_but_nothing_is_proven_across_it(log: MemoryWri
     assert "are missing, as recorded" in found.notes[0].says
 
 
-def test_an_epoch_that_leaves_no_trace_of_its_predecessor(log: MemoryWriter) -> None:
+def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.begin(log.epoch + 1000, "replid_changed", f"{log.epoch}-9")
 
@@ -861,7 +867,7 @@ def test_an_epoch_that_leaves_no_trace_of_its_predecessor(log: MemoryWriter) -> 
     assert "Redis had entries up to" in found.says
 
 
-def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None:
+def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
     """A replica that lacked the claim was promoted: the job was claimed again, as claim 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
@@ -881,7 +887,7 @@ def test_orphaned_events_are_not_part_of_what_went_on(log: MemoryWriter) -> None
     assert list(found.jobs) == ["a"]
 
 
-def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> None:
+def test_replay_begins_with_no_jobs_when_redis_was_emptied(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "queue", None, "1", 1)
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1, [["queue", 1]]])
@@ -897,7 +903,7 @@ def test_when_redis_remembers_nothing_a_new_life_begins(log: MemoryWriter) -> No
     assert "1 live job was lost" in found.losses[0].says
 
 
-def test_a_first_event_of_any_kind_is_legal_before_the_baseline_is_complete() -> None:
+def test_replay_accepts_any_first_event_before_the_baseline_is_complete() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")
@@ -918,7 +924,7 @@ def test_a_first_event_of_any_kind_is_legal_before_the_baseline_is_complete() ->
     assert the_violation(log, beginnings=beginnings).job_id == "nobody"
 
 
-def test_a_baseline_says_who_holds_what() -> None:
+def test_a_baseline_states_the_holders_of_each_scope() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")
@@ -933,7 +939,7 @@ def test_a_baseline_says_who_holds_what() -> None:
     ]
 
 
-def test_an_entry_in_quarantine_is_noted_and_is_no_violation(log: MemoryWriter) -> None:
+def test_an_entry_in_quarantine_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a"])  # without its number
     log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
@@ -944,14 +950,14 @@ def test_an_entry_in_quarantine_is_noted_and_is_no_violation(log: MemoryWriter) 
     assert "quarantine" in found.notes[0].says
 
 
-def test_a_log_without_events_has_a_note() -> None:
+def test_a_log_without_events_gives_a_note() -> None:
     found = Replay("mail")
     found.finish()
 
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_what_is_older_is_replayed_but_not_judged(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_since(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1
@@ -960,7 +966,7 @@ def test_what_is_older_is_replayed_but_not_judged(log: MemoryWriter) -> None:
     assert the_violation(log, since_ms=since).says.startswith("is claimed while")
 
 
-def test_what_cannot_be_read_is_named_and_passed_over(log: MemoryWriter) -> None:
+def test_replay_reports_an_unreadable_event_and_continues(log: MemoryWriter) -> None:
     enqueue(log, "a")
     row = log.rows[-1]
     log.rows[-1] = (*row[:-1], "{")
@@ -968,7 +974,7 @@ def test_what_cannot_be_read_is_named_and_passed_over(log: MemoryWriter) -> None
     assert the_violation(log).invariant == "I7"
 
 
-def test_many_violations_are_counted_and_some_kept(log: MemoryWriter) -> None:
+def test_replay_counts_all_violations_and_lists_20(log: MemoryWriter) -> None:
     for n in range(50):
         log.jobs("promoted", [f"j{n}", 1])
 

@@ -107,13 +107,13 @@ def forge(seed: Seed, job_id: str, was: str, lie: str) -> None:
     write(seed, job_id, line.replace(was, lie, 1))
 
 
-def test_nothing_is_wrong_with_what_the_queue_kept(seed: Seed, database: Database) -> None:
+def test_an_undamaged_queue_has_no_findings(seed: Seed, database: Database) -> None:
     assert len(seed.snapshot()["results"]) == 6
     assert compare(seed.client, database, seed.queue) == ([], [])
     assert left(seed, database) == []
 
 
-def test_a_false_value_is_removed_by_what_sql_says(seed: Seed, database: Database) -> None:
+def test_the_doctor_removes_a_value_that_contradicts_sql(seed: Seed, database: Database) -> None:
     before = line_of(seed, "done")
     seed.control.hset(seed.keys("returned"), "done", '"x"')
     assert look(seed) == []
@@ -129,7 +129,7 @@ def test_a_false_value_is_removed_by_what_sql_says(seed: Seed, database: Databas
 
 
 @pytest.mark.parametrize("value", ['"x"', '"longer"', None])
-def test_a_false_or_lost_value_comes_back_if_the_log_has_it(
+def test_the_doctor_restores_a_false_or_lost_value_from_the_log(
     seed: Seed, database: Database, value: str | None
 ) -> None:
     before = line_of(seed, "full")
@@ -159,7 +159,7 @@ def make_up(seed: Seed, job_id: str, line: str = MADE_UP, at: int = 0) -> None:
         "succeeded at={at} fence={at}-7 once={once}",
     ],
 )
-def test_a_line_of_a_job_that_the_log_does_not_know_is_removed(
+def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
     seed: Seed, database: Database, line: str
 ) -> None:
     make_up(seed, "nobody", line)
@@ -170,7 +170,7 @@ def test_a_line_of_a_job_that_the_log_does_not_know_is_removed(
     assert len(seed.snapshot()["results"]) == 6
 
 
-def test_a_line_that_refers_to_another_job_is_not_compared_with_the_log(
+def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
     """Such a call is no event."""
@@ -202,7 +202,7 @@ def outbox_lost(seed: Seed, database: Database, drain: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, pruned, outbox_lost])
-def test_a_line_of_a_job_that_the_log_may_have_missed_stays(
+def test_the_doctor_keeps_a_results_line_of_a_job_that_the_log_may_have_missed(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     at = seed.now
@@ -214,7 +214,7 @@ def test_a_line_of_a_job_that_the_log_may_have_missed_stays(
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_a_remembered_id_with_anothers_claim_stays_if_the_log_does_not_know_the_rest(
+def test_the_doctor_keeps_a_remembered_id_with_another_jobs_claim_if_the_log_is_incomplete(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Without its line another job of the id could begin."""
@@ -232,7 +232,7 @@ def test_a_remembered_id_with_anothers_claim_stays_if_the_log_does_not_know_the_
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_an_instant_that_a_job_asked_for_is_not_repaired_after_a_gap(
+def test_the_doctor_does_not_repair_a_requested_expiry_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     """Its id may have been another job's there, which asked for something else and ended so as well."""
@@ -244,7 +244,7 @@ def test_an_instant_that_a_job_asked_for_is_not_repaired_after_a_gap(
     assert line_of(seed, "done") == before
 
 
-def test_ids_that_are_remembered_again_after_a_loss_agree_with_the_log(
+def test_remembered_ids_that_were_restored_agree_with_the_log(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.control.flushall()
@@ -259,7 +259,7 @@ def test_ids_that_are_remembered_again_after_a_loss_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_an_id_that_is_used_again_while_the_mirror_is_behind_is_no_lie(
+def test_an_id_that_is_reused_before_the_mirror_caught_up_is_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")
@@ -289,7 +289,7 @@ def move(seed: Seed, by: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_the_instant_of_a_name_is_not_repaired_after_a_gap(
+def test_the_doctor_does_not_repair_the_expiry_of_a_name_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     happens(seed, database, drain)
@@ -299,7 +299,7 @@ def test_the_instant_of_a_name_is_not_repaired_after_a_gap(
     assert seed.snapshot()["slots"][FIELD] == stands
 
 
-def test_a_name_that_was_freed_and_taken_again_is_no_lie(
+def test_a_name_that_was_freed_and_taken_again_is_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.free("t/user=7")

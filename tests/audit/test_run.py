@@ -59,7 +59,7 @@ def mirrored(database: Database, writer: StreamWriter) -> bool:
     return bool(cursor) and cursor[0]["entries"] == len(writer.log)
 
 
-def test_new_queues_and_new_entries_are_found(
+def test_the_mirror_service_finds_new_queues_and_new_entries(
     source: StreamSource, valkey_url: str, database: Database
 ) -> None:
     mine = StreamSource(valkey_url)
@@ -78,7 +78,7 @@ def test_new_queues_and_new_entries_are_found(
         assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
-def test_the_service_says_what_it_mirrors_and_what_it_waits_for(
+def test_the_mirror_service_logs_the_queues_that_it_mirrors_and_the_queues_that_it_awaits(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who starts it for the first time, or mistypes a queue, sees more than nothing."""
@@ -97,7 +97,7 @@ def test_the_service_says_what_it_mirrors_and_what_it_waits_for(
     mine.close()
 
 
-def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
+def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log named this database as the queue's, and then came the refusal."""
@@ -116,7 +116,7 @@ def test_a_queue_that_another_database_has_is_not_said_to_be_mirrored(
     assert writer.backlog()[0] > 0
 
 
-def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None:
+def test_only_the_named_queues_are_mirrored(source: StreamSource, audit_url: str) -> None:
     writers = [StreamWriter(source, name) for name in ("a", "b")]
 
     done = run.run_mirror(source, audit_url, stop=threading.Event(), queues=["b"], once=True)
@@ -127,7 +127,7 @@ def test_only_the_queues_asked_for(source: StreamSource, audit_url: str) -> None
         run.run_mirror(source, audit_url, stop=threading.Event(), queues=["nonesuch"], once=True)
 
 
-def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None:
+def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_url: str) -> None:
     """Also the tables: a brand-new database needs no other command."""
     writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
     for writer in writers:
@@ -140,7 +140,7 @@ def test_once_mirrors_all_there_is(source: StreamSource, audit_url: str) -> None
     assert [w.backlog() for w in writers] == [(0, 0)] * 3
 
 
-def test_events_that_are_there_at_a_stop_are_still_mirrored(
+def test_events_that_exist_at_a_stop_are_still_mirrored(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     stop = threading.Event()
@@ -155,7 +155,7 @@ def test_events_that_are_there_at_a_stop_are_still_mirrored(
     assert done.entries == 21
 
 
-def test_a_queue_that_was_put_off_is_tried_once_more_at_a_stop(
+def test_a_postponed_queue_is_tried_once_more_at_a_stop(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     """Its server had been away and was back; what it held waited for the next start of the mirror."""
@@ -191,7 +191,7 @@ class FailingSource(StreamSource):
             raise ServerUnavailable(url="redis://here", why="Connection refused")
 
 
-def test_an_outage_of_redis_is_waited_for(
+def test_the_mirror_service_waits_out_an_outage_of_redis(
     valkey_url: str,
     writer: StreamWriter,
     database: Database,
@@ -212,7 +212,7 @@ def test_an_outage_of_redis_is_waited_for(
     assert writer.backlog() == (0, 0)
 
 
-def test_an_outage_of_sql_is_waited_for(
+def test_the_mirror_service_waits_out_an_outage_of_sql(
     valkey_url: str,
     writer: StreamWriter,
     database: Database,
@@ -243,7 +243,7 @@ def test_an_outage_of_sql_is_waited_for(
     assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
-def test_a_connection_that_postgres_ends_is_replaced(
+def test_the_mirror_service_replaces_a_connection_that_postgres_ended(
     valkey_url: str, writer: StreamWriter, postgres_url: str
 ) -> None:
     mine, database = StreamSource(valkey_url), Database(postgres_url)
@@ -265,7 +265,7 @@ def _exists(database: Database) -> bool:
     return bool(auditlog.rows(database, "SELECT to_regclass('mirror_cursor') AS t")[0]["t"])
 
 
-def test_a_database_that_is_not_there_is_an_error_at_once(source: StreamSource) -> None:
+def test_a_missing_database_directory_is_an_error_at_once(source: StreamSource) -> None:
     with pytest.raises(AuditUnavailable, match="/nonesuch"):
         run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 

@@ -115,7 +115,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
     return database
 
 
-def test_an_object_that_the_migration_did_not_make_so_is_named(log: Database) -> None:
+def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
     """One log for all: what is added to the schema stays, and each lie must be named beside those before it."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE
     for statements, says in (*ON_BOTH, *of_one):
@@ -126,7 +126,7 @@ def test_an_object_that_the_migration_did_not_make_so_is_named(log: Database) ->
         assert any(says in each for each in problems), (says, problems)
 
 
-def test_an_index_that_lacks_a_job_is_found(log: Database) -> None:
+def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
     """`history` says that it knows no such job."""
     path = log.path
     log.close()

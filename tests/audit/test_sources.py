@@ -113,7 +113,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
 @pytest.mark.slow
-def test_a_second_source_takes_nothing_and_gets_nothing(
+def test_a_second_source_takes_nothing_from_the_first_source_and_gets_nothing(
     apart: str,
     queue: str,
     first: Source,
@@ -167,7 +167,7 @@ def test_a_second_source_takes_nothing_and_gets_nothing(
 
 
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
-def test_a_redis_is_not_adopted_while_another_database_mirrors_a_queue(
+def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
 ) -> None:
     """The next run recorded the losses of the first Redis, and attached the queues that were free."""
@@ -186,7 +186,7 @@ def test_a_redis_is_not_adopted_while_another_database_mirrors_a_queue(
 
 
 @pytest.mark.parametrize("starts", ["run", "worker", "on"])
-def test_a_mirror_looks_at_all_queues_before_it_takes_one(
+def test_a_mirror_checks_all_queues_before_it_attaches_the_first(
     starts: str, first: Source, make_second: Callable[..., Source], valkey_url: str, tmp_path: Path
 ) -> None:
     _, second = at_another_database(make_second(valkey_url, prefix="two", queue="other"), tmp_path)
@@ -211,9 +211,7 @@ def test_a_mirror_looks_at_all_queues_before_it_takes_one(
     assert "queue 'other' is mirrored into another audit database" in looked.output
 
 
-def test_why_redis_cannot_be_compared_is_said_once_for_all_queues(
-    first: Source, second: Source
-) -> None:
+def test_verify_states_once_why_redis_cannot_be_compared(first: Source, second: Source) -> None:
     replace(first, queue="news").add("n")
     first.mirror()
     second.add("c")
@@ -254,7 +252,7 @@ def empty(source: Source) -> None:
     source.client.run(source.client.calls.delivery.ask([["FLUSHALL"]]))
 
 
-def test_an_empty_redis_is_refused_while_a_mirror_has_the_queues(
+def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have lost everything: the one that runs shows that it has not."""
@@ -272,7 +270,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_has_the_queues(
     assert audit("verify", *first.words).exit_code == 0
 
 
-def test_after_a_total_loss_the_queue_has_another_stamp_and_its_old_server_is_refused(
+def test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_refused(
     first: Source, second: Source
 ) -> None:
     """The disaster: a new server, empty, at another address. Then the old one comes back."""
@@ -291,7 +289,7 @@ def test_after_a_total_loss_the_queue_has_another_stamp_and_its_old_server_is_re
 
 
 @pytest.mark.parametrize("dies", ["before Redis is told", "before SQL is told"])
-def test_a_mirror_that_dies_while_it_takes_a_queue_is_not_refused_later(
+def test_a_mirror_that_died_while_attaching_a_queue_is_accepted_later(
     dies: str, first: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty(first)
@@ -312,7 +310,7 @@ def test_a_mirror_that_dies_while_it_takes_a_queue_is_not_refused_later(
     assert stamps(first)[0] == stamps(first)[1] is not None
 
 
-def test_one_of_two_servers_whose_mirrors_start_together_is_refused(
+def test_one_of_two_mirrors_that_start_together_on_two_servers_is_refused(
     client: Client, second: Source, database: Database, url: str
 ) -> None:
     both = [Source(client, "mail", url, database), second]
@@ -335,7 +333,7 @@ def test_one_of_two_servers_whose_mirrors_start_together_is_refused(
 
 
 @pytest.mark.timeout(30)
-def test_a_mirror_that_takes_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
+def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
     client: Client, sqlite_url: str
 ) -> None:
     """The writer may be a mirror whose Redis does not answer: to wait for it would hold up the other queues, too."""
@@ -352,7 +350,7 @@ def test_a_mirror_that_takes_a_queue_does_not_wait_for_a_writer_of_the_sqlite_fi
     assert (while_written, afterwards) == (TurnOutcome.HELD, TurnOutcome.MIRRORED)
 
 
-def test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere(
+def test_a_running_mirror_stops_when_the_queues_are_adopted_by_another_source(
     first: Source, second: Source
 ) -> None:
     mirror = Mirror(Outbox(first.client), first.database, "mail")
@@ -371,7 +369,7 @@ def test_a_running_mirror_lets_go_when_the_queues_are_adopted_elsewhere(
     assert audit("verify", *second.words).exit_code == 0
 
 
-def test_a_prefix_that_was_renamed_is_adopted(
+def test_a_renamed_prefix_can_be_adopted(
     first: Source, make_second: Callable[..., Source], valkey_url: str
 ) -> None:
     second = make_second(valkey_url, prefix="new")
@@ -389,7 +387,7 @@ def test_a_prefix_that_was_renamed_is_adopted(
     assert audit("verify", *second.words).exit_code == 0
 
 
-def test_a_queue_that_is_deleted_may_come_from_elsewhere(first: Source, second: Source) -> None:
+def test_a_deleted_queue_can_come_from_another_source(first: Source, second: Source) -> None:
     first.client.run(first.client.calls.admin.cancel("mail", ["a", "b"]))
     first.client.run(first.client.calls.deletion.delete("mail"))
     first.mirror()

@@ -16,7 +16,9 @@ FULL = 2
 
 
 @pytest.mark.slow
-def test_mirrors_and_readers_do_not_disturb_each_other(valkey_url: str, tmp_path: Path) -> None:
+def test_mirrors_and_readers_do_not_disturb_each_other_on_sqlite(
+    valkey_url: str, tmp_path: Path
+) -> None:
     path = tmp_path / "audit.db"
 
     found = sqlite_crowd.run(valkey_url, path, seconds=4)

@@ -71,7 +71,7 @@ def remove_and_close(path: Path) -> str:
 
 @pytest.mark.parametrize("close", [close_directory, close_file, close_lock, remove_and_close])
 @pytest.mark.slow
-def test_the_error_of_a_log_that_cannot_be_written_says_what_to_do(
+def test_the_error_for_an_unwritable_database_names_the_cause_and_the_remedy(
     close: Callable[[Path], str], audit: Path, valkey_url: str
 ) -> None:
     says = close(audit)
@@ -85,7 +85,7 @@ def test_the_error_of_a_log_that_cannot_be_written_says_what_to_do(
     assert HOW in line
 
 
-def test_readers_get_an_error_for_a_log_in_a_directory_that_cannot_be_written(audit: Path) -> None:
+def test_readers_get_an_error_for_a_database_in_an_unwritable_directory(audit: Path) -> None:
     says = close_directory(audit)
 
     done = rq_core("audit", "verify", "--audit", str(audit))
@@ -94,7 +94,7 @@ def test_readers_get_an_error_for_a_log_in_a_directory_that_cannot_be_written(au
     assert says in done.stderr
 
 
-def test_workers_go_on_while_their_mirror_may_not_write(
+def test_workers_continue_while_their_mirror_may_not_write(
     audit: Path, valkey_url: str, tmp_path: Path
 ) -> None:
     says = close_file(audit)
@@ -122,7 +122,7 @@ def test_workers_go_on_while_their_mirror_may_not_write(
     assert process.said().count(f"{says}. ") == 1
 
 
-def test_a_file_system_that_is_mounted_read_only_is_named(
+def test_the_error_names_a_file_system_that_is_mounted_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))

@@ -70,7 +70,7 @@ def assert_whole(client: Client, database: Database) -> None:
 
 @pytest.mark.parametrize("step", ["copying", "advanced"])
 @pytest.mark.slow
-def test_another_mirror_takes_over_from_one_that_stopped(
+def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
     """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
@@ -103,7 +103,7 @@ def test_another_mirror_takes_over_from_one_that_stopped(
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
 @pytest.mark.slow
-def test_on_sqlite_the_other_waits_until_the_stopped_one_goes_on_or_dies(
+def test_on_sqlite_the_other_mirror_waits_until_the_stopped_one_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
     """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""

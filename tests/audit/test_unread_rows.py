@@ -67,7 +67,9 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 @pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_a_row_that_no_mirror_writes_is_refused_and_found(log: Database, row: str) -> None:
+def test_a_row_that_no_mirror_writes_is_refused_by_the_schema_and_found_by_verify(
+    log: Database, row: str
+) -> None:
     with pytest.raises(IntegrityError), log.writing(wait=True) as connection:
         assert connection is not None
         connection.execute(text(row))
@@ -80,7 +82,7 @@ def test_a_row_that_no_mirror_writes_is_refused_and_found(log: Database, row: st
 
 
 @pytest.mark.parametrize("table", OF_NO_QUEUE)
-def test_rows_of_a_queue_that_was_never_mirrored_are_found(log: Database, table: str) -> None:
+def test_verify_finds_rows_of_a_queue_that_was_never_mirrored(log: Database, table: str) -> None:
     ghost = "ghost"
     columns = [column.name for column in metadata.tables[table].columns if column.name != "id"]
     others = ", ".join(f"'{ghost}'" if name == "queue" else name for name in columns)
@@ -99,7 +101,7 @@ def test_rows_of_a_queue_that_was_never_mirrored_are_found(log: Database, table:
         assert f"queue {ghost!r} has rows in {table} and no cursor" in said
 
 
-def test_a_loss_that_comes_after_itself_ends_no_question(log: Database) -> None:
+def test_a_loss_that_refers_to_itself_does_not_hang_queries(log: Database) -> None:
     if log.dialect == "postgresql":
         with log.writing(wait=True) as connection:
             assert connection is not None

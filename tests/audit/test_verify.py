@@ -113,7 +113,7 @@ def command(database: Database, *arguments: str) -> Result:
 # The truth.
 
 
-def test_an_untouched_log_holds(log: Log, database: Database) -> None:
+def test_verify_proves_an_untouched_log(log: Log, database: Database) -> None:
     result = verify(database)
     said = command(database, "verify")
 
@@ -130,7 +130,7 @@ def test_an_untouched_log_holds(log: Log, database: Database) -> None:
     assert said.stderr == "Redis was not compared: --redis URL compares it\n"
 
 
-def test_json_for_programs(log: Log, database: Database) -> None:
+def test_verify_prints_json(log: Log, database: Database) -> None:
     said = command(database, "verify", "--json")
 
     document = json.loads(said.stdout)
@@ -139,7 +139,7 @@ def test_json_for_programs(log: Log, database: Database) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 30, 100_000])
-def test_reading_in_pieces_changes_nothing(
+def test_the_size_of_reads_does_not_change_the_verdict(
     log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sql_audit.proof.log.READ_EVENTS", size)
@@ -147,7 +147,7 @@ def test_reading_in_pieces_changes_nothing(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_log_that_grows_meanwhile_is_checked_as_far_as_it_was(
+def test_verify_checks_a_growing_log_up_to_the_events_at_its_start(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     count = len(log.events())
@@ -298,7 +298,7 @@ LIES = {
     [(name, lie) for name, lies in LIES.items() for lie in lies],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_a_lie_is_found_though_the_chain_was_forged(
+def test_verify_finds_a_changed_row_in_spite_of_a_forged_chain(
     log: Log, database: Database, invariant: str, lie: Callable[[Log], Row]
 ) -> None:
     row = lie(log)
@@ -320,7 +320,7 @@ def test_a_lie_is_found_though_the_chain_was_forged(
     assert not any(name.startswith("I7") for name, *_ in named)
 
 
-def test_a_clock_that_went_back_is_named_and_no_violation(
+def test_verify_names_a_clock_that_went_back_and_reports_no_violation(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a")
@@ -341,7 +341,7 @@ def test_a_clock_that_went_back_is_named_and_no_violation(
 
 
 @pytest.mark.parametrize("column, value", [("worker", "w-x"), ("at_ms", 1), ("task", None)])
-def test_a_changed_byte_names_its_batch(
+def test_verify_names_the_batch_of_a_changed_event(
     log: Log, database: Database, column: str, value: Any
 ) -> None:
     row = log.events("succeeded")[5]
@@ -373,7 +373,7 @@ def test_a_changed_byte_names_its_batch(
     ],
     ids=["one more", "a longer run", "none", "a made up outcome"],
 )
-def test_minutes_that_count_other_claims_than_there_are_are_found(
+def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     log: Log, database: Database, lie: str
 ) -> None:
     """Everyday questions are answered from them."""
@@ -387,7 +387,7 @@ def test_minutes_that_count_other_claims_than_there_are_are_found(
     assert "the minute counts" in found.says
 
 
-def test_a_deleted_event_names_its_batch(log: Log, database: Database) -> None:
+def test_verify_names_the_batch_of_a_deleted_event(log: Log, database: Database) -> None:
     row = log.events("discarded")[0]
     log.delete(row)
 
@@ -398,7 +398,7 @@ def test_a_deleted_event_names_its_batch(log: Log, database: Database) -> None:
     assert "the cursor counts" in said
 
 
-def test_a_deleted_batch_is_missed(log: Log, database: Database) -> None:
+def test_verify_reports_a_deleted_batch(log: Log, database: Database) -> None:
     log.run(("DELETE FROM mirror_batch WHERE batch = 3", {}))
 
     found = verify(database).violations
@@ -407,7 +407,7 @@ def test_a_deleted_batch_is_missed(log: Log, database: Database) -> None:
     assert any("are in no batch" in v.says for v in found)
 
 
-def test_an_event_behind_the_cursor_is_seen(log: Log, database: Database) -> None:
+def test_verify_reports_an_event_after_the_cursor(log: Log, database: Database) -> None:
     last = log.events()[-1]
     log.insert({**last, "seq": last["seq"] + 1})
 
@@ -417,9 +417,7 @@ def test_an_event_behind_the_cursor_is_seen(log: Log, database: Database) -> Non
     assert found.seq == last["seq"] + 1
 
 
-def test_a_forged_chain_does_not_lead_to_a_head_kept_elsewhere(
-    log: Log, database: Database
-) -> None:
+def test_a_forged_chain_does_not_lead_to_a_saved_head(log: Log, database: Database) -> None:
     (kept,) = heads(database)
     assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
     log.change(log.events("enqueued")[0], worker="w-x")
@@ -432,7 +430,7 @@ def test_a_forged_chain_does_not_lead_to_a_head_kept_elsewhere(
     assert f"head {kept.sha256} is in no chain" in said.output
 
 
-def test_an_old_head_is_still_on_the_way(
+def test_an_old_head_is_found_in_a_longer_log(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     (kept,) = heads(database)
@@ -442,7 +440,7 @@ def test_an_old_head_is_still_on_the_way(
     assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
 
 
-def test_the_head_command(log: Log, database: Database) -> None:
+def test_the_head_command_prints_the_head_of_each_queue(log: Log, database: Database) -> None:
     (kept,) = heads(database)
 
     said = command(database, "head")
@@ -469,7 +467,7 @@ def test_the_head_command(log: Log, database: Database) -> None:
     ],
     ids=["none", "another time", "other words", "another kind", "a made up gap"],
 )
-def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forged(
+def test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain(
     log: Log, database: Database, lie: str
 ) -> None:
     log.run((lie, {}))
@@ -485,7 +483,7 @@ def test_epochs_that_the_events_do_not_show_are_found_though_the_chain_was_forge
 # What cannot be told: exit status 2.
 
 
-def test_verify_writes_one_of_anything_in_the_singular(
+def test_verify_uses_the_singular_for_one_event_entry_batch_or_job(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """It was "1 events in 1 entries and 1 batches"."""
@@ -499,14 +497,14 @@ def test_verify_writes_one_of_anything_in_the_singular(
     assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
 
 
-def test_without_events_the_verdict_is_unknown(mirror: Mirror, database: Database) -> None:
+def test_the_verdict_is_unknown_without_events(mirror: Mirror, database: Database) -> None:
     mirror.attach()
 
     assert command(database, "verify").exit_code == 2
     assert command(database, "verify", "--queue", "nobody").exit_code == 2
 
 
-def test_without_a_database_the_verdict_is_unknown(tmp_path: Any) -> None:
+def test_the_verdict_is_unknown_without_a_database(tmp_path: Any) -> None:
     missing = audit("verify", "--audit", str(tmp_path / "none.db"))
     nothing = audit("verify")
 
@@ -543,7 +541,7 @@ def test_the_verdict_of_an_entry_in_quarantine_is_unknown(
     assert note["number"] == f"{writer.epoch}-{writer.seq}"
 
 
-def test_orphans_are_counted_and_not_part_of_what_went_on(
+def test_verify_counts_orphaned_events_and_does_not_judge_them(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     known = f"{writer.epoch}-{writer.seq}"
@@ -566,7 +564,7 @@ def test_orphans_are_counted_and_not_part_of_what_went_on(
     assert "2 events are orphaned" in command(database, "verify").output
 
 
-def test_only_what_happened_since_is_judged(log: Log, database: Database) -> None:
+def test_verify_judges_only_events_since_the_given_time(log: Log, database: Database) -> None:
     row = illegal_step(log)
     log.chain_again()
 

@@ -46,7 +46,7 @@ def mirror_all(client: Client, database: Database) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_log_of_the_scripts_holds(
+def test_verify_proves_the_log_of_the_real_scripts(
     client: Client, database: Database, mirror_all: Callable[[], int], seed: int
 ) -> None:
     fleet = Fleet(client, seed, ties=True)
@@ -75,7 +75,7 @@ def test_the_log_of_the_scripts_holds(
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE detail LIKE '%value_digest%'")
 
 
-def test_a_log_that_began_with_a_baseline_holds(
+def test_verify_proves_a_log_that_began_with_a_baseline(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     fleet = Fleet(client, 1)
@@ -100,7 +100,7 @@ def test_a_log_that_began_with_a_baseline_holds(
         (("DEL", "rqc:{q}:outbox"), "Redis lost its log"),
     ],
 )
-def test_events_that_redis_forgot_are_named_and_are_no_violation(
+def test_verify_names_lost_events_and_reports_no_violation(
     client: Client,
     database: Database,
     mirror_all: Callable[[], int],
@@ -126,7 +126,7 @@ def test_events_that_redis_forgot_are_named_and_are_no_violation(
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_nothing_behind_an_entry_in_quarantine_is_called_violated(
+def test_a_difference_after_an_entry_in_quarantine_is_no_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
     """SQL does not know what such an entry says: that Redis tells more of its jobs proves nothing."""
@@ -159,7 +159,7 @@ TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
 """JSON that Python cannot read."""
 
 
-def test_an_event_whose_json_is_nested_too_deep_is_violated(
+def test_an_event_with_json_that_is_nested_too_deep_is_violated(
     level: Fleet, client: Client, database: Database
 ) -> None:
     """`verify` ended with a traceback."""
@@ -184,7 +184,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 
 
 @pytest.mark.parametrize(("detail", "why"), [("{bad", "JSONDecodeError"), (TOO_DEEP, "ValueError")])
-def test_a_row_of_sql_that_cannot_be_read_ends_no_comparison(
+def test_an_unreadable_row_in_sql_does_not_end_the_comparison(
     level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
     """The doctor ended with a traceback, and looked at no other queue."""
@@ -210,7 +210,7 @@ def differences(client: Client, database: Database) -> list[tuple[str, str]]:
     return [(v.invariant, v.says) for v in violations]
 
 
-def test_a_job_that_redis_forgot_is_drift(client: Client, database: Database, level: Fleet) -> None:
+def test_a_job_that_redis_lost_is_drift(client: Client, database: Database, level: Fleet) -> None:
     (ids,) = client.run(client.calls.delivery.ask([["HKEYS", "rqc:{q}:jobs"]]))
     job_id = ids[0]
     assert differences(client, database) == []
@@ -240,7 +240,7 @@ def test_an_edited_state_line_is_drift(client: Client, database: Database, level
     ("column", "value"),
     [("worker", "mallory"), ("detail", '{"seq":7}'), ("claim", 7), ("job_id", "another")],
 )
-def test_a_row_that_is_not_what_the_outbox_still_has_is_drift(
+def test_a_row_that_differs_from_its_outbox_entry_is_drift(
     client: Client, database: Database, mirror_all: Callable[[], int], column: str, value: Any
 ) -> None:
     """Though the chain was hashed again. The outbox still has the last entry that is mirrored."""
@@ -260,7 +260,7 @@ def test_a_row_that_is_not_what_the_outbox_still_has_is_drift(
     assert any("differs between Redis and SQL" in says for says in found), found
 
 
-def test_an_entry_in_quarantine_is_no_drift_and_one_that_was_damaged_since_is(
+def test_an_outbox_entry_that_was_damaged_after_quarantine_is_drift(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     client.run(client.calls.enqueue.many([NewJob("a", QUEUE, Profile("send"), "{}")]))
@@ -381,7 +381,7 @@ def keep_a_result_of_a_job_that_never_was(client: Client, run: Callable[[str, st
         keep_a_result_of_a_job_that_never_was,
     ],
 )
-def test_a_result_that_is_not_the_logs_is_found(
+def test_verify_finds_a_kept_result_that_differs_from_the_log(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -443,7 +443,7 @@ every_gap = pytest.mark.parametrize(
 
 @every_gap
 @pytest.mark.parametrize("again", [succeed_again, cancel_again])
-def test_a_result_of_a_job_that_ran_in_a_gap_is_no_lie(
+def test_the_result_of_a_job_that_ran_in_a_gap_is_no_violation(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -464,7 +464,7 @@ def test_a_result_of_a_job_that_ran_in_a_gap_is_no_lie(
 
 
 @every_gap
-def test_a_result_of_an_older_claim_is_a_lie_on_both_sides_of_a_gap(
+def test_the_result_of_an_older_claim_is_a_violation_on_both_sides_of_a_gap(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -485,7 +485,7 @@ def test_a_result_of_an_older_claim_is_a_lie_on_both_sides_of_a_gap(
     ]
 
 
-def test_results_of_jobs_that_sql_does_not_have_are_no_lies(
+def test_results_of_jobs_that_sql_does_not_have_are_no_violation(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -500,7 +500,7 @@ def test_results_of_jobs_that_sql_does_not_have_are_no_lies(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_results_that_are_older_than_the_log_are_no_lies(
+def test_results_that_are_older_than_the_log_are_no_violation(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     succeed(client, "early", '"1"')
@@ -512,7 +512,7 @@ def test_results_that_are_older_than_the_log_are_no_lies(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
+def test_ends_in_the_outbox_count_when_the_log_is_switched_on_again(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -523,7 +523,7 @@ def test_ends_that_are_not_mirrored_yet_count_when_the_log_is_switched_on_again(
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(
+def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """The end before it, of the id's first job, was compared with the second one's result."""
@@ -534,7 +534,7 @@ def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
+def test_verify_reports_an_entry_that_was_deleted_from_the_outbox(
     client: Client, database: Database, level: Fleet
 ) -> None:
     level.run(5)
@@ -546,7 +546,7 @@ def test_an_entry_that_was_taken_out_of_the_outbox_is_missed(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_an_outbox_that_lost_the_anchor_is_reported(
+def test_verify_reports_an_outbox_without_its_anchor(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
@@ -557,7 +557,7 @@ def test_an_outbox_that_lost_the_anchor_is_reported(
     ]
 
 
-def test_verify_compares_with_redis_if_it_is_given_a_url(
+def test_verify_compares_with_redis_if_the_url_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -579,7 +579,7 @@ def test_verify_compares_with_redis_if_it_is_given_a_url(
     assert command().exit_code == 0
 
 
-def test_doctor_compares_with_sql_if_it_is_given_a_url(
+def test_doctor_compares_with_sql_if_the_url_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """What it can mend within Redis it mends; what only SQL still has it names."""
@@ -607,7 +607,7 @@ def test_doctor_compares_with_sql_if_it_is_given_a_url(
     assert seen.exit_code == 1
 
 
-def test_doctor_says_that_another_database_has_a_queue(
+def test_doctor_reports_that_another_database_mirrors_the_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"

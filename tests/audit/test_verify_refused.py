@@ -41,7 +41,7 @@ NO_SPACE = (
     ],
     ids=["statement timeout", "missing column", "missing table", "full disk"],
 )
-def test_a_query_that_postgres_refuses_proves_no_violation(
+def test_verify_reports_no_violation_when_postgres_refuses_a_query(
     database: Database,
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],

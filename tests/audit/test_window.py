@@ -25,7 +25,7 @@ def long_log(database: Database) -> Database:
     return database
 
 
-def test_a_window_counts_what_ended_in_it(long_log: Database) -> None:
+def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: Database) -> None:
     """As reading all claims does."""
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
     since = ends["a"] + (ends["z"] - ends["a"]) // 3
@@ -64,7 +64,7 @@ def test_a_window_counts_what_ended_in_it(long_log: Database) -> None:
     assert found.slowest[0].ran_ms == longest
 
 
-def test_a_window_of_all_time_is_the_whole_report(long_log: Database) -> None:
+def test_a_report_within_all_time_equals_the_whole_report(long_log: Database) -> None:
     """But for jobs of which no claim has ended."""
     whole = reports.report(long_log.readers)
     found = window.report_within(long_log.readers)
@@ -82,7 +82,7 @@ STEPS_MAX = 250
 
 
 @pytest.mark.parametrize("ask", [window.report_within, reports.report], ids=["window", "whole"])
-def test_a_report_sorts_no_claims(long_log: Database, ask: Callable[..., Report]) -> None:
+def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Report]) -> None:
     """That of a day took nine seconds in a log of 7.7 million events."""
     steps = 0
 
@@ -99,7 +99,7 @@ def test_a_report_sorts_no_claims(long_log: Database, ask: Callable[..., Report]
 
 
 @pytest.mark.parametrize("number", [1, 2, 19, 20, 21, 100])
-def test_percentiles_are_by_nearest_rank(number: int) -> None:
+def test_percentiles_use_the_nearest_rank(number: int) -> None:
     rows = [("q", None, ms, 1) for ms in range(1, number + 1)]
     twice = [("q", None, ms, 2) for ms in range(1, number + 1)]
 
@@ -112,7 +112,7 @@ def test_percentiles_are_by_nearest_rank(number: int) -> None:
     }
 
 
-def test_what_ends_without_a_claim_is_counted(
+def test_a_window_counts_jobs_that_ended_without_a_claim(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a", "b", "c")

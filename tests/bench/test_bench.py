@@ -41,7 +41,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("part", FIGURES)
 @pytest.mark.slow
-def test_a_part_measures_its_figures(tmp_path: Path, part: str) -> None:
+def test_each_part_of_the_benchmark_measures_its_figures(tmp_path: Path, part: str) -> None:
     document = bench(tmp_path, "--only", part)
 
     assert document["failures"] == {}
@@ -80,7 +80,9 @@ def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_target_beside_others_is_met_only_if_all_its_parts_are(figures: dict[str, Any]) -> None:
+def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
+    figures: dict[str, Any],
+) -> None:
     """250,000 jobs a second are enough by themselves, but not twice those of the best peer of the same run."""
     code = "import targets; print(json.dumps([(r[0], r[4]) for r in targets.aimed_rows(d)]))"
 
@@ -92,7 +94,7 @@ def test_a_target_beside_others_is_met_only_if_all_its_parts_are(figures: dict[s
     assert rows["latency, p50, beside the floor"] == "not met"
 
 
-def test_only_what_was_met_and_is_held_is_promised(figures: dict[str, Any]) -> None:
+def test_only_targets_that_were_met_and_have_a_budget_are_promised(figures: dict[str, Any]) -> None:
     """A run that falls short promises less; what nothing holds is promised by no run."""
     code = """
 import targets
@@ -111,7 +113,7 @@ print(json.dumps([rows({**d, "latency_p50_ms": 0.155}), rows(slow)]))
     assert ["latency, p50", "≤ 0.25 ms"] in aimed, "nothing holds it"
 
 
-def test_what_holds_a_promise_is_in_the_table_of_budgets(figures: dict[str, Any]) -> None:
+def test_the_budgets_of_promised_targets_exist(figures: dict[str, Any]) -> None:
     code = "import targets; print(json.dumps([t.held for t in targets.TARGETS if t.held]))"
 
     held = [row.split(" ", 1) for rows in run_in_bench(code, figures) for row in rows.split(", ")]
@@ -121,7 +123,7 @@ def test_what_holds_a_promise_is_in_the_table_of_budgets(figures: dict[str, Any]
         assert name in budgets.table()[section]
 
 
-def test_the_documents_keep_what_is_not_between_markers(figures: dict[str, Any]) -> None:
+def test_the_report_replaces_only_text_between_markers(figures: dict[str, Any]) -> None:
     text = "before\n<!-- bench: peers -->\nold\n<!-- bench: end peers -->\nafter\n"
     code = f"import report; print(json.dumps(report.between({text!r}, 'peers', chr(10).join(report._peers(d)))))"
 
@@ -133,7 +135,7 @@ def test_the_documents_keep_what_is_not_between_markers(figures: dict[str, Any])
     assert "old" not in after
 
 
-def test_a_table_that_both_documents_have_is_renewed_in_both(
+def test_a_table_of_both_documents_is_updated_in_both(
     tmp_path: Path, figures: dict[str, Any]
 ) -> None:
     """The first used it up, and the README kept the figures of another run."""
@@ -156,7 +158,7 @@ def test_a_table_that_both_documents_have_is_renewed_in_both(
     )
 
 
-def test_readme_has_a_place_for_its_rows() -> None:
+def test_the_readme_has_the_markers_of_its_table() -> None:
     text = (ROOT / "README.md").read_text()
 
     assert (
@@ -169,7 +171,7 @@ def test_readme_has_a_place_for_its_rows() -> None:
 @pytest.mark.parametrize(
     "part", ["facts", "promised", "aimed", "floors", "redis", "microsecond", "peers"]
 )
-def test_the_page_has_a_place_for_every_table(part: str) -> None:
+def test_the_performance_page_has_the_markers_of_every_table(part: str) -> None:
     text = (ROOT / "docs/performance.md").read_text()
 
     assert 1 == text.count(f"<!-- bench: {part} -->") == text.count(f"<!-- bench: end {part} -->")

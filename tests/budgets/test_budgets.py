@@ -48,7 +48,7 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """By the growth of used_memory, so that Redis' tables and the allocator's classes count."""
+    """The growth of used_memory counts, so Redis' tables and the allocator's classes are included."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]
@@ -68,7 +68,7 @@ SETTLING: dict[str, Callable[[Seed, Sequence[Claim]], object]] = {
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
-def test_calls_of_a_life_are_within_their_budgets(seed: Seed, size: int) -> None:
+def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: int) -> None:
     for name in ("warm", "measured"):
         new = jobs(seed, name, size)
         enqueue = calls_of(seed.control, lambda new=new: seed.enqueue(*new))
@@ -399,7 +399,7 @@ def drain(app: App) -> int:
 # The table.
 
 
-def test_a_budget_that_is_broken_is_named_and_says_what_to_do(
+def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(budgets.COUNTED, raising=False)
@@ -412,7 +412,7 @@ def test_a_budget_that_is_broken_is_named_and_says_what_to_do(
         budgets.check("redis_calls", "unheard of", 1)
 
 
-def test_tightening_writes_what_was_counted_and_leaves_the_rest() -> None:
+def test_tightening_lowers_the_measured_budgets_and_keeps_the_rest() -> None:
     text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
 
     assert (

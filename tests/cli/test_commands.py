@@ -33,7 +33,7 @@ def last_event(client: Client, queue: str) -> dict[str, str]:
 # --- enqueue ------------------------------------------------------------------------------------
 
 
-def test_enqueue_prints_the_id_of_a_job_that_is_there(cli: CommandLine, client: Client) -> None:
+def test_enqueue_prints_the_id_of_the_new_job(cli: CommandLine, client: Client) -> None:
     job_id = cli.ok("enqueue", "mail", "send", "--json-args", '{"to": "ä@b.c", "n": 1}').strip()
 
     found = client.run(client.calls.reads.job(job_id))
@@ -92,7 +92,7 @@ def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
     assert cli.json("job", "x")["args"] == {"to": "a"}
 
 
-def test_enqueue_of_a_live_id_changes_nothing(cli: CommandLine, client: Client) -> None:
+def test_enqueue_of_the_id_of_a_live_job_changes_nothing(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
     before = lines_of(client.run(client.calls.reads.snapshot("mail")))
 
@@ -125,7 +125,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_enqueue_of_a_unique_name_that_is_held_says_what_became_of_the_call(
+def test_enqueue_of_a_unique_name_that_is_held_reports_the_outcome(
     cli: CommandLine, module: str, task: str
 ) -> None:
     """It said that the job's id is remembered, and no word of the job that was replaced."""
@@ -148,7 +148,7 @@ def test_enqueue_of_a_unique_name_that_is_held_says_what_became_of_the_call(
         assert said.stderr == ""
 
 
-def test_app_checks_the_arguments_and_gives_its_options(cli: CommandLine, module: str) -> None:
+def test_enqueue_with_app_applies_the_options_of_the_task(cli: CommandLine, module: str) -> None:
     words = ("--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc")
 
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}', *words)
@@ -156,7 +156,9 @@ def test_app_checks_the_arguments_and_gives_its_options(cli: CommandLine, module
     assert cli.json("job", "x")["max_attempts"] == 9
 
 
-def test_arguments_that_do_not_fit_the_task_are_refused(cli: CommandLine, module: str) -> None:
+def test_enqueue_with_app_refuses_arguments_that_do_not_fit_the_task(
+    cli: CommandLine, module: str
+) -> None:
     said = cli.line(
         2, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a", "n": "many"}'
     )
@@ -173,7 +175,7 @@ def test_the_error_of_a_missing_argument_names_the_option_that_takes_it(
     assert "'send' are not valid: to: is required: the task's arguments go into --json-args" in said
 
 
-def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> None:
+def test_enqueue_refuses_a_task_that_the_app_lacks(cli: CommandLine, module: str) -> None:
     assert cli.line(2, "enqueue", "mail", "sned", "--app", module) == (
         "no task 'sned' here: known are first, last, send."
     )
@@ -182,7 +184,7 @@ def test_task_that_the_app_lacks_is_refused(cli: CommandLine, module: str) -> No
     )
 
 
-def test_a_key_function_that_raises_is_one_line(
+def test_the_error_of_a_key_function_that_raises_is_one_line(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sharded.py").write_text(
@@ -204,7 +206,9 @@ def test_a_key_function_that_raises_is_one_line(
     assert "raised LookupError: no shard" in said
 
 
-def test_the_apps_own_server_is_used_unless_one_is_named(cli: CommandLine, module: str) -> None:
+def test_commands_use_the_server_of_the_app_unless_another_is_named(
+    cli: CommandLine, module: str
+) -> None:
     """The app's own server is meant, unless the command line names one."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
@@ -214,7 +218,7 @@ def test_the_apps_own_server_is_used_unless_one_is_named(cli: CommandLine, modul
 # --- looking ------------------------------------------------------------------------------------
 
 
-def test_queues_are_listed_with_their_counts(cli: CommandLine, kill: Kill) -> None:
+def test_queues_lists_queues_with_their_counts(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1")
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "mail", "send", "--priority", "high")
@@ -236,7 +240,7 @@ def test_queues_are_listed_with_their_counts(cli: CommandLine, kill: Kill) -> No
     assert re.search(r"sms +1 +0 +0 +0 +off +0 +\d+ s", table)
 
 
-def test_a_queue_that_cannot_be_read_does_not_hide_the_others(
+def test_queues_lists_other_queues_beside_an_unreadable_queue(
     cli: CommandLine, client: Client, valkey: RedisServer
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -254,19 +258,21 @@ def test_a_queue_that_cannot_be_read_does_not_hide_the_others(
     )
 
 
-def test_no_queues_is_no_error(cli: CommandLine) -> None:
+def test_queues_of_an_empty_server_is_not_an_error(cli: CommandLine) -> None:
     assert cli.ok("queues") == "no queues yet: the first job of a queue makes it\n"
     assert cli.json("queues") == []
 
 
-def test_prefixes_are_kept_apart(cli: CommandLine) -> None:
+def test_commands_show_only_queues_of_their_prefix(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send", "--prefix", "other")
 
     assert cli.json("queues") == []
     assert len(cli.json("queues", "--prefix", "other")) == 1
 
 
-def test_running_job_shows_its_worker_and_since_when(cli: CommandLine, client: Client) -> None:
+def test_job_shows_the_worker_of_a_running_job_and_its_start(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}')
     client.run(claims.claim("mail", "w-1", 1))
 
@@ -283,7 +289,7 @@ def test_running_job_shows_its_worker_and_since_when(cli: CommandLine, client: C
     assert (found["state"], found["worker"], found["claims"]) == ("running", "w-1", 1)
 
 
-def test_the_headers_of_a_job_are_shown(cli: CommandLine, client: Client) -> None:
+def test_job_shows_the_headers_of_a_job(cli: CommandLine, client: Client) -> None:
     job = NewJob("h", "mail", profile("send"), '{"to":"a"}', headers_json='{"request-id":"7"}')
     client.run(client.calls.enqueue.many([job, NewJob("none", "mail", profile("send"), "{}")]))
 
@@ -294,7 +300,7 @@ def test_the_headers_of_a_job_are_shown(cli: CommandLine, client: Client) -> Non
     assert cli.json("job", "none")["headers"] == {}
 
 
-def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None:
+def test_dead_lists_the_newest_job_first(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1", "d2", "d3")
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d3", "d2", "d1"]
@@ -305,7 +311,7 @@ def test_dead_jobs_are_listed_newest_first(cli: CommandLine, kill: Kill) -> None
     assert cli.ok("dead", "mail") == "no dead jobs in mail\n"
 
 
-def test_why_a_job_died_is_shown_on_one_line_and_steers_no_terminal(
+def test_the_error_of_a_dead_job_is_one_line_without_control_characters(
     cli: CommandLine, kill: Kill
 ) -> None:
     error = json.dumps({"type": "ValueError", "message": "no\nuser \x1b[31m" + "x" * 200})
@@ -324,7 +330,7 @@ def test_why_a_job_died_is_shown_on_one_line_and_steers_no_terminal(
     assert "error " not in cli.ok("job", "bare")
 
 
-def test_on_a_narrow_terminal_no_word_of_a_list_of_jobs_is_broken(
+def test_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "mx.example.org refused ada@b.c: recipient unknown"
@@ -341,7 +347,9 @@ def test_on_a_narrow_terminal_no_word_of_a_list_of_jobs_is_broken(
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
 
 
-def test_where_a_job_died_is_shown(cli: CommandLine, kill: Kill) -> None:
+def test_dead_shows_the_place_and_job_the_traceback_of_an_error(
+    cli: CommandLine, kill: Kill
+) -> None:
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
     kill("mail", "d1", error=json.dumps({"type": "E", "message": "m", "traceback": lines}))
 
@@ -352,14 +360,14 @@ def test_where_a_job_died_is_shown(cli: CommandLine, kill: Kill) -> None:
     )
 
 
-def test_a_requeued_job_shows_no_error_of_its_former_life(cli: CommandLine, kill: Kill) -> None:
+def test_job_shows_no_old_error_of_a_requeued_job(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1", error='{"type":"ValueError","message":"no"}')
     cli.ok("requeue", "d1")
 
     assert cli.json("job", "d1")["error"] is None
 
 
-def test_dead_jobs_are_read_page_by_page(
+def test_dead_reads_jobs_in_pages(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.protocol.reads.job_reads.PAGE", 2)
@@ -372,7 +380,9 @@ def test_dead_jobs_are_read_page_by_page(
 # --- changing -----------------------------------------------------------------------------------
 
 
-def test_cancel_finds_jobs_in_any_queue_and_says_who(cli: CommandLine, client: Client) -> None:
+def test_cancel_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
     client.run(claims.claim("mail", "w-1", 1))
     cli.ok("enqueue", "sms", "send", "--id", "b")
@@ -384,7 +394,7 @@ def test_cancel_finds_jobs_in_any_queue_and_says_who(cli: CommandLine, client: C
     assert (event["type"], event["by"], event["why"]) == ("cancelled", "ada", "not wanted")
 
 
-def test_cancel_of_a_job_that_is_gone_fails_and_does_the_rest(cli: CommandLine) -> None:
+def test_cancel_of_an_unknown_job_fails_and_cancels_the_other_jobs(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
 
     result = cli("cancel", "a", "nobody")
@@ -397,7 +407,9 @@ def test_cancel_of_a_job_that_is_gone_fails_and_does_the_rest(cli: CommandLine) 
     )
 
 
-def test_edit_changes_jobs_in_any_queue_and_says_who(cli: CommandLine, client: Client) -> None:
+def test_edit_changes_jobs_in_any_queue_and_logs_who_edited_them(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     cli.ok("enqueue", "sms", "send", "--id", "b")
 
@@ -431,14 +443,14 @@ def test_edit_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) ->
     assert "expires" in cli.ok("job", "waits")
 
 
-def test_an_edit_that_changes_nothing_or_two_things_is_refused(cli: CommandLine) -> None:
+def test_edit_refuses_missing_and_conflicting_options(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
 
     assert "nothing to change" in cli.line(2, "edit", "a")
     assert "does not go with delay" in cli.line(2, "edit", "a", "--now", "--delay", "5")
 
 
-def test_a_name_is_shown_and_freed(cli: CommandLine, client: Client) -> None:
+def test_unique_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None:
     held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
     client.run(client.calls.enqueue.one(held))
 
@@ -468,11 +480,13 @@ def test_unique_lists_as_many_names_as_the_limit_allows(cli: CommandLine, client
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_unique_takes_a_name_or_frees_one(cli: CommandLine, words: tuple[str, ...]) -> None:
+def test_unique_takes_one_name_or_free_and_one_name(
+    cli: CommandLine, words: tuple[str, ...]
+) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
 
 
-def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kill: Kill) -> None:
+def test_requeue_and_prune_accept_ids_or_all(cli: CommandLine, client: Client, kill: Kill) -> None:
     kill("mail", "d1", "d2", "d3", "d4")
 
     assert cli.json("requeue", "d2") == {"d2": "requeued"}
@@ -483,7 +497,7 @@ def test_requeue_and_prune_take_ids_or_all(cli: CommandLine, client: Client, kil
     assert client.run(client.calls.reads.snapshot("mail"))["ready:2"] == ["d2", "d3", "d4"]
 
 
-def test_pause_and_resume_are_in_the_log(cli: CommandLine, client: Client) -> None:
+def test_pause_and_resume_are_logged(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("pause", "mail", "--by", "ada", "--reason", "upgrade") == "mail paused\n"
@@ -496,7 +510,7 @@ def test_pause_and_resume_are_in_the_log(cli: CommandLine, client: Client) -> No
     assert not client.run(client.calls.reads.counts("mail")).paused
 
 
-def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Client) -> None:
+def test_set_shows_and_changes_settings_in_seconds(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
 
     said = cli.ok("set", "mail", "lease=2.5", "backlog-max-jobs=1000", "dead_retention=60")
@@ -513,7 +527,7 @@ def test_settings_are_shown_and_changed_in_seconds(cli: CommandLine, client: Cli
     assert last_event(client, "mail")["type"] == "policy_changed"
 
 
-def test_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for user in ("ada", "Ada Lovelace", "äda", "DOMAIN\\ada", "x" * 300, ""):
         monkeypatch.setattr("getpass.getuser", lambda user=user: user)
 
@@ -523,7 +537,7 @@ def test_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- doctor -------------------------------------------------------------------------------------
 
 
-def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> None:
+def test_doctor_reports_and_repairs_a_finding(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
     cli.ok("enqueue", "sms", "send")
     server, *said = cli.ok("doctor").splitlines()
@@ -552,7 +566,7 @@ def test_doctor_finds_mends_and_is_content(cli: CommandLine, client: Client) -> 
     }
 
 
-def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> None:
+def test_doctor_reports_findings_that_it_cannot_repair(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     client.run(client.calls.delivery.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
 
@@ -563,7 +577,9 @@ def test_doctor_says_what_it_cannot_mend(cli: CommandLine, client: Client) -> No
     assert result.stderr == "rq-core: 1 finding\n"
 
 
-def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: Client) -> None:
+def test_doctor_examines_other_queues_after_an_unreadable_queue(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "a", "send")
     cli.ok("enqueue", "b", "send")
     key = queue_keys("a")("leases")
@@ -579,7 +595,7 @@ def test_doctor_goes_on_after_a_queue_it_cannot_read(cli: CommandLine, client: C
 # --- words --------------------------------------------------------------------------------------
 
 
-def test_one_client_of_the_embedded_server_is_written_in_the_singular(
+def test_server_status_says_1_client_in_the_singular(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was "1 clients"."""
@@ -600,7 +616,7 @@ def test_one_client_of_the_embedded_server_is_written_in_the_singular(
     ],
 )
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_the_embedded_server_is_that_of_the_environment_unless_one_is_named(
+def test_server_commands_use_the_folder_of_the_environment_unless_one_is_named(
     command: str,
     words: tuple[str, ...],
     url: str,
@@ -614,11 +630,13 @@ def test_the_embedded_server_is_that_of_the_environment_unless_one_is_named(
 
     result = cli("server", command, *words, url=url)
 
-    expected = f"no server runs for {tmp_path / directory}; --dir names that of another folder\n"
+    expected = (
+        f"no server runs for {tmp_path / directory}; --dir names the server of another folder\n"
+    )
     assert (result.exit_code, result.stdout) == (1 if command == "status" else 0, expected)
 
 
-def test_times_read_well() -> None:
+def test_spans_and_times_are_printed_in_readable_units() -> None:
     assert span(0) == "0 s"
     assert span(59_999) == "59 s"
     assert span(3_700_000) == "1 h 1 min"
@@ -629,11 +647,11 @@ def test_times_read_well() -> None:
     assert utc(1e20) == "100000000000000000000 ms"
 
 
-def test_texts_in_redis_cannot_steer_the_terminal() -> None:
+def test_texts_from_redis_print_no_control_characters() -> None:
     assert printable("a\x1b[31mb\nc\udcff") == "a\\x1b[31mb\\nc\\udcff"
 
 
-def test_assignments_are_read_in_seconds() -> None:
+def test_set_reads_times_in_seconds() -> None:
     assert parse_assignment("lease=0.5") == ("lease_ms", 500)
     assert parse_assignment("dead_retention=1") == ("dead_retention_ms", 1000)
     assert parse_assignment("backlog-max-bytes=5") == ("backlog_max_bytes", 5)

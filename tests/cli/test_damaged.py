@@ -26,7 +26,7 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
         yield made
 
 
-def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
+def test_top_and_doctor_report_a_queue_of_another_layout(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     """No client can work with it; top said nothing of that, and doctor that all agrees."""
@@ -44,7 +44,7 @@ def test_a_queue_of_another_layout_is_wrong_for_top_and_doctor(
 
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
-def test_doctor_names_the_command_that_sets_back_an_epoch_that_is_no_number(
+def test_doctor_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """It ended in a ValueError, with its traceback."""
@@ -68,7 +68,7 @@ def test_doctor_names_the_command_that_sets_back_an_epoch_that_is_no_number(
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_doctor_names_the_command_that_begins_a_new_epoch_if_there_is_no_log(
+def test_doctor_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "epoch", "x")
@@ -77,9 +77,7 @@ def test_doctor_names_the_command_that_begins_a_new_epoch_if_there_is_no_log(
     assert f"`redis-cli HDEL '{META}' epoch` lets a new epoch begin" in cli("doctor", "mail").stdout
 
 
-def test_workers_names_the_queue_that_it_cannot_read(
-    cli: CommandLine, control: redis.Redis
-) -> None:
+def test_workers_names_an_unreadable_queue(cli: CommandLine, control: redis.Redis) -> None:
     """It said that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
@@ -96,7 +94,7 @@ def test_workers_names_the_queue_that_it_cannot_read(
     assert document.stdout == "[]\n"
 
 
-def test_a_name_that_no_queue_can_have_stops_neither_workers_nor_doctor(
+def test_an_impossible_name_in_the_list_of_queues_stops_neither_workers_nor_doctor(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.sadd("rqc:queues", "a b")
@@ -117,7 +115,7 @@ def test_a_name_that_no_queue_can_have_stops_neither_workers_nor_doctor(
 @pytest.mark.parametrize(
     "words", [("queues",), ("workers",), ("doctor",), ("enqueue", "new", "send")], ids=" ".join
 )
-def test_a_list_of_queues_of_another_type_is_named(
+def test_commands_name_a_list_of_queues_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
     """It was an error of the server, of some key."""
@@ -142,7 +140,7 @@ def test_a_list_of_queues_of_another_type_is_named(
     ],
 )
 @pytest.mark.parametrize("value", ["7", "garbage"])
-def test_the_doctor_prints_the_command_that_sets_a_setting_back(
+def test_doctor_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
     """`rq-core set QUEUE lease_ms=N` is refused as too long, or is the same as the default and changes nothing."""
@@ -157,7 +155,7 @@ def test_the_doctor_prints_the_command_that_sets_a_setting_back(
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: redis.Redis) -> None:
+def test_top_reports_an_outbox_of_the_wrong_type(cli: CommandLine, control: redis.Redis) -> None:
     """No call can be carried out, and top said nothing of it."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
@@ -169,7 +167,7 @@ def test_an_outbox_of_another_type_is_wrong_for_top(cli: CommandLine, control: r
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
 
 
-def test_a_queue_that_the_list_lacks_is_found_and_listed(
+def test_doctor_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
     """No table, no page of metrics and no alarm knew of it, and the doctor said that all agrees."""
@@ -188,7 +186,7 @@ def test_a_queue_that_the_list_lacks_is_found_and_listed(
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_a_repair_beside_a_log_that_could_not_be_compared_does_not_say_that_all_agrees(
+def test_doctor_does_not_say_all_agrees_if_the_log_could_not_be_compared(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
     """Beside an error, and beside what the log cannot tell, it said that all agrees."""
@@ -211,7 +209,7 @@ def test_a_repair_beside_a_log_that_could_not_be_compared_does_not_say_that_all_
     ("field", "value", "command"),
     [("paused", "1", "resume mail"), ("lease_ms", "7", "set mail lease=30")],
 )
-def test_a_command_that_sets_back_names_the_prefix(
+def test_the_command_that_restores_a_setting_names_the_prefix(
     cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
 ) -> None:
     """Typed as it was printed, it spoke of another queue."""
@@ -230,7 +228,7 @@ SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
 
 
 @pytest.mark.parametrize("line", [b"re\xffdy task=send since=1", b"ready x", SINCE], ids=str)
-def test_a_job_that_cannot_be_read_hides_no_other(
+def test_an_unreadable_state_line_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, client: Client, line: bytes
 ) -> None:
     """`unique` ended with a traceback, and each list with the first of them."""
@@ -249,7 +247,7 @@ def test_a_job_that_cannot_be_read_hides_no_other(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_a_cut_list_of_names_says_so_though_a_job_in_it_cannot_be_read(
+def test_unique_says_that_its_list_is_cut_though_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
     """Nothing said that there are more names."""
@@ -265,7 +263,7 @@ def test_a_cut_list_of_names_says_so_though_a_job_in_it_cannot_be_read(
     assert "the state of job a reads 'dying task=send'" in done.stderr
 
 
-def test_a_dead_job_that_cannot_be_read_hides_no_other(
+def test_an_unreadable_dead_job_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, kill: Callable[..., None]
 ) -> None:
     cli.ok("cancel", *(each["id"] for each in cli.json("jobs", "mail")))
@@ -279,7 +277,7 @@ def test_a_dead_job_that_cannot_be_read_hides_no_other(
     assert "good requeued" in cli("requeue", "--all-dead", "mail").stdout
 
 
-def test_a_word_of_no_entry_keeps_the_doctor_from_no_other_queue(
+def test_doctor_examines_other_queues_though_trimmed_is_not_an_entry_id(
     cli: CommandLine, control: redis.Redis, sqlite_url: str
 ) -> None:
     assert cli("audit", "run", "--once", "--audit", sqlite_url).exit_code == 0

@@ -31,7 +31,7 @@ NO_SERVER = "redis://:secret@127.0.0.1:1/0"
 
 
 @pytest.mark.parametrize("words", EVERY_VERB, ids=lambda words: words[0])
-def test_where_no_server_answers_every_command_names_it_and_the_embedded_one(
+def test_the_error_without_a_server_names_its_url_and_the_embedded_server(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     said = cli.line(1, *words, url=NO_SERVER)
@@ -81,7 +81,7 @@ def test_a_database_number_that_the_server_lacks_is_reported(cli: CommandLine) -
     assert "DB index is out of range" in said or "invalid DB index" in said
 
 
-def test_a_refused_password_is_not_printed(cli: CommandLine) -> None:
+def test_the_error_of_a_refused_password_does_not_print_it(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", cli.url.replace("//", "//user:secret@"))
 
     assert "secret" not in said
@@ -137,7 +137,7 @@ def test_a_server_that_speaks_another_protocol_is_reported_in_one_line(
     ],
     ids=" ".join,
 )
-def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
+def test_commands_create_no_unknown_queue_and_name_the_known_queues(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     expected = "there is no queue 'nowhere' at this server: known are {}."
@@ -150,7 +150,7 @@ def test_an_unknown_queue_is_not_made_and_the_known_ones_are_named(
 
 
 @pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
-def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
+def test_a_list_without_a_queue_uses_the_only_queue_or_names_the_queues(
     command: str, cli: CommandLine
 ) -> None:
     assert cli.line(1, command) == "this server has no queue"
@@ -163,7 +163,7 @@ def test_a_list_without_a_queue_is_that_of_the_only_one_or_names_them(
     assert said.startswith("give a queue: this server has mail, sms. Try ")
 
 
-def test_the_error_of_a_job_that_is_not_live_names_where_to_ask_next(cli: CommandLine) -> None:
+def test_the_error_of_a_job_that_is_not_live_names_audit_history(cli: CommandLine) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
@@ -191,7 +191,7 @@ def test_the_error_of_a_job_that_is_not_live_names_where_to_ask_next(cli: Comman
     ],
     ids=lambda text: text[:20],
 )
-def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
+def test_arguments_that_are_not_a_json_object_are_refused_before_anything_is_sent(
     args: str, expected: str, cli: CommandLine
 ) -> None:
     said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=args)
@@ -210,7 +210,7 @@ def test_arguments_that_are_no_json_object_are_refused_before_anything_is_sent(
     ],
     ids=str,
 )
-def test_arguments_that_are_given_in_another_way_are_refused_with_how_to_give_them(
+def test_the_error_of_misplaced_arguments_names_json_args(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     said = cli.line(2, "enqueue", "mail", "send", *words)
@@ -222,7 +222,7 @@ def test_arguments_that_are_given_in_another_way_are_refused_with_how_to_give_th
     )
 
 
-def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: CommandLine) -> None:
+def test_the_error_of_arguments_beyond_the_size_limit_states_the_limit(cli: CommandLine) -> None:
     large = '{"a": "' + "x" * 2**20 + '"}'
 
     said = cli.line(2, "enqueue", "mail", "send", "--json-args", "-", stdin=large)
@@ -251,7 +251,7 @@ def test_arguments_beyond_the_size_limit_are_refused_with_the_limit(cli: Command
     ],
     ids=repr,
 )
-def test_a_name_with_other_characters_is_refused_with_the_rule(
+def test_the_error_of_an_invalid_name_states_the_rule(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -269,12 +269,12 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         (("audit", "verfy"), "Did you mean 'verify'? Try"),
         (("queues", "--colour"), "No such option"),
         (("--colour", "queues"), "No such option"),
-        (("--redis", "redis://localhost", "top"), "--redis belongs behind the command: `root top --redis …`"),
-        (("-q", "mail", "workers"), "-q belongs behind the command: `root workers -q …`"),
-        (("--audit", "a.db", "audit", "tail"), "--audit belongs behind the command: `root audit tail --audit …`"),
-        (("audit", "--audit", "a.db", "tail"), "--audit belongs behind the command: `root audit tail --audit …`"),
+        (("--redis", "redis://localhost", "top"), "--redis belongs after the command: `root top --redis …`"),
+        (("-q", "mail", "workers"), "-q belongs after the command: `root workers -q …`"),
+        (("--audit", "a.db", "audit", "tail"), "--audit belongs after the command: `root audit tail --audit …`"),
+        (("audit", "--audit", "a.db", "tail"), "--audit belongs after the command: `root audit tail --audit …`"),
         (("server", "--redis", "redis://localhost", "prepare"),
-            "--redis belongs behind the command: `root server prepare --redis …`"),
+            "--redis belongs after the command: `root server prepare --redis …`"),
         (("enqueue", "mail"), "Missing argument 'TASK'"),
         (("enqueue", "mail", "send", "--delay", "soon"), "'soon' is not a valid float"),
         (("enqueue", "mail", "send", "--delay", "-1"), "delay=-1.0 is not valid"),
@@ -312,7 +312,7 @@ def test_a_name_with_other_characters_is_refused_with_the_rule(
         " ".join(words).encode("ascii", "replace").decode() if isinstance(words, tuple) else ""
     ),
 )  # fmt: skip
-def test_the_error_of_wrong_usage_shows_what_would_be_right(
+def test_the_error_of_wrong_usage_suggests_the_right_usage(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -344,7 +344,9 @@ def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
     assert "cannot keep an embedded server's data" in said
 
 
-def test_a_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_its_traceback(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody foresaw must be reported whole."""
 
     @click.command()
@@ -364,7 +366,7 @@ def test_a_bug_shows_its_traceback(cli: CommandLine, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, click.Abort])
-def test_an_interrupted_command_is_quiet_and_exits_with_130(
+def test_an_interrupted_command_prints_nothing_and_exits_with_130(
     error: type[BaseException], cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -377,13 +379,13 @@ def test_an_interrupted_command_is_quiet_and_exits_with_130(
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
 
 
-def test_passwords_and_line_ends_are_taken_out() -> None:
+def test_errors_are_printed_without_passwords_and_line_ends() -> None:
     text = "at redis://user:p@ss@host\n  and postgresql://u:secret@h/db \udcff"
 
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
 
 
-def test_the_lines_of_cron_in_the_help_of_verify_stay_lines(cli: CommandLine) -> None:
+def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
     """They were wrapped into one paragraph, behind a backslash and a b."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
@@ -399,7 +401,7 @@ def test_every_command_has_help(cli: CommandLine) -> None:
         assert "Usage:" in cli.ok(name, "--help")
 
 
-def test_no_help_shows_the_mark_that_keeps_lines_apart() -> None:
+def test_no_help_text_shows_the_no_wrap_mark_of_click() -> None:
     """In a raw docstring, click prints it and wraps the lines."""
     helps = [command.help or "" for command in _commands(root)]
 

@@ -45,7 +45,7 @@ def queue(client: Client, kill: Callable[..., None]) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_running_ready_and_scheduled_jobs_are_listed_in_this_order(cli: CommandLine) -> None:
+def test_jobs_lists_running_then_ready_then_scheduled_jobs(cli: CommandLine) -> None:
     found = cli.json("jobs", "mail")
 
     assert ids(found) == ["running", "plain", "low", "in-lane", "later", "much-later"]
@@ -60,7 +60,7 @@ def test_running_ready_and_scheduled_jobs_are_listed_in_this_order(cli: CommandL
 
 
 @pytest.mark.usefixtures("queue")
-def test_states_and_tasks_narrow_the_list(cli: CommandLine) -> None:
+def test_jobs_filters_by_state_and_task(cli: CommandLine) -> None:
     assert ids(cli.json("jobs", "mail", "--state", "dead", "--state", "running")) == [
         "running",
         "dead",
@@ -73,14 +73,14 @@ def test_states_and_tasks_narrow_the_list(cli: CommandLine) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_a_limit_cuts_the_list_and_says_so(cli: CommandLine) -> None:
+def test_jobs_says_that_a_limit_cut_the_list(cli: CommandLine) -> None:
     assert ids(cli.json("jobs", "mail", "--limit", "2")) == ["running", "plain"]
     assert "the first 2; --limit shows more\n" in cli.ok("jobs", "mail", "--limit", "2")
     assert "--limit" not in cli.ok("jobs", "mail", "--limit", "7")
 
 
 @pytest.mark.usefixtures("queue")
-def test_a_task_that_no_running_worker_has_is_named(cli: CommandLine, client: Client) -> None:
+def test_jobs_marks_a_task_that_no_running_worker_has(cli: CommandLine, client: Client) -> None:
     assert [each["task_known"] for each in cli.json("jobs", "mail")] == [None] * 6
     assert cli.ok("jobs", "mail").endswith("no worker runs for mail\n")
 
@@ -124,7 +124,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_no_command_grows_with_the_queue(
+def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
     """A filter that fits nothing reads on, in pages, and stops after so many jobs."""
@@ -139,10 +139,10 @@ def test_no_command_grows_with_the_queue(
     pages = [c for c in asked if c[0] == "LRANGE" and c[1].endswith("ready:2")]
     assert [c[2:] for c in pages] == [[0, 49], [50, 99], [100, 119]]
     assert max(len(c) for c in asked) <= 50 + 5
-    assert "looked at 120 of the queue's jobs and stopped" in said
+    assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_a_job_that_moves_while_it_is_read_is_listed_once(client: Client) -> None:
+def test_jobs_lists_a_job_that_moves_during_the_read_at_most_once(client: Client) -> None:
     """It is read where it waits, and runs by then: it is among the running ones, or missing, and never twice."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
@@ -183,7 +183,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
         ("not_my_turn", 0, "", ""),
     ],
 )  # fmt: skip
-def test_a_job_that_was_given_back_says_why_and_what_to_do(
+def test_job_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
     """`job` showed a scheduled job, and no word of what it waits for."""
@@ -204,7 +204,7 @@ def test_a_job_that_was_given_back_says_why_and_what_to_do(
         assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
 
 
-def test_a_job_that_was_given_back_says_so_when_the_event_is_not_in_redis_any_more(
+def test_job_says_that_a_job_was_given_back_after_its_event_has_left_redis(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -219,7 +219,7 @@ def test_a_job_that_was_given_back_says_so_when_the_event_is_not_in_redis_any_mo
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_a_job_that_failed_after_it_was_given_back_says_only_that_it_failed(
+def test_job_shows_only_the_failure_of_a_job_that_was_given_back_earlier(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -230,7 +230,7 @@ def test_a_job_that_failed_after_it_was_given_back_says_only_that_it_failed(
     assert "given back" not in cli.ok("job", "a") + cli.ok("jobs", "mail")
 
 
-def test_a_job_that_was_given_back_again_says_how_often_and_nothing_to_do_once_a_worker_has_its_task(
+def test_job_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -243,9 +243,7 @@ def test_a_job_that_was_given_back_again_says_how_often_and_nothing_to_do_once_a
     assert "to do" not in cli.ok("job", "a")
 
 
-def test_a_job_that_waits_where_no_worker_runs_says_what_to_do(
-    cli: CommandLine, client: Client
-) -> None:
+def test_job_says_what_to_do_if_no_worker_runs(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
 
     assert re.search(r"^waits for +a worker: none runs for mail$", cli.ok("job", "a"), re.MULTILINE)

@@ -7,7 +7,7 @@ from rq_core.process.mirror import MirrorProcess
 from sql_audit.queries.history import history_of
 
 
-def test_a_mirror_that_is_ended_while_it_starts_still_mirrors_what_happened(
+def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """SIGTERM reached it before its handler was there: `worker --burst --audit` left its last events unmirrored."""

@@ -48,7 +48,7 @@ def help_and_modules(*words: str) -> tuple[str, set[str]]:
     return done.stdout, set(eval(done.stderr))  # noqa: S307 - our own list
 
 
-def test_help_imports_nothing_slow() -> None:
+def test_help_imports_no_slow_module() -> None:
     """`--help` must be there at once: what is slow to import is imported when it is needed."""
     text, modules = help_and_modules("--help")
 
@@ -78,7 +78,7 @@ def test_help_of_audit_imports_none_of_its_commands() -> None:
     }
 
 
-def test_help_of_audit_says_what_its_commands_say() -> None:
+def test_help_of_audit_has_the_first_sentence_of_each_command() -> None:
     """The list is written without importing them, so it has their first sentences for itself."""
     context = click.Context(audit)
     for name, listed in audit.commands.items():
@@ -91,14 +91,14 @@ def test_help_of_audit_says_what_its_commands_say() -> None:
         )
 
 
-def test_errors_are_one_line(shell: Callable[..., CompletedProcess[str]]) -> None:
+def test_an_error_is_one_line(shell: Callable[..., CompletedProcess[str]]) -> None:
     done = shell("pause", "nowhere")
 
     assert done.returncode == 2
     assert done.stderr == ("rq-core: there is no queue 'nowhere' at this server: known are none.\n")
 
 
-def test_argument_that_is_no_text(
+def test_an_argument_that_is_not_utf_8_is_refused(
     shell: Callable[..., CompletedProcess[str]],
 ) -> None:
     done = shell("enqueue", "mail", "send", "--json-args", os.fsdecode(b'{"a": "\xff"}'))
@@ -108,7 +108,7 @@ def test_argument_that_is_no_text(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_broken_pipe_is_quiet(valkey_url: str) -> None:
+def test_a_broken_pipe_prints_no_error(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         for n in range(200):
             client.run(client.calls.delivery.handshake(f"queue-{n}"))
@@ -129,7 +129,7 @@ def test_broken_pipe_is_quiet(valkey_url: str) -> None:
         assert said == b""
 
 
-def test_ctrl_c_is_quiet() -> None:
+def test_ctrl_c_prints_no_traceback() -> None:
     """A server that does not answer keeps the command waiting; somebody gives up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
@@ -167,7 +167,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_worker_runs_what_the_command_line_enqueued(
+def test_a_worker_runs_a_job_that_the_command_line_enqueued(
     processes: str,
     project: Path,
     shell: Callable[..., CompletedProcess[str]],
@@ -206,7 +206,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     server.stop_server(place)
 
 
-def test_embedded_server_from_the_command_line(
+def test_the_command_line_starts_and_stops_the_embedded_server(
     directory: Path, shell: Callable[..., CompletedProcess[str]]
 ) -> None:
     where = ("--dir", str(directory))
@@ -235,7 +235,7 @@ def test_embedded_server_from_the_command_line(
     assert shell("job", job_id, "--redis", url).returncode == 0, "jobs outlive the server"
 
 
-def test_server_runs_until_ctrl_c(directory: Path, tmp_path: Path) -> None:
+def test_server_run_ends_at_ctrl_c(directory: Path, tmp_path: Path) -> None:
     words = ("rq_core.cli", "server", "run", "--dir", str(directory))
     with python(*words, log=tmp_path / "server.log") as process:
         wait_until(lambda: server.server_status(directory).running, "the server runs", timeout=30)
@@ -256,7 +256,7 @@ def test_server_runs_until_ctrl_c(directory: Path, tmp_path: Path) -> None:
     ],
     ids=["own", "library", "syntax", "missing", "exit"],
 )
-def test_module_that_cannot_be_imported_is_one_line(
+def test_the_error_of_a_module_that_cannot_be_imported_is_one_line(
     text: str,
     expected: str,
     tmp_path: Path,

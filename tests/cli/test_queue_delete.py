@@ -45,7 +45,7 @@ def left(valkey: RedisServer) -> list[str]:
         return sorted(control.keys("*"))
 
 
-def test_an_empty_queue_goes_with_all_its_keys_and_its_name(
+def test_delete_removes_all_keys_of_an_empty_queue_and_its_name(
     cli: CommandLine, client: Client, valkey: RedisServer
 ) -> None:
     empty_queue(client)
@@ -60,7 +60,7 @@ def test_an_empty_queue_goes_with_all_its_keys_and_its_name(
     assert "there is no queue 'mail'" in cli.line(2, "queue", "delete", "mail")
 
 
-def test_a_producer_makes_the_queue_again_in_a_later_epoch(
+def test_a_producer_creates_a_deleted_queue_in_a_later_epoch(
     cli: CommandLine, client: Client
 ) -> None:
     empty_queue(client)
@@ -76,7 +76,7 @@ def test_a_producer_makes_the_queue_again_in_a_later_epoch(
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
-def test_jobs_keep_a_queue_unless_forced_with_a_reason(
+def test_delete_refuses_a_queue_with_jobs_unless_forced_with_a_reason(
     cli: CommandLine, client: Client, kill: Callable[..., None], valkey: RedisServer, state: str
 ) -> None:
     if state == "dead":
@@ -97,7 +97,9 @@ def test_jobs_keep_a_queue_unless_forced_with_a_reason(
     assert left(valkey) == []
 
 
-def test_a_job_that_runs_keeps_a_queue_even_if_forced(cli: CommandLine, client: Client) -> None:
+def test_delete_refuses_a_queue_with_a_running_job_even_if_forced(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, "a", "b")
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
 
@@ -108,7 +110,7 @@ def test_a_job_that_runs_keeps_a_queue_even_if_forced(cli: CommandLine, client: 
     assert client.run(claims.complete("mail", "w-1", [(held.id, held.fence)])) == {}
 
 
-def test_workers_that_would_make_it_again_keep_a_queue_unless_forced(
+def test_delete_refuses_a_queue_that_live_workers_serve_unless_forced(
     cli: CommandLine, client: Client
 ) -> None:
     empty_queue(client)
@@ -136,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_a_mirrored_queue_goes_once_sql_has_the_event_and_its_log_holds(
+def test_delete_needs_a_mirror_that_has_every_event_and_the_log_holds_afterwards(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -170,7 +172,7 @@ def test_a_mirrored_queue_goes_once_sql_has_the_event_and_its_log_holds(
     ]  # fmt: skip
 
 
-def test_a_mirror_that_runs_leaves_a_deleted_queue_alone_and_takes_it_up_again(
+def test_a_running_mirror_ignores_a_deleted_queue_until_it_is_created_again(
     cli: CommandLine,
     client: Client,
     valkey: RedisServer,
@@ -204,7 +206,7 @@ def test_a_mirror_that_runs_leaves_a_deleted_queue_alone_and_takes_it_up_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
+def test_delete_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -224,7 +226,7 @@ def test_a_queue_that_is_used_before_the_mirror_has_the_event_stays(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_loss_of_redis_is_reported_though_the_queue_was_deleted_once(
+def test_verify_reports_a_loss_of_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """A deletion excuses no later loss."""

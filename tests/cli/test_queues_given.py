@@ -22,7 +22,7 @@ def jobs(valkey_url: str) -> str:
     return valkey_url
 
 
-def test_a_worker_serves_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:
+def test_a_worker_serves_each_queue_option(jobs: str, tmp_path: Path) -> None:
     witness, log = Witness(tmp_path / "witness"), tmp_path / "log"
     words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
     variables = {WITNESS: str(witness.path)}
@@ -34,7 +34,7 @@ def test_a_worker_serves_all_queues_that_are_given(jobs: str, tmp_path: Path) ->
     assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
-def test_verify_looks_at_all_queues_that_are_given(jobs: str, tmp_path: Path) -> None:
+def test_verify_checks_each_queue_option(jobs: str, tmp_path: Path) -> None:
     audit = ("--audit", f"sqlite:///{tmp_path / 'audit.db'}")
     assert processes.rq_core("audit", "run", "--once", *audit, "--redis", jobs).returncode == 0
 
@@ -47,7 +47,7 @@ def test_verify_looks_at_all_queues_that_are_given(jobs: str, tmp_path: Path) ->
     assert "typo" in typo.stderr
 
 
-def test_where_one_queue_is_looked_at_a_second_one_is_refused(tmp_path: Path) -> None:
+def test_commands_for_one_queue_refuse_a_second_queue(tmp_path: Path) -> None:
     ran = processes.rq_core(
         "audit", "report", "--audit", str(tmp_path / "no.db"), "-q", "a", "-q", "b"
     )

@@ -22,7 +22,9 @@ def done(cli: CommandLine, client: Client) -> str:
     return claim.id
 
 
-def test_a_repeated_enqueue_says_that_the_job_is_known(cli: CommandLine, done: str) -> None:
+def test_enqueue_with_a_remembered_key_says_that_the_job_has_ended(
+    cli: CommandLine, done: str
+) -> None:
     assert id_of_key("send", "order-42") == done
     result = cli("enqueue", "mail", "send", "--idempotency-key", "order-42")
 
@@ -58,7 +60,7 @@ def test_job_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> N
     assert re.search(rf"^same as +job {first.id}$", cli.ok("job", "other"), re.MULTILINE)
 
 
-def test_an_id_that_is_forgotten_is_no_job(cli: CommandLine, client: Client, done: str) -> None:
+def test_job_reports_a_forgotten_id_as_unknown(cli: CommandLine, client: Client, done: str) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--remember", "0.001")
     (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))
@@ -66,7 +68,9 @@ def test_an_id_that_is_forgotten_is_no_job(cli: CommandLine, client: Client, don
     assert "no live job x" in cli("job", "x").stderr
 
 
-def test_queues_counts_the_ids_and_says_when_no_more_fit(cli: CommandLine, done: str) -> None:
+def test_queues_counts_remembered_ids_and_says_when_no_more_fit(
+    cli: CommandLine, done: str
+) -> None:
     assert "1 id remembered" in cli.ok("queues")
     assert 1 == cli.json("queues")[0]["remembered"]
     cli.ok("set", "mail", "results-max=1")

@@ -28,7 +28,7 @@ def succeed(client: Client, *values: str) -> None:
     client.run(claims.complete("mail", "w-1", held, dict(enumerate(values, 1))))
 
 
-def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> None:
+def test_result_prints_a_kept_value_as_json(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, '{"pages":3,"title":"Grün"}')
 
@@ -39,7 +39,7 @@ def test_a_kept_value_is_printed_as_json(cli: CommandLine, client: Client) -> No
     )
 
 
-def test_the_command_says_why_a_result_is_missing(cli: CommandLine, client: Client) -> None:
+def test_result_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
@@ -64,7 +64,9 @@ def test_result_exits_with_1_for_a_job_that_did_not_succeed(
     assert ("", "") == (dead.stdout, cancelled.stdout)
 
 
-def test_a_job_that_goes_on_is_an_error(cli: CommandLine, client: Client) -> None:
+def test_result_exits_with_an_error_for_a_job_that_has_not_ended(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, "a")
 
     assert "has not ended within 0 s" in cli.line(1, "result", "a")
@@ -84,7 +86,7 @@ def test_result_exits_with_1_for_an_unknown_job(
     ) in said
 
 
-def test_the_log_knows_the_queue_of_a_job_that_has_left_redis(
+def test_result_finds_the_queue_of_a_job_that_left_redis_in_the_log(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)
@@ -103,7 +105,7 @@ def test_the_log_knows_the_queue_of_a_job_that_has_left_redis(
     assert ("succeeded", "mail") == (told["outcome"], told["queue"])
 
 
-def test_job_shows_what_a_job_returned(cli: CommandLine, client: Client) -> None:
+def test_job_shows_the_value_that_a_job_returned(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, '{"pages":3}')
     shown, facts = cli.ok("job", "a"), cli.json("job", "a")
@@ -116,7 +118,7 @@ def test_job_shows_what_a_job_returned(cli: CommandLine, client: Client) -> None
     assert ("succeeded", {"pages": 3}) == (facts["outcome"], facts["value"])
 
 
-def test_job_says_why_a_value_is_not_there(cli: CommandLine, client: Client) -> None:
+def test_job_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
@@ -125,7 +127,7 @@ def test_job_says_why_a_value_is_not_there(cli: CommandLine, client: Client) -> 
     assert "value" not in cli.json("job", "a")
 
 
-def test_queues_counts_what_is_kept_and_what_was_evicted(cli: CommandLine, client: Client) -> None:
+def test_queues_counts_kept_and_evicted_results(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, '"' + "x" * 1_000 + '"')
     (before,) = cli.json("queues")

@@ -45,7 +45,7 @@ def frame(client: Client, at: float = 0.0, ended: int | None = None) -> Frame:
     return Frame(client.run(client.calls.reads.overview()), log, at)
 
 
-def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Client) -> None:
+def test_top_once_shows_queues_and_causes(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "mail", "send", "--delay", "60")
 
@@ -56,7 +56,7 @@ def test_once_shows_the_queues_and_what_is_wrong(cli: CommandLine, client: Clien
     assert re.search(r"mail +1 +\d+ s +0 +0 +0 +1 +0 +off", shown)
 
 
-def test_json_has_queues_and_causes(cli: CommandLine) -> None:
+def test_top_json_has_queues_and_causes(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     shown = cli.json("top")
@@ -73,7 +73,9 @@ def test_json_has_queues_and_causes(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("width", [30, 57, 60, 119, 120, 200])
-def test_no_line_is_wider_than_the_terminal(cli: CommandLine, client: Client, width: int) -> None:
+def test_no_line_of_top_is_wider_than_the_terminal(
+    cli: CommandLine, client: Client, width: int
+) -> None:
     for queue in ("mail", LONG):
         for _ in range(3):
             cli.ok("enqueue", queue, "send")
@@ -85,7 +87,7 @@ def test_no_line_is_wider_than_the_terminal(cli: CommandLine, client: Client, wi
     assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
 
 
-def test_on_a_narrow_terminal_the_column_of_the_cause_and_the_name_of_the_alert_stay(
+def test_top_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
     """At 60 and 80 columns `top` named a full cap and left out the lanes, and a mirror, and left out the backlog."""
@@ -114,7 +116,7 @@ def test_on_a_narrow_terminal_the_column_of_the_cause_and_the_name_of_the_alert_
     assert "blocked lanes" not in mirror
 
 
-def test_columns_say_how_wide_a_picture_is_that_a_program_reads(
+def test_the_variable_columns_sets_the_width_of_top_in_a_pipe(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -127,7 +129,7 @@ def test_columns_say_how_wide_a_picture_is_that_a_program_reads(
     assert "blocked lanes" not in shown
 
 
-def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client) -> None:
+def test_top_computes_rates_from_two_frames(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     before = frame(client, at=10.0, ended=100)
     for _ in range(4):
@@ -139,7 +141,7 @@ def test_rates_are_the_difference_of_two_frames(cli: CommandLine, client: Client
     assert re.search(r" 25\.0", shown)
 
 
-def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> None:
+def test_top_shows_no_cause_for_a_healthy_queue(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
     client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
@@ -150,7 +152,7 @@ def test_a_healthy_queue_has_nothing_wrong(cli: CommandLine, client: Client) -> 
     assert "1 of 10 places busy" in shown
 
 
-def test_as_many_queues_as_there_are_lines_are_shown_those_with_a_cause_first(
+def test_top_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
     cli: CommandLine, client: Client
 ) -> None:
     for n in range(30):
@@ -169,7 +171,7 @@ def test_as_many_queues_as_there_are_lines_are_shown_those_with_a_cause_first(
 
 
 @pytest.mark.parametrize("width", [1, 8, 20])
-def test_a_terminal_that_is_too_narrow_is_no_error(
+def test_a_very_narrow_terminal_is_not_an_error(
     cli: CommandLine, client: Client, width: int
 ) -> None:
     cli.ok("enqueue", LONG, "send")
@@ -177,7 +179,7 @@ def test_a_terminal_that_is_too_narrow_is_no_error(
     assert max(map(len, printed(frame(client), None, width).splitlines())) <= width
 
 
-def test_a_text_from_elsewhere_is_one_short_line(cli: CommandLine, client: Client) -> None:
+def test_top_prints_an_error_text_as_one_short_line(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     away = Frame(Unread("\x1b[2J\n" * 200_000), None, 0.0)
 
@@ -187,7 +189,7 @@ def test_a_text_from_elsewhere_is_one_short_line(cli: CommandLine, client: Clien
     assert "\x1b" not in shown
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_top_shows_the_errors_of_redis_and_of_the_log() -> None:
     away = Frame(Unread("no answer"), Unread("no answer either"), 0.0)
 
     assert "! no answer" in printed(away, None, 120)
@@ -195,7 +197,7 @@ def test_what_cannot_be_read_is_said() -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://user:wrong@%s/0"])
-def test_once_fails_if_redis_cannot_be_asked(cli: CommandLine, url: str) -> None:
+def test_top_once_fails_if_redis_is_unreachable(cli: CommandLine, url: str) -> None:
     url = url.replace("%s", cli.url.partition("//")[2].partition("/")[0])
 
     once, document = (cli("top", how, url=url) for how in ("--once", "--json"))
@@ -207,7 +209,7 @@ def test_once_fails_if_redis_cannot_be_asked(cli: CommandLine, url: str) -> None
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"\x03", 130), (b"xq", 0)])
-def test_it_is_shown_again_until_it_is_left(cli: CommandLine, key: bytes, status: int) -> None:
+def test_top_refreshes_until_q_or_ctrl_c(cli: CommandLine, key: bytes, status: int) -> None:
     cli.ok("enqueue", "mail", "send")
     command = [sys.executable, "-m", "rq_core.cli", "top", "--every", "0.5", "--redis", cli.url]
     pid, terminal = pty.fork()
@@ -237,7 +239,7 @@ def test_it_is_shown_again_until_it_is_left(cli: CommandLine, key: bytes, status
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_causes_that_page_come_before_any_number_of_other_causes(
+def test_top_shows_causes_that_page_before_all_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
     """Twelve paused queues hid the one that cannot be read: it stood behind them."""
@@ -261,7 +263,7 @@ def test_causes_that_page_come_before_any_number_of_other_causes(
     assert "of them page" not in printed_once
 
 
-def test_top_says_that_it_did_not_read_the_log_and_how_old_the_oldest_event_is(
+def test_top_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
     """A mirror that was dead for days looked well without --audit."""

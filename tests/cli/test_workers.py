@@ -16,7 +16,7 @@ def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> N
     client.run(worker_registry.announce("rqc", worker, says, queues, ["send"]))
 
 
-def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client) -> None:
+def test_workers_lists_each_worker_once(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "sms", "send")
     here(client, "w-1", "mail", "sms")
@@ -31,7 +31,7 @@ def test_workers_of_all_queues_are_listed_once(cli: CommandLine, client: Client)
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
 
 
-def test_workers_of_one_queue_with_different_code_are_reported(
+def test_workers_reports_different_code_in_workers_of_one_queue(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -45,16 +45,14 @@ def test_workers_of_one_queue_with_different_code_are_reported(
     assert cli.ok("workers").endswith("workers run different code or versions of rq-core in mail\n")
 
 
-def test_the_command_says_that_no_worker_runs(cli: CommandLine) -> None:
+def test_workers_says_that_no_worker_runs(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("workers") == "no worker runs\n"
     assert cli.json("workers") == []
 
 
-def test_a_worker_that_does_not_say_when_it_began_has_a_dash(
-    cli: CommandLine, client: Client
-) -> None:
+def test_workers_shows_a_dash_for_an_unknown_start(cli: CommandLine, client: Client) -> None:
     """It ran since 20780 days."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
@@ -64,7 +62,7 @@ def test_a_worker_that_does_not_say_when_it_began_has_a_dash(
 
 
 @pytest.mark.parametrize("columns", [50, 60, 80])
-def test_on_a_narrow_terminal_columns_go_before_words_break(
+def test_workers_drops_columns_before_it_breaks_words(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     """Heads and names were broken into parts of two letters."""

@@ -31,8 +31,8 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
-def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
-    """Each queue lies on one shard; together they lie on all."""
+def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
+    """Each queue is on one shard; together the queues are on all shards."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -45,7 +45,7 @@ def test_queues_on_all_shards_take_jobs(cluster: RedisCluster) -> None:
             assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
 
 
-def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
+def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -62,7 +62,7 @@ def test_one_look_shows_queues_of_all_shards(cluster: RedisCluster) -> None:
     assert (found.unreadable, found.used_memory) == ({}, None)
 
 
-async def test_one_round_trip_serves_several_shards(cluster: RedisCluster) -> None:
+async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisCluster) -> None:
     """A worker settles and claims in queues of all shards at once, and each answer comes to its call."""
     queues = names(cluster)
     async with AsyncClient(cluster.url) as client:
@@ -101,7 +101,7 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
             assert len(client.run(client.calls.enqueue.many(jobs(queue))).ids) == 3
 
 
-def test_a_queue_that_is_made_is_listed_before_it_is_used(
+def test_a_new_queue_is_listed_before_it_is_used(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list is on another shard, which may be away just then. Unlisted, no mirror would ever find the queue."""
@@ -132,7 +132,7 @@ def test_a_queue_that_is_made_is_listed_before_it_is_used(
         assert [apart] == client.run(client.calls.reads.queues())
 
 
-def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
+def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
     """MOVED is followed, at once and later, by a transaction too."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
@@ -148,7 +148,7 @@ def test_slot_that_moved_is_found(cluster: RedisCluster) -> None:
         assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 6
 
 
-def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisCluster) -> None:
+def test_reads_of_a_migrating_slot_follow_ask(cluster: RedisCluster) -> None:
     """ASK is followed: a single key that is not on the old node is on the new one."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
@@ -171,15 +171,19 @@ def test_reads_of_a_slot_on_its_way_are_asked_for_where_they_are(cluster: RedisC
         assert facts > 3
 
 
-def test_plain_url_says_which_url_to_write(cluster: RedisCluster) -> None:
-    """Not an error about a slot, at some later call."""
+def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
+    cluster: RedisCluster,
+) -> None:
+    """The first call raises it, and not a later call with an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
     assert f"redis+cluster://127.0.0.1:{cluster.servers[0].port}" in str(caught.value)
 
 
-def test_cluster_url_of_a_single_server_says_which_url_to_write(redis_url: str) -> None:
+def test_the_error_of_a_cluster_url_of_a_single_server_says_which_url_to_write(
+    redis_url: str,
+) -> None:
     with (
         Client(redis_url.replace("redis://", "redis+cluster://")) as client,
         pytest.raises(ServerUnsuitable, match="write redis://"),
@@ -196,14 +200,14 @@ def test_cluster_url_of_a_single_server_says_which_url_to_write(redis_url: str) 
         ("redis+cluster://localhost:7000?nonsense=1", "nonsense"),
     ],
 )
-def test_cluster_url_that_is_wrong_is_refused_at_once(url: str, says: str) -> None:
+def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
     with pytest.raises(InvalidOption, match=says):
         Client(url)
 
 
 @pytest.mark.parametrize("whole", ["yes", "no"])
-def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
-    """By the worker's start and the doctor, which look at the server in this way."""
+def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: str) -> None:
+    """The start of a worker and the doctor run this check."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
@@ -212,7 +216,9 @@ def test_full_coverage_is_warned_of(cluster: RedisCluster, whole: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_full_coverage_of_a_single_node_is_warned_of(cluster: RedisCluster, place: int) -> None:
+def test_the_server_check_warns_of_full_coverage_on_a_single_node(
+    cluster: RedisCluster, place: int
+) -> None:
     """One node was asked, and the others' setting counts as much: each decides for the queues that it has."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
@@ -226,7 +232,9 @@ def test_full_coverage_of_a_single_node_is_warned_of(cluster: RedisCluster, plac
 @pytest.mark.parametrize(
     ("scheme", "says"), [("redis+cluster", "reach the nodes"), ("redis+sentinel", "the sentinels")]
 )
-def test_what_to_look_at_is_said_for_several_servers(scheme: str, says: str) -> None:
+def test_the_error_of_an_unreachable_cluster_or_sentinel_says_what_to_check(
+    scheme: str, says: str
+) -> None:
     """It said "Is it running?", and to install the embedded server."""
     url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
     with (

@@ -16,7 +16,7 @@ from tests.rigs import shards
 
 @pytest.mark.parametrize("kind", shards.CLUSTER_KINDS)
 @pytest.mark.slow
-def test_a_struck_node_holds_up_its_own_shard_only(
+def test_a_failed_node_delays_only_its_own_shard(
     cluster: RedisCluster, tmp_path: Path, kind: str
 ) -> None:
     """Its queue is served by the new primary as soon as there is one, and a process that begins then finds it, though
@@ -29,7 +29,7 @@ def test_a_struck_node_holds_up_its_own_shard_only(
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_with_full_coverage_all_shards_stand_still_and_lose_nothing(
+def test_with_full_coverage_a_failed_node_stops_all_shards_and_no_job_is_lost(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
     """What `cluster-require-full-coverage yes`, Redis' default, does; the doctor and the worker's start warn of it."""

@@ -138,7 +138,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_a_job_that_ends_in_the_grace_leaves_it_to_those_of_other_queues(
+async def test_a_job_that_ends_during_the_grace_does_not_shorten_it_for_other_queues(
     cluster: RedisCluster, load: Load
 ) -> None:
     """A line that had nothing to report fell over that, and the jobs of all lines were given back."""
@@ -169,7 +169,7 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 
 
 @pytest.mark.slow
-async def test_slots_that_move_under_load_lose_nothing(
+async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
     """Key by key, there and back, with calls of producers, worker and mirror in between: they are told TRYAGAIN, and
@@ -211,7 +211,7 @@ async def test_slots_that_move_under_load_lose_nothing(
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "down"])
 @pytest.mark.slow
-async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
+async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shards(
     cluster: RedisCluster,
     load: Load,
     caplog: pytest.LogCaptureFixture,
@@ -244,7 +244,9 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
             for server in shard:
                 server.thaw() if frozen else server.start()
             await wait_until_async(
-                lambda: f"queue {away}: is there now" in caplog.text, "it is met", timeout=30
+                lambda: f"queue {away} is served from now on" in caplog.text,
+                "it is met",
+                timeout=30,
             )
             # The replica may take over once more, without the jobs that it has not got yet: one of several will do.
             numbers = itertools.count()
@@ -263,7 +265,7 @@ async def test_a_worker_that_starts_while_a_shard_is_away_serves_the_others(
 
 @pytest.mark.alone
 @pytest.mark.slow
-async def test_a_shard_without_a_primary_disturbs_no_other(
+async def test_a_shard_without_a_primary_delays_no_other_shard(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
     """Its jobs wait for the failover; the others' run on, and are enqueued by processes that begin just then."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from rq_core.connections.client import Client
 from rq_core.embedded import server
 from sql_audit.demo.stage import find_files, most_at_once
 from sql_audit.store.schema.tables import job_event
+from tests.kit.processes import Child
+from tests.kit.servers import free_port
+from tests.kit.wait import wait_until
 
 
 def run_demo(cwd: Path, *options: str) -> dict[str, Any]:
@@ -49,14 +54,14 @@ def check(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_with_nothing_given_brings_its_own_server(tmp_path: Path) -> None:
+def test_the_demo_without_options_starts_its_own_server(tmp_path: Path) -> None:
     check(run_demo(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_the_demo_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
+def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     check(run_demo(tmp_path, "--redis", valkey_url, "--audit", postgres_url))
 
     with Client(valkey_url) as client:
@@ -72,7 +77,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_what_is_kept_can_be_looked_at_with_the_commands_that_are_printed(kept: Path) -> None:
+def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -100,7 +105,7 @@ def test_what_is_kept_can_be_looked_at_with_the_commands_that_are_printed(kept: 
     assert stopped == "stopped\n"
 
 
-def test_a_cap_that_did_not_hold_is_found_in_sql(sqlite_url: str) -> None:
+def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
     """Event by event: what ends between two claims makes room for the second."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)
@@ -128,7 +133,7 @@ def test_a_cap_that_did_not_hold_is_found_in_sql(sqlite_url: str) -> None:
     engine.dispose()
 
 
-def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_too_few_files_are_a_one_line_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", "--path", str(tmp_path)],
         capture_output=True,
@@ -143,7 +148,7 @@ def test_too_few_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [["--redis", "redis://127.0.0.1:1"], ["--redis", "nonsense"]])
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
+def test_an_unreachable_server_is_a_one_line_error(option: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", *option],
         capture_output=True,
@@ -155,3 +160,33 @@ def test_a_server_that_is_not_there_is_one_line(option: list[str]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("demo: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_demo_shows_its_queue_on_a_page_until_it_is_stopped(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number in range(60):
+        (files / f"{number}.txt").write_text(str(number) * 1_000)
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "sql_audit.demo",
+        "--path",
+        str(files),
+        "--web",
+        f"127.0.0.1:{port}",
+    ]
+
+    with Child(command, tmp_path / "log") as process:
+        wait_until(lambda: "until Ctrl-C" in process.said(), "the page stays", timeout=100)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/index.json", timeout=10) as answer:
+            document = json.load(answer)
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+        said = process.said()
+
+    assert [each["queue"].partition("-")[0] for each in document["queues"]] == ["demo"]
+    assert (status, document["unread"]) == (0, [])
+    assert "All agree" in said

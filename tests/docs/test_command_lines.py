@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from rq_core.cli.commands.web import WebGroup
 from rq_core.cli.root import root
 from tests.docs.transcript import DOCS
 
@@ -39,6 +40,8 @@ def problem_of(line: str) -> str | None:
             return f"there is no command {words[0]}"
         group, words = found, words[1:]
         context = click.Context(group, info_name=group.name, parent=context)
+    if isinstance(group, WebGroup):
+        group = group.commands[group.default]
     # A page names a command without what it needs, but not with what it does not know.
     needed = [p for p in group.params if isinstance(p, click.Option)]
     known = {name for option in needed for name in (*option.opts, *option.secondary_opts)}
@@ -51,14 +54,14 @@ def problem_of(line: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_shows_command_lines_that_exist(page: Path) -> None:
+def test_command_lines_on_pages_exist(page: Path) -> None:
     lines = command_lines(page.read_text(encoding="utf-8"))
 
     assert [] == [f"{line}: {said}" for line in lines if (said := problem_of(line))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_of_a_page_has_a_whole_fence(page: Path) -> None:
+def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
     """The settings in the page of the command line stood between two backticks, not three, and ran together."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
@@ -66,7 +69,7 @@ def test_every_block_of_a_page_has_a_whole_fence(page: Path) -> None:
     assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
 
 
-def test_wrong_command_lines_are_found() -> None:
+def test_the_check_finds_invalid_command_lines() -> None:
     page = (
         "`rq-core jobs mail --state ready` and `rq-core cap QUEUE SCOPE N|none`\n"
         "```text\nrq-core dead mail   # why\n$ rq-core audit histroy x\n```\n`rq-core jobs mail --sort age`\n"

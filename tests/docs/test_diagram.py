@@ -22,7 +22,7 @@ def test_each_arrow_of_the_table_is_drawn_once_with_its_events() -> None:
     assert {str(state) for state in State} <= {text.text for text in tree.iter(f"{_SVG}text")}
 
 
-def test_an_arrow_without_a_way_is_an_error() -> None:
+def test_an_arrow_without_a_drawn_path_is_an_error() -> None:
     found = diagram.arrows()
 
     with pytest.raises(ValueError, match=r"no way, or one too many, for \[\('dead', 'running'\)\]"):
@@ -31,7 +31,7 @@ def test_an_arrow_without_a_way_is_an_error() -> None:
         diagram.svg({ends: names for ends, names in found.items() if "promoted" not in names})
 
 
-def test_the_picture_needs_no_script_and_no_other_host() -> None:
+def test_the_diagram_contains_no_script_and_loads_nothing_from_other_hosts() -> None:
     picture = diagram.svg()
 
     assert "<script" not in picture

@@ -57,7 +57,7 @@ def test_every_example_is_on_a_page_and_in_a_test() -> None:
     assert names == played | {name for name in names if f'"{name}"' in tests}
 
 
-def test_a_job_is_enqueued_in_every_way_that_is_shown(
+def test_the_examples_of_enqueueing_enqueue_a_job(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("enqueueing")
@@ -77,7 +77,7 @@ def test_a_job_is_enqueued_in_every_way_that_is_shown(
     assert 9 == len(capsys.readouterr().out.splitlines())
 
 
-def test_a_unique_job_is_kept_or_replaced(load: Load) -> None:
+def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) -> None:
     example = load("once")
     with testing.fake(example.app) as fake:
         first, second = example.ask_twice()
@@ -100,7 +100,7 @@ def test_a_unique_job_is_kept_or_replaced(load: Load) -> None:
     assert again[0] != first
 
 
-def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
+def test_the_example_of_a_repeated_call_runs_its_job_once(load: Load) -> None:
     example = load("repeated")
     with testing.fake(example.app) as fake:
         said = [example.order_arrives(42, "a@b.example") for _ in range(2)]
@@ -113,7 +113,7 @@ def test_a_call_that_is_repeated_runs_once(load: Load) -> None:
     assert "another call with this key was accepted before" == other
 
 
-def test_a_program_that_waits_says_how_jobs_ended(load: Load) -> None:
+def test_the_example_of_a_wait_prints_how_jobs_ended(load: Load) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:
         assert example.total_now("2026-11") is None
@@ -129,7 +129,9 @@ def test_a_program_that_waits_says_how_jobs_ended(load: Load) -> None:
     assert Decimal("12.50") == value
 
 
-async def test_a_web_server_answers_with_the_id_of_a_job_that_goes_on(load: Load) -> None:
+async def test_the_example_of_a_web_server_answers_with_the_id_of_an_unfinished_job(
+    load: Load,
+) -> None:
     example = load("waiting")
     with testing.fake(example.app) as fake:
         status, job_id = await example.answer("2026-11")
@@ -144,7 +146,7 @@ async def test_a_web_server_answers_with_the_id_of_a_job_that_goes_on(load: Load
     assert 404 == unknown
 
 
-def test_a_failure_is_retried_and_a_hook_reports_a_death(
+def test_the_example_of_retries_retries_a_failure_and_a_hook_reports_a_death(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")
@@ -162,7 +164,9 @@ def test_a_failure_is_retried_and_a_hook_reports_a_death(
     assert said.count(" is dead: ") == 3
 
 
-def test_a_hook_gets_the_dead_job(load: Load, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_hook_of_the_example_receives_the_dead_job(
+    load: Load, capsys: pytest.CaptureFixture[str]
+) -> None:
     from rq_core import DeadJob
 
     job = DeadJob("j", "payments", "charge", {"cents": 1}, "gave_up", 1, 1, 0, 0, "0-0")
@@ -171,7 +175,7 @@ def test_a_hook_gets_the_dead_job(load: Load, capsys: pytest.CaptureFixture[str]
     assert "charge {'cents': 1} is dead: gave_up after 1 failures\n" == capsys.readouterr().out
 
 
-def test_the_caps_that_are_shown_are_declared(load: Load) -> None:
+def test_the_example_of_caps_declares_its_caps(load: Load) -> None:
     app = load("caps").app
     with testing.fake(app):
         app.set_cap("mail", "task=send", 20, reason="more servers")
@@ -187,7 +191,7 @@ def test_the_caps_that_are_shown_are_declared(load: Load) -> None:
     }
 
 
-def test_the_tests_of_the_page_pass(load: Load) -> None:
+def test_the_tests_on_the_page_of_testing_pass(load: Load) -> None:
     example = load("own_tests")
     tests = [function for name, function in vars(example).items() if name.startswith("test_")]
     for test in tests:
@@ -219,7 +223,7 @@ ERRORS = [
 ]
 
 
-def test_fastapi_answers_with_the_job_or_with_what_refused_it(
+def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("web_fastapi")
@@ -235,7 +239,7 @@ def test_fastapi_answers_with_the_job_or_with_what_refused_it(
     assert [status for _, status in ERRORS] == answers
 
 
-def test_flask_answers_with_the_job_or_with_what_refused_it(
+def test_the_flask_example_answers_with_the_job_or_the_refusal(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("web_flask")
@@ -252,7 +256,9 @@ def test_flask_answers_with_the_job_or_with_what_refused_it(
     assert [status for _, status in ERRORS] == answers
 
 
-def test_django_enqueues_after_the_commit(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_django_example_enqueues_after_the_commit(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not settings.configured:
         memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])

@@ -17,7 +17,7 @@ PLAYED = ["five-minutes.md", "tutorial.md"]
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PLAYED)
 @pytest.mark.slow
-def test_a_page_that_is_typed_word_for_word_does_what_it_says(
+def test_the_commands_of_a_page_print_the_output_that_it_shows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
@@ -26,7 +26,7 @@ def test_a_page_that_is_typed_word_for_word_does_what_it_says(
     assert [] == play(DOCS / name, tmp_path, seconds=280)
 
 
-def test_the_last_command_of_a_played_page_stops_its_server() -> None:
+def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
     """A server that a page leaves running would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
@@ -50,7 +50,7 @@ def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
     assert [str(each) for each in files if wrong.search(each.read_text())] == []
 
 
-def test_a_difference_between_page_and_print_is_seen() -> None:
+def test_the_check_finds_a_difference_between_page_and_output() -> None:
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 
     assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "x", "y", "took 3 s", "end"])
@@ -86,11 +86,11 @@ def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
         r"## \w+\n\n+#|## \w+\n\n+$",
     ],
 )
-def test_the_page_of_the_api_shows_what_users_write_and_nothing_else(internal: str) -> None:
+def test_the_page_of_the_api_shows_no_internal_names(internal: str) -> None:
     assert re.search(internal, (DOCS / "reference" / "api.md").read_text()) is None
 
 
-def test_what_the_page_of_the_api_hides_is_there() -> None:
+def test_the_members_that_the_page_of_the_api_hides_exist() -> None:
     """A member that was renamed would be shown again."""
     classes: dict[str, type] = {}
     for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
@@ -101,7 +101,7 @@ def test_what_the_page_of_the_api_hides_is_there() -> None:
         assert [each for each in members.split() if not hasattr(classes[name], each)] == []
 
 
-def test_every_option_of_the_command_line_has_a_meaning() -> None:
+def test_every_option_of_the_command_line_has_a_help_text() -> None:
     page = (DOCS / "reference" / "command-line.md").read_text()
 
     assert re.findall(r"^\| `-.*` \| +\|$", page, re.MULTILINE) == []

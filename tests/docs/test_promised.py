@@ -21,7 +21,7 @@ def section(page: str, heading: str) -> str:
     return " ".join(found[2].split())
 
 
-def test_a_page_says_how_long_a_call_waits_that_was_sent() -> None:
+def test_a_page_states_how_long_a_sent_call_waits() -> None:
     """From 4 to 46 s, and no page said so."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
@@ -47,11 +47,11 @@ def test_a_page_says_how_long_a_call_waits_that_was_sent() -> None:
         ("reference/rights.md", "Prepare the server", "switches a queue's log on or off"),
     ],
 )
-def test_a_page_says_what_may_surprise(page: str, heading: str, words: str) -> None:
+def test_a_page_states_each_surprising_limit(page: str, heading: str, words: str) -> None:
     assert words in section(page, heading)
 
 
-def test_a_page_names_the_drain_of_an_async_test() -> None:
+def test_the_page_of_testing_names_the_drain_for_async_tests() -> None:
     page = (DOCS / "how-to/testing.md").read_text()
 
     assert "await `fake.drain_async()`" in page

@@ -16,7 +16,7 @@ LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     """In a copy, since Zensical writes beside what it reads."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
@@ -27,7 +27,7 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Pat
     assert (pages / "five-minutes" / "index.html").is_file()
 
 
-def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Home\n\n[there](nowhere.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: a\nsite_dir: build/site\n")
@@ -36,7 +36,7 @@ def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
         site.build(tmp_path)
 
 
-def test_plain_mkdocs_reads_the_same_file(tmp_path: Path) -> None:
+def test_plain_mkdocs_builds_the_pages_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--theme", "mkdocs", "-d", tmp_path],
         cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,
@@ -54,11 +54,11 @@ def test_plain_mkdocs_reads_the_same_file(tmp_path: Path) -> None:
         "@import url(https://example.org/a.css);",
     ],
 )
-def test_what_a_page_would_load_from_elsewhere_is_found(page: str) -> None:
+def test_the_check_finds_resources_that_a_page_loads_from_other_hosts(page: str) -> None:
     assert len(list(site.foreign(page))) == 1
 
 
-def test_a_link_to_elsewhere_is_no_load() -> None:
+def test_the_check_allows_links_to_other_hosts() -> None:
     page = '<a href="https://keepachangelog.com">x</a><img src="plots/a.svg"><link rel="canonical" href="https://a.b">'
 
     assert [] == list(site.foreign(page))
@@ -73,7 +73,7 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def test_links_between_files_lead_somewhere() -> None:
+def test_links_between_markdown_files_lead_to_existing_files() -> None:
     """Zensical checks the links between pages; this one also those of README and of what else is in Markdown."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
@@ -95,7 +95,7 @@ def test_links_between_files_lead_somewhere() -> None:
     assert [] == broken
 
 
-def test_no_page_links_to_a_file_outside_of_docs() -> None:
+def test_no_page_links_to_a_file_outside_docs() -> None:
     """A site has no page for what lies outside of docs, so pages name such files and do not link them."""
     docs = ROOT / "docs"
     outside = [

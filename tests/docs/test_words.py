@@ -25,7 +25,7 @@ from tests.docs.transcript import DOCS
         "That which was lost comes back.",
     ],
 )
-def test_a_phrase_that_readers_stumble_over_is_found(text: str) -> None:
+def test_the_check_finds_a_phrase_that_readers_stumble_over(text: str) -> None:
     assert 1 == len(list(words.found_in(text)))
 
 
@@ -52,17 +52,17 @@ value, return value.
         ("It trails behind: keep values, return `return value`.", []),
     ],
 )
-def test_a_word_that_the_glossary_rules_out_is_found(text: str, found: list[str]) -> None:
+def test_the_check_finds_a_word_that_the_glossary_rules_out(text: str, found: list[str]) -> None:
     assert found == list(words.found_in(text, words.synonyms(GLOSSARY)))
 
 
-def test_the_glossary_rules_out_words_of_the_ideas_that_had_many() -> None:
+def test_the_glossary_rules_out_synonyms_of_its_terms() -> None:
     meant = set(words.synonyms((words.ROOT / words.GLOSSARY).read_text()).values())
 
     assert {"the word is 'result'", "the word is 'outcome'", "the word is 'scope'"} <= meant
 
 
-def test_the_glossary_is_checked_without_the_words_that_it_rules_out() -> None:
+def test_the_glossary_itself_may_name_the_synonyms_that_it_rules_out() -> None:
     page = words.texts()[words.GLOSSARY]
 
     assert "**Result.**" in page
@@ -89,11 +89,11 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
     assert sorted(entries) == entries
 
 
-def test_code_is_left_alone() -> None:
+def test_the_check_ignores_code() -> None:
     assert [] == list(words.found_in("`whoever`\n```\nsomebody\n```\nAn operator trims."))
 
 
-def test_pages_errors_and_help_are_all_checked() -> None:
+def test_the_check_covers_pages_errors_and_help() -> None:
     said = words.texts()
 
     assert {
@@ -117,7 +117,7 @@ def fail(name: str) -> None:
 '''
 
 
-def test_docstrings_comments_and_messages_are_checked_and_names_in_code_are_not(
+def test_the_check_covers_docstrings_comments_and_messages_but_not_names_in_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -134,7 +134,7 @@ def test_docstrings_comments_and_messages_are_checked_and_names_in_code_are_not(
     ] == found
 
 
-def test_names_of_tests_and_comments_of_scripts_are_checked(
+def test_the_check_covers_names_of_tests_and_comments_of_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -150,7 +150,7 @@ def test_names_of_tests_and_comments_of_scripts_are_checked(
     assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
-def test_a_page_is_exempt_only_while_it_needs_to_be() -> None:
+def test_every_exempt_page_needs_its_exemption() -> None:
     docs = words.ROOT / "docs"
 
     assert [] == [

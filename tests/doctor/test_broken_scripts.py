@@ -62,12 +62,14 @@ def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     return False
 
 
-def test_what_moves_jobs_is_broken_here() -> None:
+def test_every_script_with_a_transition_is_broken_by_these_tests() -> None:
     assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
 
 
 @pytest.mark.parametrize("name", MOVES_JOBS)
-def test_script_broken_after_any_write_is_mended(seed: Seed, name: str) -> None:
+def test_the_doctor_repairs_a_queue_after_a_script_broke_at_any_write(
+    seed: Seed, name: str
+) -> None:
     for count in range(WRITES_MAX):
         queue = seed.of(f"q-{count}")
         scene = SCENES[name](queue)

@@ -27,13 +27,13 @@ def contents(seed: Seed) -> dict[str, object]:
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
 
-def test_a_queue_without_damage_has_no_findings(seed: Seed) -> None:
+def test_an_undamaged_queue_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
     assert_consistent(seed.snapshot())
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_found_and_mended(seed: Seed, name: str) -> None:
+def test_a_planted_damage_is_found_and_repaired(seed: Seed, name: str) -> None:
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)
@@ -61,7 +61,7 @@ def unreadable(seed: Seed, at: str) -> None:
 
 
 @pytest.mark.parametrize("hide", [gap, unreadable])
-def test_a_job_runs_on_whose_claim_is_missing_in_the_log(
+def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
     """By the events that are left it would be ready, and run twice."""
@@ -75,7 +75,7 @@ def test_a_job_runs_on_whose_claim_is_missing_in_the_log(
     assert "runs" in seed.snapshot()["leases"]
 
 
-def test_a_job_runs_on_whose_claim_has_a_number_that_no_script_gives(seed: Seed) -> None:
+def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed) -> None:
     epoch = seed.meta("epoch")
     seed.control.xadd(seed.keys("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
     (claimed,) = seed.claim(1).jobs
@@ -87,7 +87,7 @@ def test_a_job_runs_on_whose_claim_has_a_number_that_no_script_gives(seed: Seed)
     assert claimed.id in seed.snapshot()["leases"]
 
 
-def test_the_version_of_a_limit_is_set_back_by_what_the_finding_says(seed: Seed) -> None:
+def test_the_command_in_the_finding_sets_back_the_version_of_a_limit(seed: Seed) -> None:
     """Else the next change goes on from the wrong one, and verify calls an honest log violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)

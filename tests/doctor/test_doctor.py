@@ -107,14 +107,14 @@ def drain(scene: Scene) -> set[str]:
 READY = {"a", "b", "c", "d", "now"}
 
 
-def test_healthy_queue_has_no_findings(scene: Scene) -> None:
+def test_a_healthy_queue_has_no_findings(scene: Scene) -> None:
     states = {line.split(" ")[0] for line in lines_of(scene.snapshot()).values()}
 
     assert states == set(State)
     assert scene.diagnose() == []
 
 
-def test_queue_that_is_not_there_has_no_findings(scene: Scene) -> None:
+def test_a_queue_that_does_not_exist_has_no_findings(scene: Scene) -> None:
     assert diagnose(scene.client, "elsewhere") == []
 
 
@@ -173,7 +173,7 @@ HANDS: dict[str, tuple[Callable[[Scene], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_careless_hand_is_named_and_mended(hand: str, scene: Scene) -> None:
+def test_damage_by_hand_is_found_and_repaired(hand: str, scene: Scene) -> None:
     act, expected = HANDS[hand]
     before = scene.snapshot()
     act(scene)
@@ -213,7 +213,7 @@ def test_a_queue_that_never_had_a_job_needs_no_sequence(
         assert mend(seed) == []
 
 
-def test_lost_list_comes_back_in_order(scene: Scene) -> None:
+def test_a_lost_ready_list_is_restored_in_order(scene: Scene) -> None:
     scene.hand.delete(scene.key("ready:2"))
 
     scene.repair()
@@ -221,7 +221,7 @@ def test_lost_list_comes_back_in_order(scene: Scene) -> None:
     assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
 
 
-def test_a_lost_lease_starts_again_and_its_holder_may_settle(scene: Scene) -> None:
+def test_a_lost_lease_is_restored_and_its_worker_can_settle(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
 
     scene.repair()
@@ -230,7 +230,7 @@ def test_a_lost_lease_starts_again_and_its_holder_may_settle(scene: Scene) -> No
     assert scene.settle(complete, "run") == {}
 
 
-def test_job_put_back_keeps_its_claim(scene: Scene) -> None:
+def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
     """The state of a running job was lost, its worker goes on: it must be able to report."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
@@ -241,7 +241,7 @@ def test_job_put_back_keeps_its_claim(scene: Scene) -> None:
     assert scene.settle(claims.complete, "run") == {}
 
 
-def test_a_lost_job_comes_back_with_its_indexes_in_one_call(scene: Scene) -> None:
+def test_a_lost_job_is_restored_with_its_indexes_in_one_call(scene: Scene) -> None:
     scene.hand.hdel(scene.key("state"), "run")
     scene.hand.zrem(scene.key("leases"), "run")
     found = scene.diagnose()
@@ -252,7 +252,7 @@ def test_a_lost_job_comes_back_with_its_indexes_in_one_call(scene: Scene) -> Non
     assert scene.diagnose() == []
 
 
-def test_job_lost_with_its_arguments_is_said_in_the_log(scene: Scene) -> None:
+def test_a_job_lost_with_its_arguments_is_logged_as_gone(scene: Scene) -> None:
     scene.hand.hdel(scene.key("jobs"), "a")
     found = scene.diagnose()
     assert "lost" in named(found)
@@ -266,7 +266,7 @@ def test_job_lost_with_its_arguments_is_said_in_the_log(scene: Scene) -> None:
     assert last["jobs"] == '[["a",null]]'
 
 
-def test_job_written_by_hand_is_taken_into_the_log(scene: Scene) -> None:
+def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
     scene.write("new", "ready task=send seq=1 since=1")
     scene.hand.hset(scene.key("jobs"), "new", '{"task":"send","args":{}}')
 
@@ -275,7 +275,7 @@ def test_job_written_by_hand_is_taken_into_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_a_state_line_that_differs_from_the_log_is_kept(scene: Scene) -> None:
+def test_a_state_line_that_differs_from_the_log_is_kept_and_logged(scene: Scene) -> None:
     """Redis decides; the log is told."""
     changed = scene.state("a").replace("task=send", "task=send attempts=9")
     scene.write("a", changed)
@@ -287,7 +287,7 @@ def test_a_state_line_that_differs_from_the_log_is_kept(scene: Scene) -> None:
     assert changed == scene.state("a")
 
 
-def test_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
+def test_a_ready_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
     scene.claim(1)
     scene.settle(claims.rollback, "now", "shutdown", "null", "", 0)
     scene.hand.hdel(scene.key("jobs"), "now")
@@ -299,7 +299,7 @@ def test_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
     assert drain(scene) == READY
 
 
-def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
+def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
     """Neither Redis nor the log has the line, so the doctor must not guess it."""
     scene.write("a", "rubbish")
     last = scene.snapshot()["outbox"][-1][0]
@@ -311,7 +311,7 @@ def test_unreadable_line_without_a_log_is_left(scene: Scene) -> None:
     assert scene.state("a") == "rubbish"
 
 
-def test_a_line_that_is_too_long_is_refused_by_its_length_and_comes_back_from_the_log(
+def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
     """Readers loaded all of it, and each message had all of it."""
@@ -335,7 +335,7 @@ def test_a_line_that_is_too_long_is_refused_by_its_length_and_comes_back_from_th
 
 
 @pytest.mark.parametrize("lost", ["meta", "outbox"])
-def test_lost_beginning_starts_an_epoch(lost: str, scene: Scene) -> None:
+def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Scene) -> None:
     scene.hand.delete(scene.key(lost))
     assert f"no_{lost}" in named(scene.diagnose())
 
@@ -345,7 +345,7 @@ def test_lost_beginning_starts_an_epoch(lost: str, scene: Scene) -> None:
     assert drain(scene) == READY
 
 
-def test_trimmed_log_is_no_finding(scene: Scene) -> None:
+def test_a_trimmed_log_is_no_finding(scene: Scene) -> None:
     """The mirror trims: what the outbox no longer holds cannot be compared."""
     entries = scene.snapshot()["outbox"]
     for entry_id, _ in entries:
@@ -354,7 +354,7 @@ def test_trimmed_log_is_no_finding(scene: Scene) -> None:
         assert scene.diagnose() == []
 
 
-def test_a_refusal_says_nothing_of_its_job(scene: Scene) -> None:
+def test_a_refused_settlement_in_a_trimmed_log_proves_nothing_about_its_job(scene: Scene) -> None:
     """All that a trimmed log has of a running job is that another worker's settlement was refused."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
@@ -364,14 +364,14 @@ def test_a_refusal_says_nothing_of_its_job(scene: Scene) -> None:
     assert scene.diagnose() == []
 
 
-def test_gap_in_the_log_is_said(scene: Scene) -> None:
+def test_a_gap_in_the_log_is_a_finding(scene: Scene) -> None:
     entries = scene.snapshot()["outbox"]
     scene.hand.xdel(scene.key("outbox"), entries[3][0])
 
     assert "log_gap" in named(scene.diagnose())
 
 
-def test_entry_that_cannot_be_read_is_said(scene: Scene) -> None:
+def test_an_unreadable_entry_is_a_finding(scene: Scene) -> None:
     scene.hand.xadd(scene.key("outbox"), {"type": "promoted", "at": "1", "by": "x", "jobs": "[1]"})
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"})
 
@@ -380,7 +380,7 @@ def test_entry_that_cannot_be_read_is_said(scene: Scene) -> None:
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-7", f"{2**53 + 2}-0"])
 @pytest.mark.parametrize("log_is_there", [True, False], ids=["log", "no log"])
-def test_an_entry_that_no_script_can_have_numbered_is_taken_off(
+def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
     """No event could follow it, so no call could be carried out, and nothing mended it."""
@@ -401,7 +401,7 @@ def test_an_entry_that_no_script_can_have_numbered_is_taken_off(
 
 
 @pytest.mark.parametrize("bound", ["STRIKE_ENTRIES_MAX", "STRIKE_BYTES_MAX"])
-def test_a_long_outbox_is_not_copied_in_one_step(
+def test_repair_does_not_copy_a_long_outbox_in_one_call(
     bound: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis would answer no one meanwhile; and a mirror takes what comes before the entry all the same."""
@@ -414,7 +414,7 @@ def test_a_long_outbox_is_not_copied_in_one_step(
     assert before == scene.snapshot()["outbox"]
 
 
-def test_a_repair_logs_a_baseline_for_events_after_a_number_that_no_script_gives(
+def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     scene: Scene,
 ) -> None:
     """Within an epoch events go on behind it, under numbers that SQL cannot keep."""
@@ -431,7 +431,7 @@ def test_a_repair_logs_a_baseline_for_events_after_a_number_that_no_script_gives
     assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
 
 
-def test_a_finding_about_an_unreadable_entry_of_another_epoch_names_the_command_that_goes_on_there(
+def test_the_finding_about_an_entry_of_a_later_epoch_names_the_command_that_continues_that_epoch(
     scene: Scene,
 ) -> None:
     later = int(scene.snapshot()["meta"]["epoch"]) + 5
@@ -443,7 +443,7 @@ def test_a_finding_about_an_unreadable_entry_of_another_epoch_names_the_command_
 
 
 @pytest.mark.parametrize("key", [key.name for key in KEYS])
-def test_key_of_the_wrong_type_is_an_error_that_names_it(key: str, scene: Scene) -> None:
+def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scene: Scene) -> None:
     scene.hand.delete(scene.key(key))
     scene.hand.set(scene.key(key), "?")
 
@@ -451,7 +451,7 @@ def test_key_of_the_wrong_type_is_an_error_that_names_it(key: str, scene: Scene)
         scene.diagnose()
 
 
-def test_expired_lease_and_due_job_are_no_findings(scene: Scene) -> None:
+def test_an_expired_lease_and_a_due_job_are_no_findings(scene: Scene) -> None:
     """They wait for the next claim, as they should."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
@@ -464,14 +464,14 @@ def test_expired_lease_and_due_job_are_no_findings(scene: Scene) -> None:
     assert scene.diagnose() == []
 
 
-def test_paused_queue_needs_no_token(scene: Scene) -> None:
+def test_a_paused_queue_needs_no_wake_token(scene: Scene) -> None:
     scene.client.run(scene.client.calls.admin.configure(QUEUE, {"paused": 1}))
     scene.hand.delete(scene.key("wake"))
 
     assert scene.diagnose() == []
 
 
-def test_token_that_a_worker_has_just_taken_is_looked_at_again(scene: Scene) -> None:
+def test_a_missing_wake_token_is_checked_a_second_time(scene: Scene) -> None:
     scene.hand.delete(scene.key("wake"))
 
     found = diagnose(
@@ -481,7 +481,7 @@ def test_token_that_a_worker_has_just_taken_is_looked_at_again(scene: Scene) -> 
     assert found == []
 
 
-def test_repair_of_many_jobs_goes_in_chunks(scene: Scene) -> None:
+def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
     scene.client.run(scene.client.calls.enqueue.many([scene.job(f"m{n}") for n in range(1_200)]))
     before = scene.snapshot()["ready:2"]
     scene.hand.delete(scene.key("ready:2"), scene.key("scheduled"))
@@ -493,7 +493,7 @@ def test_repair_of_many_jobs_goes_in_chunks(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_damage_to_indexes_is_mended(seed: int, scene: Scene) -> None:
+def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
     """Random members of random indexes vanish, move or appear; the seed repeats it."""
     chance = random.Random(seed)
     before = scene.snapshot()

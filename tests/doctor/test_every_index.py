@@ -113,7 +113,7 @@ def is_implied(plant: str, key: str, member: str) -> bool:
 
 
 @pytest.mark.parametrize(("plant", "key", "fair"), CASES)
-def test_a_planted_difference_is_named_and_mended(
+def test_a_planted_difference_of_an_index_is_found_and_repaired(
     seed: Seed, plant: str, key: str, fair: bool
 ) -> None:
     busy = Busy(seed, fair=fair)
@@ -142,7 +142,9 @@ def test_a_planted_difference_is_named_and_mended(
 
 
 @pytest.mark.parametrize(("plant", "key", "start"), NOT_IMPLIED)
-def test_what_nothing_implies_is_no_finding(seed: Seed, plant: str, key: str, start: str) -> None:
+def test_a_member_that_no_line_implies_is_no_finding(
+    seed: Seed, plant: str, key: str, start: str
+) -> None:
     Busy(seed, fair=key == "fair")
     members = [m for m in members_of(seed.snapshot(), key) if m.startswith(start)]
     for member in members[:1]:
@@ -152,7 +154,7 @@ def test_what_nothing_implies_is_no_finding(seed: Seed, plant: str, key: str, st
     assert members
 
 
-def test_every_key_is_planted_in_or_has_a_reason() -> None:
+def test_every_key_has_planted_differences_or_a_reason() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

@@ -27,7 +27,7 @@ LOST = [
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
-def test_a_healthy_queue_has_no_findings(seed: Seed, fair: bool) -> None:
+def test_a_healthy_queue_with_caps_has_no_findings(seed: Seed, fair: bool) -> None:
     busy = Busy(seed, fair=fair)
     assert look(seed) == []
     assert_consistent(seed.snapshot())
@@ -38,7 +38,7 @@ def test_a_healthy_queue_has_no_findings(seed: Seed, fair: bool) -> None:
         assert look(seed) == []
 
 
-def test_all_indexes_lost_at_once_are_mended(seed: Seed) -> None:
+def test_all_indexes_are_repaired_after_a_simultaneous_loss(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(*(seed.keys(name) for name in (*LOST, "expiring", "dead")))
@@ -53,7 +53,7 @@ def test_all_indexes_lost_at_once_are_mended(seed: Seed) -> None:
     assert left == busy.drain()
 
 
-def test_a_mended_rate_is_spent_as_far_as_before(seed: Seed) -> None:
+def test_a_repaired_rate_admits_no_more_jobs_than_before(seed: Seed) -> None:
     Busy(seed)
     before = seed.snapshot()["rates"]
     seed.control.delete(seed.keys("rates"))
@@ -160,7 +160,7 @@ def first_blocked(seed: Seed) -> list[str]:
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_a_careless_hand_is_named_and_mended(seed: Seed, hand: str) -> None:
+def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
     act, expected = HANDS[hand]
     busy = Busy(seed)
     before = seed.snapshot()
@@ -180,7 +180,7 @@ def test_a_careless_hand_is_named_and_mended(seed: Seed, hand: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_any_damage_to_indexes_is_mended(seed: Seed, number: int) -> None:
+def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
     """Random keys and members vanish, move or appear, over and over while the queue drains; the number repeats it."""
     chance = random.Random(number)
     busy = Busy(seed, fair=number % 2 == 1)
@@ -215,7 +215,7 @@ def test_any_damage_to_indexes_is_mended(seed: Seed, number: int) -> None:
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_edits_that_come_too_late_do_no_harm(seed: Seed, lost: str) -> None:
+def test_outdated_repairs_do_no_harm(seed: Seed, lost: str) -> None:
     """Between the doctor's look and its edits the queue goes on: another doctor mends it, and its jobs move."""
     busy = Busy(seed, fair=lost == "fair")
     seed.control.delete(seed.keys(lost))
@@ -233,7 +233,9 @@ def test_edits_that_come_too_late_do_no_harm(seed: Seed, lost: str) -> None:
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
-def test_a_lane_that_jobs_entered_keeps_its_place(seed: Seed, fair: bool) -> None:
+def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
+    seed: Seed, fair: bool
+) -> None:
     """The doctor saw it without jobs, and was about to remove its place."""
     seed.cap("tenant", 1)
     seed.configure(fair=int(fair))
@@ -249,7 +251,7 @@ def test_a_lane_that_jobs_entered_keeps_its_place(seed: Seed, fair: bool) -> Non
     assert [c.id for c in seed.claim().jobs] == ["a"]
 
 
-def test_a_difference_that_has_not_moved_is_mended_while_the_queue_works(seed: Seed) -> None:
+def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
     """Each finding rests on its own job, so a busy queue is mended as well as one that stands still."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
@@ -265,7 +267,7 @@ def test_a_difference_that_has_not_moved_is_mended_while_the_queue_works(seed: S
     assert_consistent(seed.snapshot())
 
 
-def test_repairing_twice_changes_nothing(seed: Seed) -> None:
+def test_a_second_repair_changes_nothing(seed: Seed) -> None:
     Busy(seed)
     seed.control.delete(seed.keys("lanes"), seed.keys("holders"))
     mend(seed)
@@ -276,7 +278,7 @@ def test_repairing_twice_changes_nothing(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_many_lanes_are_mended_in_chunks(seed: Seed) -> None:
+def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
     seed.cap("tenant", 1)
     jobs = [seed.job(f"{t}-{n}", scopes=[f"tenant={t}"]) for t in range(700) for n in range(2)]
     seed.enqueue(*jobs)
@@ -294,7 +296,7 @@ def test_many_lanes_are_mended_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_a_running_job_that_a_first_cap_did_not_count_is_counted(seed: Seed) -> None:
+def test_repair_counts_a_running_job_that_a_first_cap_did_not_count(seed: Seed) -> None:
     """As a cap.lua leaves it that was broken before it wrote the jobs' lines."""
     seed.enqueue("a", "b")
     seed.claim(1)
@@ -310,7 +312,7 @@ def test_a_running_job_that_a_first_cap_did_not_count_is_counted(seed: Seed) -> 
     assert_consistent(seed.snapshot())
 
 
-def test_a_job_that_was_put_back_is_counted_in_its_tasks_cap(seed: Seed) -> None:
+def test_a_restored_job_is_counted_in_the_cap_of_its_task(seed: Seed) -> None:
     """The log knows no lane of a job that ran when its task got its first cap."""
     seed.enqueue("a", "b")
     seed.claim(1)
@@ -324,7 +326,7 @@ def test_a_job_that_was_put_back_is_counted_in_its_tasks_cap(seed: Seed) -> None
     assert_consistent(seed.snapshot())
 
 
-def test_lost_limits_are_said_and_admit_all_jobs(seed: Seed) -> None:
+def test_lost_limits_are_a_finding_and_all_jobs_are_admitted(seed: Seed) -> None:
     busy = Busy(seed)
     seed.control.delete(seed.keys("caps"))
 
@@ -333,13 +335,13 @@ def test_lost_limits_are_said_and_admit_all_jobs(seed: Seed) -> None:
 
     assert {"no_caps", "lanes", "open", "blocked"} == named(found)
     assert [f.kind for f in left] == [Kind.NO_CAPS]
-    assert "an operator has to set live limits again" in left[0].says
+    assert "an operator must set live limits again" in left[0].says
     # What waits for the rate still waits for the moment that was set.
     waiting = seed.snapshot()["jobs"].keys() - {"dead", "again", *(c.id for c in busy.held)}
     assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())
 
 
-def test_a_limit_that_cannot_be_read_is_said(seed: Seed) -> None:
+def test_an_unreadable_limit_is_a_finding(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.control.hset(seed.keys("caps"), "tenant", "many")
 
@@ -349,7 +351,7 @@ def test_a_limit_that_cannot_be_read_is_said(seed: Seed) -> None:
     assert "the limit of tenant cannot be read" in left[0].says
 
 
-def test_limits_outlive_a_lost_meta(seed: Seed) -> None:
+def test_limits_stay_in_force_after_meta_was_lost(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(seed.keys("meta"))
@@ -364,7 +366,7 @@ def test_limits_outlive_a_lost_meta(seed: Seed) -> None:
     assert left == busy.drain()
 
 
-def test_a_queue_that_is_full_by_its_own_cap_needs_no_token(seed: Seed) -> None:
+def test_a_queue_at_its_own_cap_needs_no_wake_token(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim()
@@ -376,7 +378,7 @@ def test_a_queue_that_is_full_by_its_own_cap_needs_no_token(seed: Seed) -> None:
     assert named(look(seed)) == {"no_wake"}
 
 
-def test_an_open_lane_needs_a_token(seed: Seed) -> None:
+def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
     seed.cap("task=t", 1)
     seed.enqueue(seed.job("a", scopes=["task=t"]))
     seed.take_token()
@@ -388,7 +390,7 @@ def test_an_open_lane_needs_a_token(seed: Seed) -> None:
     assert seed.tokens() == 1
 
 
-def test_a_queue_that_is_no_longer_fair_has_no_findings(seed: Seed) -> None:
+def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
     """Its lanes keep their virtual times until their turn comes."""
     busy = Busy(seed, fair=True)
 
@@ -400,7 +402,7 @@ def test_a_queue_that_is_no_longer_fair_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_lanes_that_differ_only_by_the_tasks_scope_agree_with_the_log(seed: Seed) -> None:
+def test_lanes_that_differ_only_by_the_scope_of_the_task_agree_with_the_log(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.cap("task=t", 2)
@@ -410,7 +412,7 @@ def test_lanes_that_differ_only_by_the_tasks_scope_agree_with_the_log(seed: Seed
     assert look(seed) == []
 
 
-def test_another_lane_than_the_logs_is_said(seed: Seed) -> None:
+def test_a_lane_that_differs_from_the_log_is_a_finding(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.enqueue(seed.job("a", scopes=["tenant=a"]))
     seed.control.hset(seed.keys("state"), "a", str(seed.state("a")).replace("tenant=a", "tenant=b"))
@@ -423,7 +425,7 @@ def test_another_lane_than_the_logs_is_said(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
-def test_a_sweep_that_is_under_way_is_no_finding(seed: Seed) -> None:
+def test_an_unfinished_sweep_is_no_finding(seed: Seed) -> None:
     """A family's limit was changed, and claims go on with the scopes that one call did not reach."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))

@@ -46,7 +46,7 @@ def test_a_queue_with_names_of_every_kind_has_no_findings(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", ["t/waits", "t/runs", "t/again", "t/last"])
 @pytest.mark.parametrize("plant", ["lost", "another job's"])
-def test_a_name_that_a_line_implies_is_given_back(seed: Seed, name: str, plant: str) -> None:
+def test_repair_restores_a_name_that_a_line_implies(seed: Seed, name: str, plant: str) -> None:
     fill(seed)
     field, before = f"unique|{name}", fields(seed)
     if plant == "lost":
@@ -60,7 +60,7 @@ def test_a_name_that_a_line_implies_is_given_back(seed: Seed, name: str, plant: 
 
 
 @pytest.mark.parametrize("holder", ["begun", "gone"])
-def test_a_name_that_no_line_implies_is_taken(seed: Seed, holder: str) -> None:
+def test_repair_removes_a_name_that_no_line_implies(seed: Seed, holder: str) -> None:
     fill(seed)
     before = fields(seed)
     seed.control.hset(seed.keys("slots"), "unique|t/begun", holder)
@@ -71,7 +71,7 @@ def test_a_name_that_no_line_implies_is_taken(seed: Seed, holder: str) -> None:
 
 
 @pytest.mark.parametrize("plant", ["lost", "changed", "stray"])
-def test_a_repair_sets_the_mark_of_a_names_instant(seed: Seed, plant: str) -> None:
+def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: str) -> None:
     fill(seed)
     before = seed.snapshot()["expiring"]
     if plant == "lost":
@@ -85,7 +85,7 @@ def test_a_repair_sets_the_mark_of_a_names_instant(seed: Seed, plant: str) -> No
     assert before == seed.snapshot()["expiring"]
 
 
-def test_a_window_that_is_lost_is_no_finding(seed: Seed) -> None:
+def test_a_lost_window_is_no_finding(seed: Seed) -> None:
     """The job may have ended, so no line implies it: one more call of the window is accepted."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
@@ -94,7 +94,7 @@ def test_a_window_that_is_lost_is_no_finding(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_no_name_is_given_back_to_a_job_that_ended_meanwhile(seed: Seed) -> None:
+def test_repair_does_not_restore_the_name_of_a_job_that_has_ended_since(seed: Seed) -> None:
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/waits")
     found = look(seed)

@@ -61,7 +61,7 @@ def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
 
 
 @pytest.mark.parametrize("number", [*range(6), 15])
-def test_a_difference_between_the_moments_of_pages_is_no_finding(
+def test_a_change_between_two_pages_is_no_finding(
     work: Callable[[int], Busy], seed: Seed, number: int
 ) -> None:
     work(number)
@@ -82,7 +82,7 @@ def test_a_difference_between_the_moments_of_pages_is_no_finding(
         ("meta", "paused", "log_differs"),
     ],
 )
-def test_a_loss_is_named_and_mended_while_the_queue_works(
+def test_a_loss_is_found_and_repaired_while_the_queue_works(
     work: Callable[[int], Busy], seed: Seed, key: str, member: str, names: str
 ) -> None:
     work(0)
@@ -100,7 +100,7 @@ def test_a_loss_is_named_and_mended_while_the_queue_works(
     assert {f.kind for f in left} == {f.kind for f in found if not f.mendable}
 
 
-def test_no_call_reads_more_than_a_page_of_a_large_queue(
+def test_a_large_queue_is_read_in_pages_of_bounded_size(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed.enqueue(*(f"job-{n}" for n in range(whole_queue.AT_ONCE_MAX)))

@@ -65,14 +65,14 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_lines_of_every_end_agree_with_their_events(seed: Seed) -> None:
+def test_results_lines_of_every_end_agree_with_their_events(seed: Seed) -> None:
     assert {
         "done", "plain", "once", "dead", "stopped", "withdrawn", "old",
     } == seed.snapshot()["results"].keys()  # fmt: skip
     assert [] == look(seed)
 
 
-def test_the_finding_says_what_differs(seed: Seed) -> None:
+def test_the_finding_names_the_differing_field(seed: Seed) -> None:
     forge(seed, "done", " task=t", " task=u")
 
     (says,) = of_ids(look(seed))
@@ -80,7 +80,7 @@ def test_the_finding_says_what_differs(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_results_line_is_not_compared_if_the_jobs_first_event_was_trimmed(
+def test_a_results_line_is_not_compared_if_the_first_event_of_its_job_was_trimmed(
     seed: Seed, job_id: str
 ) -> None:
     """Only its last event is there: what it asked for is not known, and stays as it is."""
@@ -94,7 +94,7 @@ def test_a_results_line_is_not_compared_if_the_jobs_first_event_was_trimmed(
     assert before == line_of(seed, job_id)
 
 
-def test_a_results_line_is_not_compared_if_entries_after_the_jobs_end_are_missing(
+def test_a_results_line_is_not_compared_if_entries_after_the_end_of_its_job_are_missing(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -103,7 +103,7 @@ def test_a_results_line_is_not_compared_if_entries_after_the_jobs_end_are_missin
     assert [] == of_ids(look(seed))
 
 
-def test_a_value_in_the_log_that_has_another_digest_is_not_put_back() -> None:
+def test_a_logged_value_with_a_wrong_digest_is_not_restored() -> None:
     told = {"value_digest": digest_of('"f"'), "value": '"f"'}
     end = End(Event.SUCCEEDED, OutboxId(1, 2), 5, told)
 
@@ -118,7 +118,7 @@ def made_up(seed: Seed, job_id: str, at_ms: int) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["nobody", "alive"])
-def test_a_line_that_no_job_can_have_left_is_removed(seed: Seed, job_id: str) -> None:
+def test_repair_removes_a_results_line_that_no_job_can_have_left(seed: Seed, job_id: str) -> None:
     seed.enqueue("alive", delay_ms=HOUR)
     made_up(seed, job_id, seed.now)
     if job_id == "alive":
@@ -132,7 +132,9 @@ def test_a_line_that_no_job_can_have_left_is_removed(seed: Seed, job_id: str) ->
     assert "done" in seed.snapshot()["results"]
 
 
-def test_a_line_of_a_job_that_the_outbox_may_have_forgotten_stays(seed: Seed) -> None:
+def test_repair_keeps_a_results_line_of_a_job_that_the_outbox_may_have_forgotten(
+    seed: Seed,
+) -> None:
     made_up(seed, "early", seed.now)
     seed.control.xtrim(seed.keys("outbox"), maxlen=5, approximate=False)
 
@@ -141,7 +143,7 @@ def test_a_line_of_a_job_that_the_outbox_may_have_forgotten_stays(seed: Seed) ->
     assert "early" in seed.snapshot()["results"]
 
 
-def test_a_line_of_a_job_whose_entries_may_be_missing_stays(seed: Seed) -> None:
+def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed: Seed) -> None:
     made_up(seed, "early", seed.now)
     seed.control.xdel(seed.keys("outbox"), str(seed.entries()[-2].id))
 
@@ -150,14 +152,14 @@ def test_a_line_of_a_job_whose_entries_may_be_missing_stays(seed: Seed) -> None:
     assert "early" in seed.snapshot()["results"]
 
 
-def test_a_line_that_is_older_than_the_log_stays(seed: Seed) -> None:
+def test_a_results_line_older_than_the_log_is_no_finding(seed: Seed) -> None:
     """The outbox and the facts were lost, and with them what told of its job."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
-def test_an_id_that_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
+def test_an_id_remembered_by_a_restore_is_no_finding(seed: Seed) -> None:
     """No event tells of it: its job ended in what Redis forgot. Another job of the id had ended before."""
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)
@@ -172,7 +174,7 @@ def test_an_id_that_a_restore_lets_be_remembered_is_no_lie(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_an_id_that_refers_to_another_job_is_no_lie(seed: Seed) -> None:
+def test_a_results_line_that_refers_to_another_job_is_no_finding(seed: Seed) -> None:
     """Such a call is no event, and a job that had the id before has ended."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
@@ -191,7 +193,7 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_the_instant_of_a_name_is_not_compared_if_its_job_was_trimmed_from_the_outbox(
+def test_the_expiry_of_a_name_is_not_compared_if_the_event_of_its_job_was_trimmed(
     seed: Seed,
 ) -> None:
     throttle(seed, "late")
@@ -203,7 +205,7 @@ def test_the_instant_of_a_name_is_not_compared_if_its_job_was_trimmed_from_the_o
     assert [] == look(seed)
 
 
-def test_the_instant_of_a_name_is_not_compared_if_entries_after_the_jobs_enqueue_are_missing(
+def test_the_expiry_of_a_name_is_not_compared_if_entries_after_the_enqueue_are_missing(
     seed: Seed,
 ) -> None:
     """Another job of the id may have taken the name there."""

@@ -105,7 +105,7 @@ def miscount(seed: Seed) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_a_difference_of_kept_results_is_named_and_mended(
+def test_a_difference_of_kept_results_is_found_and_repaired(
     seed: Seed, plant: Callable[[Seed], None], told: str
 ) -> None:
     assert [] == look(seed)
@@ -117,7 +117,7 @@ def test_a_difference_of_kept_results_is_named_and_mended(
 
 
 @pytest.mark.parametrize("plant", [put_another_value_in_its_place, lose_a_value])
-def test_no_caller_gets_a_value_that_is_not_the_handlers_and_the_others_stay(
+def test_repair_removes_a_false_value_and_keeps_the_other_results(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
     plant(seed)
@@ -137,7 +137,7 @@ OF_OTHERS = pytest.mark.parametrize(
 
 
 @OF_OTHERS
-def test_a_caller_gets_the_outcome_in_the_log_instead_of_a_result_of_another_job(
+def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -150,7 +150,7 @@ def test_a_caller_gets_the_outcome_in_the_log_instead_of_a_result_of_another_job
 
 
 @OF_OTHERS
-def test_a_result_of_another_job_goes_where_the_outbox_has_only_the_end_of_its_own(
+def test_repair_removes_the_result_of_another_job_if_the_outbox_has_only_the_end_of_the_own_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -188,7 +188,7 @@ def run_again(seed: Seed) -> None:
 @pytest.mark.parametrize(
     "plant", [use_an_id_again_in_a_gap, use_an_id_again_in_an_unreadable_entry]
 )
-def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
+def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
     """--repair removed it, since the last end that could be read was that of the job before."""
@@ -200,7 +200,7 @@ def test_a_result_of_a_job_whose_end_cannot_be_read_stays(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_a_settlement_that_was_refused_after_a_jobs_end_does_not_hide_that_end(seed: Seed) -> None:
+def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(seed: Seed) -> None:
     held = seed.running("c", keep_ms=HOUR)
     seed.complete(held, values={1: pack_result('"c"')})
     seed.complete(held)

@@ -28,7 +28,9 @@ def only(found: list[Finding], kind: Kind) -> str:
 
 @pytest.mark.parametrize("value", ["1", "garbage", "9" * 5_000])
 @pytest.mark.parametrize("name", [*SETTINGS, *FLAGS])
-def test_a_setting_that_the_log_does_not_have_is_named(seed: Seed, name: str, value: str) -> None:
+def test_a_setting_that_differs_from_the_log_is_a_finding(
+    seed: Seed, name: str, value: str
+) -> None:
     seed.control.hset(seed.keys("meta"), name, value)
 
     found = [each for each in look(seed) if each.kind is Kind.LOG_DIFFERS]
@@ -38,7 +40,7 @@ def test_a_setting_that_the_log_does_not_have_is_named(seed: Seed, name: str, va
     assert len(says) < 4 * SHOWN_MAX + 100
 
 
-def test_settings_that_were_changed_by_calls_are_no_finding(seed: Seed) -> None:
+def test_a_setting_that_was_changed_by_a_call_is_no_finding(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"lease_ms": 5_000}))
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 0}))
@@ -46,7 +48,7 @@ def test_settings_that_were_changed_by_calls_are_no_finding(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_a_pause_that_was_taken_back_by_hand_is_named(seed: Seed) -> None:
+def test_a_pause_that_was_ended_by_hand_is_a_finding(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
     seed.control.hset(seed.keys("meta"), "paused", "0")
 
@@ -55,7 +57,7 @@ def test_a_pause_that_was_taken_back_by_hand_is_named(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_a_setting_that_the_log_has_forgotten_is_not_compared(seed: Seed) -> None:
+def test_a_setting_whose_event_was_trimmed_is_not_compared(seed: Seed) -> None:
     seed.control.xtrim(seed.keys("outbox"), maxlen=1)
     seed.control.hset(seed.keys("meta"), "paused", "1")
 
@@ -71,7 +73,7 @@ def test_settings_are_not_compared_after_a_gap_in_the_log(seed: Seed) -> None:
     assert [each for each in look(seed) if "paused" in each.says] == []
 
 
-def test_another_epoch_than_that_of_the_last_event_is_named(seed: Seed) -> None:
+def test_an_epoch_that_differs_from_the_last_event_is_a_finding(seed: Seed) -> None:
     epoch = seed.control.hget(seed.keys("meta"), "epoch")
     seed.control.hset(seed.keys("meta"), "epoch", "5")
 
@@ -79,7 +81,7 @@ def test_another_epoch_than_that_of_the_last_event_is_named(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("limit", ["9", "none"])
-def test_a_limit_that_was_changed_by_hand_is_named(seed: Seed, limit: str) -> None:
+def test_a_limit_that_was_changed_by_hand_is_a_finding(seed: Seed, limit: str) -> None:
     seed.cap("tenant", 3)
     stored = seed.control.hget(seed.keys("caps"), "tenant")
     seed.control.hset(seed.keys("caps"), "tenant", f"{limit} {stored.partition(' ')[2]}")
@@ -99,7 +101,7 @@ ROWS: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_unreadable_row_is_named(seed: Seed, name: str) -> None:
+def test_an_unreadable_row_is_a_finding(seed: Seed, name: str) -> None:
     ROWS[name](seed)
 
     says = only(look(seed), Kind.UNREADABLE)
@@ -108,7 +110,7 @@ def test_an_unreadable_row_is_named(seed: Seed, name: str) -> None:
     assert len(says) < 4 * SHOWN_MAX
 
 
-def test_a_queue_that_was_made_again_is_measured_by_its_new_log(seed: Seed) -> None:
+def test_a_queue_that_was_created_again_is_compared_with_its_new_log(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1, "lease_ms": 5_000}))
     seed.control.delete(seed.keys("meta"))
 

@@ -176,17 +176,18 @@ DAMAGES = {
         _name_of_nobody_with_its_mark, "by the log no job can hold it", "I13"
     ),
     "other arguments": Damage(
-        _replace("jobs", "waits", "a@b.c", "b@b.c"), "its arguments or its timeout are others", is_mended=False
+        _replace("jobs", "waits", "a@b.c", "b@b.c"), "the digest of its arguments and its timeout", is_mended=False
     ),
     "another task": Damage(
         _replace("jobs", "waits", '"task":"t"', '"task":"u"'), "its JSON is of task 'u'", is_mended=False
     ),
     "another timeout": Damage(
         _replace("jobs", "waits", '"timeout_ms":5000', '"timeout_ms":9000'),
-        "its arguments or its timeout are others", is_mended=False,
+        "the digest of its arguments and its timeout", is_mended=False,
     ),
     "no timeout": Damage(
-        _replace("jobs", "waits", ',"timeout_ms":5000', ""), "its arguments or its timeout are others", is_mended=False
+        _replace("jobs", "waits", ',"timeout_ms":5000', ""),
+        "the digest of its arguments and its timeout", is_mended=False
     ),
     "arguments that cannot be read": Damage(
         _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", is_mended=False

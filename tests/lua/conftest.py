@@ -18,12 +18,12 @@ ON_BOTH = {
     "test_matrix.py", "test_crash.py", "test_replay.py", "test_remembered.py", "test_killed_server.py", "test_room.py",
 }  # fmt: skip
 ON_ONE = (
-    "test_no_read_follows_the_first_write",
-    "test_an_error_at_any_read_leaves_every_byte",
-    "test_a_wrong_type_in_any_key_leaves_every_byte",
-    "test_bad_arguments_are_refused_whole",
-    "test_a_killed_server_comes_back_consistent",
-    *(f"test_trouble_on_the_way_is_invisible[redis7-{trouble}-" for trouble in (
+    "test_no_script_reads_after_its_first_write",
+    "test_an_error_at_any_read_changes_no_byte",
+    "test_a_wrong_type_of_any_key_changes_no_byte",
+    "test_a_call_with_invalid_arguments_is_refused_as_a_whole",
+    "test_a_killed_server_restarts_with_",
+    *(f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[redis7-{trouble}-" for trouble in (
         "lost three times", "not sent at first", "lost with the scripts", "no scripts",
     )),
 )  # fmt: skip

@@ -48,7 +48,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
         yield made
 
 
-def test_each_queue_without_a_mirror_is_trimmed_however_their_calls_alternate(seed: Seed) -> None:
+def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(seed: Seed) -> None:
     """Appends were counted over all queues, so that of two that were called in turn one was never trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
@@ -60,7 +60,7 @@ def test_each_queue_without_a_mirror_is_trimmed_however_their_calls_alternate(se
     assert max(entries) < RING_MAX
 
 
-def test_a_claim_forgets_what_expires_as_fast_as_it_comes(seed: Seed) -> None:
+def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
     """A claim that found a full page of it looked no further for 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
@@ -73,7 +73,7 @@ def test_a_claim_forgets_what_expires_as_fast_as_it_comes(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_the_wrong_type(
+def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_a_wrong_type(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -90,7 +90,7 @@ def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_the_wrong_type(
     assert {name: seed.control.dump(name) for name in seed.control.keys("rqc:*")} == before
 
 
-def test_a_call_of_a_baseline_reads_about_a_megabyte_of_arguments(seed: Seed) -> None:
+def test_a_baseline_call_reads_about_a_megabyte_of_arguments(seed: Seed) -> None:
     count, size = 60, 100_000
     seed.enqueue(
         *(seed.job(f"j-{n}", args_json='{"text":"%s"}' % ("x" * size)) for n in range(count))
@@ -113,7 +113,7 @@ def test_a_call_of_a_baseline_reads_about_a_megabyte_of_arguments(seed: Seed) ->
     assert scans >= len(entries)
 
 
-def test_lines_of_jobs_are_read_without_their_long_arguments(seed: Seed) -> None:
+def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     seed.enqueue(seed.job("long", args_json='{"text":"%s"}' % ("x" * LONG)), "short")
 
     with seed.control.monitor() as monitor:
@@ -134,7 +134,7 @@ def test_lines_of_jobs_are_read_without_their_long_arguments(seed: Seed) -> None
     ]  # fmt: skip
 
 
-def test_a_long_word_among_the_rules_for_full_scopes_costs_no_more_than_its_length(
+def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
     seed: Seed,
 ) -> None:
     """Lua looked for a rule from every letter of it on: 20 KB of it held up the server for seconds."""
@@ -149,7 +149,7 @@ def test_a_long_word_among_the_rules_for_full_scopes_costs_no_more_than_its_leng
 
 @pytest.mark.parametrize("key", ["state", "jobs"])
 @pytest.mark.parametrize("letters", [16_000, LONG_TEXT])
-def test_a_claim_passes_by_a_long_line_that_no_script_wrote(
+def test_a_claim_skips_a_long_line_that_no_script_wrote_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
     """A claim tried a pattern from every letter of it on: 16,000 letters held up the server for ten seconds."""
@@ -168,7 +168,9 @@ def test_a_claim_passes_by_a_long_line_that_no_script_wrote(
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_claimed_job_whose_line_is_too_long_is_left_to_the_doctor(seed: Seed, how: str) -> None:
+def test_a_settlement_of_a_job_with_an_overlong_state_line_is_refused_as_stale(
+    seed: Seed, how: str
+) -> None:
     seed.enqueue("a")
     held = seed.claim_one("a")
     line = f"{seed.state('a')} why={'q' * LONG_TEXT}"
@@ -179,7 +181,7 @@ def test_a_claimed_job_whose_line_is_too_long_is_left_to_the_doctor(seed: Seed, 
     assert seed.state("a") == line
 
 
-def test_every_pattern_takes_the_time_of_one_walk_through_a_text(seed: Seed) -> None:
+def test_every_lua_pattern_takes_linear_time(seed: Seed) -> None:
     found = {
         pattern
         for where, code in lua_texts(

@@ -8,7 +8,7 @@ def ids(claimed: object) -> list[str]:
     return [c.id for c in claimed.jobs]  # type: ignore[attr-defined]
 
 
-def test_a_cap_of_one_runs_one(seed: Seed) -> None:
+def test_a_cap_of_one_admits_one_job(seed: Seed) -> None:
     seed.cap("task=t", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(3)))
 
@@ -20,7 +20,7 @@ def test_a_cap_of_one_runs_one(seed: Seed) -> None:
     assert not again.more
 
 
-def test_the_next_starts_when_the_first_ends(seed: Seed) -> None:
+def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
     seed.cap("task=t", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(3)))
     (first,) = seed.claim().jobs
@@ -53,7 +53,7 @@ def test_task_and_key_caps_hold_together(seed: Seed) -> None:
     assert served == [f"j-{n:02}" for n in range(20)]
 
 
-def test_a_full_scope_blocks_no_other_lane(seed: Seed) -> None:
+def test_a_full_scope_blocks_only_its_own_lane(seed: Seed) -> None:
     seed.cap("tenant", 1)
     for n in range(50):
         seed.enqueue(seed.job(f"a-{n:02}", scopes=["tenant=a"]))
@@ -62,7 +62,7 @@ def test_a_full_scope_blocks_no_other_lane(seed: Seed) -> None:
     assert ids(seed.claim()) == ["a-00", "b", "plain"]
 
 
-def test_a_rate_spends_and_resumes(seed: Seed) -> None:
+def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> None:
     seed.cap("tenant@10s", "5/10000ms/2")
     for n in range(6):
         seed.enqueue(seed.job(f"j-{n}", scopes=["tenant@10s=a"]))
@@ -78,7 +78,7 @@ def test_a_rate_spends_and_resumes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["j-2"]
 
 
-def test_a_job_may_have_rates_of_several_windows(seed: Seed) -> None:
+def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     """Per second and per day at once: each refuses in its turn, and each resumes by itself."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
@@ -98,7 +98,7 @@ def test_a_job_may_have_rates_of_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_a_rate_that_was_granted_in_vain_is_there_for_the_next_in_the_same_claim(
+def test_a_rate_place_of_a_refused_job_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
     """The day takes two. The second job is refused by its second, so the third gets what the day had granted it."""
@@ -110,7 +110,7 @@ def test_a_rate_that_was_granted_in_vain_is_there_for_the_next_in_the_same_claim
     assert [c.id for c in seed.claim().jobs] == ["first", "third"]
 
 
-def test_a_first_cap_counts_what_runs_and_takes_in_what_waits(seed: Seed) -> None:
+def test_a_first_cap_counts_running_jobs_and_applies_to_waiting_jobs(seed: Seed) -> None:
     seed.enqueue(*(f"j-{n}" for n in range(5)))
     running = seed.claim(2).jobs
 
@@ -124,7 +124,7 @@ def test_a_first_cap_counts_what_runs_and_takes_in_what_waits(seed: Seed) -> Non
     assert ids(seed.claim()) == ["j-3", "j-4"]
 
 
-def test_a_raised_cap_lets_the_next_in(seed: Seed) -> None:
+def test_a_raised_cap_admits_the_next_jobs(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(5)))
     seed.claim()
@@ -137,7 +137,7 @@ def test_a_raised_cap_lets_the_next_in(seed: Seed) -> None:
     assert ids(seed.claim()) == ["j-1", "j-2"]
 
 
-def test_the_queues_own_cap_is_a_gate(seed: Seed) -> None:
+def test_a_cap_of_the_queue_limits_all_jobs(seed: Seed) -> None:
     seed.cap("queue", 2)
     seed.enqueue(*(f"j-{n}" for n in range(5)))
     first = seed.claim()
@@ -160,7 +160,7 @@ def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
     assert served == ["a-0", "b-0", "a-1", "b-1", "a-2", "a-3", "a-4"]
 
 
-def test_the_service_time_of_a_key_is_stored_in_redis(seed: Seed) -> None:
+def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
     """Else another server, or one that forgot its functions, would serve the key as if it had had nothing."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
@@ -173,7 +173,7 @@ def test_the_service_time_of_a_key_is_stored_in_redis(seed: Seed) -> None:
     assert 0 < times[0] < times[1]
 
 
-def test_a_lane_of_higher_priority_does_not_wait_behind_those_enqueued_before_it(
+def test_a_lane_of_higher_priority_does_not_wait_for_lanes_enqueued_before_it(
     seed: Seed,
 ) -> None:
     """In the same call; it was blocked behind the open lane of low priority, and so behind every normal job."""
@@ -201,7 +201,7 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
     ]
 
 
-def test_a_rule_goes_by_the_cap_in_code_until_one_is_stored(seed: Seed) -> None:
+def test_a_discard_rule_uses_the_cap_in_the_code_until_a_cap_is_stored(seed: Seed) -> None:
     """Before the first worker of a task has started, nothing is stored; enqueue took every job then."""
     rule = {"scopes": ["tenant=a"], "full": "discard|tenant=a|1"}
 
@@ -217,7 +217,7 @@ def test_a_rule_goes_by_the_cap_in_code_until_one_is_stored(seed: Seed) -> None:
     assert (told["scope"], told["cap"]) == ("tenant=a", 1)
 
 
-def test_a_rate_that_resumes_is_no_scheduled_job(seed: Seed) -> None:
+def test_a_resuming_rate_does_not_count_as_a_scheduled_job(seed: Seed) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("j-1", "j-2", scopes=["tenant@10s=a"])
     seed.enqueue("later", delay_ms=60_000)

@@ -33,7 +33,7 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 @pytest.mark.parametrize("scopes", [[], ["tenant=free"]], ids=["plain", "in_a_lane"])
-def test_a_job_beside_a_full_scope_is_in_the_next_claim(
+def test_a_job_with_free_scopes_is_in_the_next_claim_despite_many_blocked_jobs(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
     """However many wait for the scope, and though nobody has claimed since they came."""
@@ -48,7 +48,7 @@ def test_a_job_beside_a_full_scope_is_in_the_next_claim(
 
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
-def test_a_claim_costs_the_same_whatever_is_blocked(seed: Seed, waiting: object) -> None:
+def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
     """An empty claim, and one of a job beside them: as many calls with 20,000 blocked as with 100, within 20 %."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
@@ -74,7 +74,7 @@ def test_a_claim_costs_the_same_whatever_is_blocked(seed: Seed, waiting: object)
 
 
 @pytest.mark.damaged
-def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> None:
+def test_the_cost_of_a_completion_is_the_same_from_the_first_to_the_last(seed: Seed) -> None:
     """A task cap of 10 over 200 tenants of cap 1: settling a job and claiming the next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
@@ -105,7 +105,7 @@ def test_a_completion_costs_the_same_from_the_first_to_the_last(seed: Seed) -> N
     assert max(costs) <= min(costs) * 1.2, costs
 
 
-def test_a_change_of_a_familys_cap_costs_the_same_whatever_waits(seed: Seed) -> None:
+def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed: Seed) -> None:
     """It opens the first lanes; claims go on with the rest, a bounded number each."""
     lanes = 1_000
     seed.cap("tenant", 0)
@@ -125,7 +125,7 @@ def test_a_change_of_a_familys_cap_costs_the_same_whatever_waits(seed: Seed) -> 
     [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_calls_of_a_jobs_life(
+def test_the_redis_calls_of_a_jobs_life_are_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
     """Enqueue, claim and complete together: a batch of 100 makes hardly more calls than one job."""
@@ -145,7 +145,7 @@ def test_the_calls_of_a_jobs_life(
     budgets.check("redis_calls", f"life.{name}.{size}", cost)
 
 
-def test_many_lanes_join_those_that_wait_for_a_rate(
+def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each new lane looked at all that the call had put behind the spent rate before it: four times as many jobs kept
@@ -171,7 +171,7 @@ def test_many_lanes_join_those_that_wait_for_a_rate(
     assert seed.control.zcard(seed.keys("blocked")) == 3 * JOINING + 1
 
 
-def test_a_keys_first_job_is_in_the_next_claim_of_a_fair_queue(seed: Seed) -> None:
+def test_the_first_job_of_a_key_is_in_the_next_claim_of_a_fair_queue(seed: Seed) -> None:
     """However many jobs another key has waiting, of the same priority and under the same cap; and no more calls than
     beside 100 of them, within 20 %."""
     seed.configure(fair=1)

@@ -36,7 +36,7 @@ def holders(seed: Seed, scope: str) -> set[str]:
 
 
 @CAPS
-def test_a_cap_is_not_read_before_the_claim(redis_url: str, cap: int) -> None:
+def test_concurrent_claims_do_not_exceed_a_cap(redis_url: str, cap: int) -> None:
     """The cap was read, then the claim was made: two claimants both read that one place is free, and both took it."""
     crowd = [Seed(redis_url, name=f"c-{n}") for n in range(4)]
     seed = crowd[0]
@@ -70,7 +70,7 @@ def ended(entries: list[Entry]) -> int:
 @CAPS
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 @pytest.mark.parametrize("limit", [1, 100])
-def test_a_cap_of_n_allows_n(seed: Seed, cap: int, scope: str, limit: int) -> None:
+def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) -> None:
     """The job was counted among the holders and then compared with >=, so that N allowed N-1 and 1 allowed none."""
     seed.cap(scope.replace("=x", ""), cap)
     scopes = ["task=t", "tenant=x"]
@@ -82,7 +82,7 @@ def test_a_cap_of_n_allows_n(seed: Seed, cap: int, scope: str, limit: int) -> No
     assert most_running(seed.entries()) == cap
 
 
-def test_a_scope_that_refuses_leaves_nothing_behind(seed: Seed) -> None:
+def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
     """A claim that was given back since the second cap refused stayed in the first, so the slot was stuck until a
     timeout."""
     seed.cap("task=t", 2)
@@ -98,7 +98,7 @@ def test_a_scope_that_refuses_leaves_nothing_behind(seed: Seed) -> None:
     assert ids(seed.claim()) == ["y-1"]
 
 
-def test_a_claim_given_back_frees_all_its_slots_at_once(seed: Seed) -> None:
+def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
     """A claim given back by its worker was kept among the holders until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -111,7 +111,7 @@ def test_a_claim_given_back_frees_all_its_slots_at_once(seed: Seed) -> None:
     assert ids(seed.claim()) == ["x-1"]
 
 
-def test_a_refused_job_is_not_touched(seed: Seed) -> None:
+def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> None:
     """Waiting for a cap spent an attempt each time, or put the job behind those that came later."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
@@ -128,7 +128,7 @@ def test_a_refused_job_is_not_touched(seed: Seed) -> None:
     assert ids(seed.claim()) == ["second"]
 
 
-def test_a_rollback_spends_nothing_and_keeps_the_place(seed: Seed) -> None:
+def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
     """A rollback spent an attempt, so that jobs died of waiting; or the job went to the end of the line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
@@ -141,7 +141,7 @@ def test_a_rollback_spends_nothing_and_keeps_the_place(seed: Seed) -> None:
     assert ids(seed.claim()) == ["first"]
 
 
-def test_two_claimants_never_both_give_way(redis_url: str) -> None:
+def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -> None:
     """Each took the one scope that the other needed, both rolled back, and the slot stayed empty while both waited."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
@@ -158,7 +158,7 @@ def test_two_claimants_never_both_give_way(redis_url: str) -> None:
         assert unproved(one.entries()) == []
 
 
-def test_a_release_meets_a_job_about_to_wait(redis_url: str) -> None:
+def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
     """The last holder released the slot between the look at it and the wait for it: nobody woke the job for minutes."""
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
@@ -175,7 +175,7 @@ def test_a_release_meets_a_job_about_to_wait(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_zombie_frees_no_slot(seed: Seed, how: str) -> None:
+def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
     """A worker that was declared dead released its slot again each time that it came back: a cap of 1 ran eleven."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
@@ -195,7 +195,7 @@ def test_a_zombie_frees_no_slot(seed: Seed, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_claim_that_ends_twice_frees_one_slot(seed: Seed, how: str) -> None:
+def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> None:
     """A counter of free slots went up at each end of the same claim."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])
@@ -208,7 +208,7 @@ def test_a_claim_that_ends_twice_frees_one_slot(seed: Seed, how: str) -> None:
     assert ids(seed.claim()) == []
 
 
-def test_a_slot_lasts_as_long_as_the_job_runs(seed: Seed) -> None:
+def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
     """A slot had an expiry of its own: it ended while the job still ran, and another job ran beside it."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
@@ -223,7 +223,7 @@ def test_a_slot_lasts_as_long_as_the_job_runs(seed: Seed) -> None:
     assert ids(seed.claim()) == ["next"]
 
 
-def test_a_slot_lasts_until_its_claim_is_ended_by_a_script(seed: Seed) -> None:
+def test_a_place_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
     """The lease was over and nobody had looked: the slot counted as free although the claim was still in force."""
     seed.cap("task=t", 1)
     seed.enqueue("long", scopes=["task=t"])
@@ -242,7 +242,7 @@ def test_a_slot_lasts_until_its_claim_is_ended_by_a_script(seed: Seed) -> None:
 # What went wrong here.
 
 
-def test_a_job_may_be_discarded_and_then_taken_in_one_call(seed: Seed) -> None:
+def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
     """The log said that it was taken first and discarded then, so by the log it was gone, and it ran."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
@@ -255,7 +255,7 @@ def test_a_job_may_be_discarded_and_then_taken_in_one_call(seed: Seed) -> None:
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_jobs_move_into_the_lane_of_a_capped_task_one_after_the_other(seed: Seed) -> None:
+def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
     """A lane that was filled, served and emptied in one claim was filled again, and blocked as if it were still open
     and ahead of itself: the job waited although its scopes had room, and nobody would open the lane (I10)."""
     seed.cap("task=t", 2)
@@ -266,7 +266,7 @@ def test_jobs_move_into_the_lane_of_a_capped_task_one_after_the_other(seed: Seed
     assert ids(claimed) == ["first", "second"]
 
 
-def test_a_lane_that_was_served_keeps_no_other_waiting(seed: Seed) -> None:
+def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
     """The same with another lane, in whose favour the second job was blocked: a younger one went before it."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
@@ -276,7 +276,7 @@ def test_a_lane_that_was_served_keeps_no_other_waiting(seed: Seed) -> None:
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_key_saves_nothing_up_while_it_waits_for_a_cap(seed: Seed) -> None:
+def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
     """In a fair queue a lane that was blocked for long had a virtual time far in the past. When its scope got room, its
     key was served until it had caught up, and another key's first job waited for all of that."""
     seed.configure(fair=1)
@@ -293,7 +293,7 @@ def test_a_key_saves_nothing_up_while_it_waits_for_a_cap(seed: Seed) -> None:
     assert "z-0" in ids(seed.claim(4))
 
 
-def test_a_raised_rate_holds_at_once_for_a_key_that_no_job_waited_for(seed: Seed) -> None:
+def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed) -> None:
     """A spent rate was asked again only when it resumed by its old limit, if nothing waited for it when it was raised:
     with a window of a day, the next job of that key waited a day."""
     seed.cap("tenant@10s", "1/10000ms/1")
@@ -309,7 +309,7 @@ def test_a_raised_rate_holds_at_once_for_a_key_that_no_job_waited_for(seed: Seed
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_raised_rate_holds_at_once_for_who_waited_for_another_scope(seed: Seed) -> None:
+def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
     """The same for a job that waited for a cap meanwhile."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
@@ -326,7 +326,7 @@ def test_a_raised_rate_holds_at_once_for_who_waited_for_another_scope(seed: Seed
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_scope_that_was_counted_for_a_policy_is_not_taken_for_full(seed: Seed) -> None:
+def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed: Seed) -> None:
     """Whether a job with a policy is kept out takes an exact count; that many hold other scopes says nothing then."""
     seed.cap("task=t", 5)
     seed.cap("tenant", 1)
@@ -338,7 +338,7 @@ def test_a_scope_that_was_counted_for_a_policy_is_not_taken_for_full(seed: Seed)
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_at_before(
+def test_places_that_become_free_in_a_call_are_counted_in_that_call(
     seed: Seed,
 ) -> None:
     """Two leases expire: their jobs return to their lane, which looks for room, before their places are free."""
@@ -351,7 +351,7 @@ def test_places_that_become_free_in_a_call_are_counted_if_the_scope_was_looked_a
 
 
 @pytest.mark.parametrize("how", ["cancel", "restore"])
-def test_a_lane_that_is_opened_and_emptied_in_one_call_lets_the_next_come(
+def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
     seed: Seed, how: str
 ) -> None:
     """Its first lane gone, the scope's second is opened; gone too, in the same call, nobody opened the third, which
@@ -373,7 +373,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_lets_the_next_come(
 
 
 @pytest.mark.damaged
-def test_a_lane_whose_first_jobs_are_lost_gives_the_next_one(seed: Seed) -> None:
+def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed) -> None:
     """A lane that came twice in a row, and led nowhere both times, stopped the claim with an error of Lua."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
@@ -383,7 +383,7 @@ def test_a_lane_whose_first_jobs_are_lost_gives_the_next_one(seed: Seed) -> None
 
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
-def test_a_job_is_taken_from_no_lane_but_its_own(seed: Seed, place: int) -> None:
+def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
     """An entry of another lane names it too, before or behind that lane's jobs: it would be counted where it is not."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])

@@ -59,7 +59,7 @@ def taken(seed: Seed) -> int:
 
 
 @pytest.mark.parametrize("scopes", [1, 120], ids=["one", "more than a claim re-evaluates"])
-def test_a_rate_goes_on_within_its_interval_after_the_clock_went_back(
+def test_a_rate_resumes_within_its_interval_after_the_clock_went_back(
     seed: Seed, scopes: int
 ) -> None:
     """Its jobs stood still for as long as the clock had gone back."""
@@ -76,7 +76,7 @@ def test_a_rate_goes_on_within_its_interval_after_the_clock_went_back(
     assert taken(seed) == len(names), waiting_in_vain(seed.snapshot())
 
 
-def test_a_rate_that_was_raised_goes_on_within_its_new_interval(seed: Seed) -> None:
+def test_a_raised_rate_resumes_within_its_new_interval(seed: Seed) -> None:
     seed.cap("tenant@3600s", "1/3600000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@3600s=x"])
     assert taken(seed) == 1
@@ -88,7 +88,7 @@ def test_a_rate_that_was_raised_goes_on_within_its_new_interval(seed: Seed) -> N
     expect(seed, "next")
 
 
-def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(seed: Seed) -> None:
+def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
     """A place in the task is offered to x first; but x itself is full, so y has to be asked next."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -104,7 +104,7 @@ def test_a_lane_opens_when_the_one_before_it_is_refused_by_another_scope(seed: S
     expect(seed, "y-1")
 
 
-def test_a_lane_opens_when_the_one_before_it_is_emptied(seed: Seed) -> None:
+def test_a_lane_opens_when_the_lane_before_it_is_emptied(seed: Seed) -> None:
     """A place in the task is offered to a job that is cancelled before it takes it."""
     seed.cap("task=t", 1)
     for job_id, tenant in [("w-1", "w"), ("x-1", "x"), ("y-1", "y")]:

@@ -99,7 +99,7 @@ def test_every_script_has_a_scene(seed: Seed) -> None:
 
 
 @scenes
-def test_no_read_follows_the_first_write(seed: Seed, name: str) -> None:
+def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
     """So that nothing can fail after it: what is written has been checked."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
@@ -111,7 +111,7 @@ def test_no_read_follows_the_first_write(seed: Seed, name: str) -> None:
 
 
 @scenes
-def test_an_error_at_any_read_leaves_every_byte(seed: Seed, name: str) -> None:
+def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
     made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
     reads = next(at for at, command in enumerate(made) if command in WRITES)
     scene = SCENES[name](seed)
@@ -126,7 +126,7 @@ def test_an_error_at_any_read_leaves_every_byte(seed: Seed, name: str) -> None:
 
 
 @scenes
-def test_a_wrong_type_in_any_key_leaves_every_byte(seed: Seed, name: str) -> None:
+def test_a_wrong_type_of_any_key_changes_no_byte(seed: Seed, name: str) -> None:
     """A careless hand in redis-cli: a call that writes or reads the key stops, and says so, before it has written.
 
     The script remembers nothing, so it touches the same keys again; the function may know what it need not read.
@@ -157,7 +157,7 @@ def test_a_wrong_type_in_any_key_leaves_every_byte(seed: Seed, name: str) -> Non
             assert "WRONGTYPE" in str(reply), f"{key} as {wrong}: {reply}"
 
 
-def test_a_wrong_type_reaches_the_caller_as_damage(seed: Seed) -> None:
+def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
     """The message names the doctor."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("scheduled"))
@@ -183,7 +183,7 @@ def ints_of(section: tuple[str, ...]) -> list[int]:
 
 
 @scenes
-def test_bad_arguments_are_refused_whole(seed: Seed, name: str) -> None:
+def test_a_call_with_invalid_arguments_is_refused_as_a_whole(seed: Seed, name: str) -> None:
     scene = SCENES[name](seed)
     script = timed(scene.script)
     command = scene.command(seed, script)
@@ -243,7 +243,7 @@ KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
         json.dumps([KIND, KIND[:4]]),
     ],
 )  # fmt: skip
-def test_invalid_kinds_are_refused(seed: Seed, wrong: str) -> None:
+def test_invalid_kinds_of_jobs_are_refused(seed: Seed, wrong: str) -> None:
     scene = SCENES["enqueue"](seed)
     call = Scene("enqueue", {**scene.args, "kinds": wrong}, scene.each)
 
@@ -253,7 +253,7 @@ def test_invalid_kinds_are_refused(seed: Seed, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["0", "99", "", "x"])
-def test_a_kind_that_is_not_in_the_call_is_refused(seed: Seed, place: str) -> None:
+def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> None:
     scene = SCENES["enqueue"](seed)
     record = list(scene.each[0])
     record[1] = place
@@ -268,7 +268,7 @@ def test_a_kind_that_is_not_in_the_call_is_refused(seed: Seed, place: str) -> No
     ("field", "value"),
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
-def test_a_setting_that_makes_no_sense_is_refused(seed: Seed, field: str, value: int) -> None:
+def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
     """A queue with `paused` 2 would log that it is paused, and go on."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
@@ -289,7 +289,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
     assert reply == ["refused", "arguments", "mode"]
 
 
-def test_a_trim_to_an_anchor_that_was_forgotten_trims_nothing(seed: Seed) -> None:
+def test_a_trim_to_a_forgotten_anchor_trims_nothing(seed: Seed) -> None:
     """It would leave no anchor, and take away what shows the mirror where its history was left."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
@@ -323,7 +323,7 @@ def lose_everything(seed: Seed) -> None:
 
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
-def test_another_history_is_answered_and_changes_nothing(
+def test_a_call_on_another_history_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:
     scene = SCENES[name](seed)
@@ -337,7 +337,9 @@ def test_another_history_is_answered_and_changes_nothing(
 
 
 @scenes
-def test_an_event_is_not_the_first_of_a_lost_outbox(seed: Seed, name: str) -> None:
+def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
+    seed: Seed, name: str
+) -> None:
     """Though the functions remember that there was one a moment ago."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
@@ -370,7 +372,7 @@ REFUSED_WHEN_FULL = {"enqueue", "edit", "requeue", "restore", "schedule", "tick"
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])
-def test_when_memory_is_full_only_what_adds_work_is_refused(
+def test_a_full_server_refuses_only_calls_that_add_work(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
     """Everything that drains the queue, or that a worker or mirror needs to begin, goes on."""
@@ -384,7 +386,7 @@ def test_when_memory_is_full_only_what_adds_work_is_refused(
         assert seed.control.execute_command(*command)[0] == "ok"
 
 
-def test_when_memory_is_full_enqueue_says_so_and_a_new_worker_drains(
+def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
     seed: Seed, redis_url: str, full: Callable[[], None]
 ) -> None:
     """A worker that starts just then must still meet the queue, or nobody ever makes room."""
@@ -407,7 +409,7 @@ def test_when_memory_is_full_enqueue_says_so_and_a_new_worker_drains(
         assert_consistent(newcomer.snapshot())
 
 
-def test_when_memory_is_full_a_new_epoch_can_start(seed: Seed, full: Callable[[], None]) -> None:
+def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None]) -> None:
     """A failover to a full replica would otherwise stop the workers for ever."""
     seed.enqueue("a")
     lose_replid(seed)
@@ -422,7 +424,9 @@ def test_when_memory_is_full_a_new_epoch_can_start(seed: Seed, full: Callable[[]
 # The server.
 
 
-def test_a_killed_server_comes_back_consistent(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_killed_server_restarts_with_a_consistent_queue(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     """Appendonly, always synced: what was acknowledged is there, and a broken-off call was whole or not at all."""
     server = start_redis(appendonly="yes", appendfsync="always")
     acknowledged: set[str] = set()
@@ -500,5 +504,5 @@ def test_a_killed_server_comes_back_consistent(start_redis: Callable[..., RedisS
         assert_consistent(seed.snapshot())
 
 
-def test_the_clock_key_lies_outside_the_queue(seed: Seed) -> None:
+def test_the_clock_key_is_no_key_of_the_queue(seed: Seed) -> None:
     assert CLOCK_KEY not in seed.keys.all()

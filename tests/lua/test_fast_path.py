@@ -42,7 +42,7 @@ def seed(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("number", range(10, 14))
-def test_without_the_fast_path_claims_write_the_same_bytes(redis_url: str, number: int) -> None:
+def test_claims_write_the_same_bytes_without_the_fast_path(redis_url: str, number: int) -> None:
     told: list[list[Snapshot]] = []
     for scripts in SCRIPTS.values():
         with Seed(redis_url, scripts=scripts) as seed:
@@ -66,7 +66,7 @@ def order(seed: Seed, count: int) -> list[str]:
     return taken
 
 
-def test_a_run_takes_its_lane_in_order(seed: Seed) -> None:
+def test_a_claim_takes_many_jobs_of_one_lane_in_order(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:03}" for n in range(150)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -76,7 +76,7 @@ def test_a_run_takes_its_lane_in_order(seed: Seed) -> None:
     assert len(holders_of(seed.snapshot())["task=t"]) == 150
 
 
-def test_a_run_ends_where_the_limit_does_and_goes_on_there(seed: Seed) -> None:
+def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_there(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(60)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -89,7 +89,7 @@ def test_a_run_ends_where_the_limit_does_and_goes_on_there(seed: Seed) -> None:
     assert taken == names
 
 
-def test_a_run_lets_a_plain_job_and_another_lane_pass_in_their_turn(seed: Seed) -> None:
+def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(seed: Seed) -> None:
     seed.cap("tenant", 1_000)
     names = []
     for n in range(90):
@@ -102,7 +102,7 @@ def test_a_run_lets_a_plain_job_and_another_lane_pass_in_their_turn(seed: Seed) 
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_any_mixture_of_lanes_is_taken_by_age(seed: Seed, number: int) -> None:
+def test_a_random_mixture_of_lanes_is_claimed_by_age(seed: Seed, number: int) -> None:
     draw = random.Random(number)
     seed.cap("tenant", 1_000)
     names = []
@@ -117,7 +117,9 @@ def test_any_mixture_of_lanes_is_taken_by_age(seed: Seed, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_any_mixture_of_many_lanes_is_taken_by_priority_and_age(seed: Seed, number: int) -> None:
+def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age(
+    seed: Seed, number: int
+) -> None:
     draw = random.Random(number)
     seed.cap("tenant", 1_000)
     names: dict[str, list[str]] = {"high": [], "normal": [], "low": []}
@@ -138,7 +140,7 @@ def test_any_mixture_of_many_lanes_is_taken_by_priority_and_age(seed: Seed, numb
     assert taken == wanted
 
 
-def test_a_lane_that_is_served_in_passing_lets_those_come_that_it_kept_waiting(seed: Seed) -> None:
+def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     """Two places become free in one call, which opens one lane: when that one moves on, the next is opened."""
     seed.cap("task=t", 2)
     for name in "abcd":
@@ -151,7 +153,7 @@ def test_a_lane_that_is_served_in_passing_lets_those_come_that_it_kept_waiting(s
     assert ids(seed.claim()) == ["c", "d"]
 
 
-def test_tenants_take_their_turns_by_age(seed: Seed) -> None:
+def test_tenants_are_served_by_age(seed: Seed) -> None:
     """Each tenant runs one; its next job comes after the first has ended, in order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
@@ -169,7 +171,7 @@ def test_tenants_take_their_turns_by_age(seed: Seed) -> None:
     assert taken == names
 
 
-def test_a_run_ends_at_its_cap(seed: Seed) -> None:
+def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
     seed.cap("task=t", 25)
     seed.enqueue(*(seed.job(f"j-{n:02}", scopes=["task=t"]) for n in range(40)))
 
@@ -181,7 +183,7 @@ def test_a_run_ends_at_its_cap(seed: Seed) -> None:
     assert ids(seed.claim(100)) == [f"j-{n:02}" for n in range(25, 40)]
 
 
-def test_a_run_steps_over_what_is_not_as_usual(seed: Seed) -> None:
+def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
     """A job that was claimed before has another line, one that was cancelled none."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]

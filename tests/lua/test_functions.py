@@ -75,7 +75,7 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_a_function_keeps_nothing_of_a_call(redis_url: str, number: int) -> None:
+def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) -> None:
     """A function's variables outlive a call, those of a script do not: both must write the same bytes."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]
     told = []
@@ -104,7 +104,7 @@ def narrow(redis_url: str) -> Iterator[Seed]:
         admin.control.execute_command("ACL", "DELUSER", "narrow")  # type: ignore[no-untyped-call]
 
 
-def test_a_user_without_functions_works_by_scripts(narrow: Seed) -> None:
+def test_a_user_without_rights_to_functions_uses_scripts(narrow: Seed) -> None:
     narrow.enqueue("a", "b")
     first, second = narrow.claim().jobs
     assert narrow.complete(first) == {}
@@ -112,7 +112,7 @@ def test_a_user_without_functions_works_by_scripts(narrow: Seed) -> None:
     narrow.assert_consistent()
 
 
-def test_a_full_server_that_lost_its_functions_drains_by_scripts(seed: Seed) -> None:
+def test_a_full_server_without_functions_drains_by_scripts(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     seed.control.config_set("maxmemory", "1")
@@ -123,7 +123,7 @@ def test_a_full_server_that_lost_its_functions_drains_by_scripts(seed: Seed) -> 
         seed.control.config_set("maxmemory", "0")
 
 
-def test_every_script_has_a_name_that_says_what_it_is(seed: Seed) -> None:
+def test_every_function_has_the_name_of_its_script(seed: Seed) -> None:
     """`SLOWLOG` and `MONITOR` show the function's name where they would show a digest."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
@@ -132,7 +132,7 @@ def test_every_script_has_a_name_that_says_what_it_is(seed: Seed) -> None:
     assert all(timed(name).function.startswith(f"rqc_{name}_") for name in names())
 
 
-def test_what_a_call_said_for_zero_is_not_remembered(seed: Seed) -> None:
+def test_a_negative_zero_in_an_argument_is_not_remembered(seed: Seed) -> None:
     """Remembered as `-0`, it would be said in every later call of every client, and Redis takes it for no index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
@@ -142,7 +142,7 @@ def test_what_a_call_said_for_zero_is_not_remembered(seed: Seed) -> None:
     assert [job.id for job in seed.claim().jobs] == ["a"]
 
 
-def test_a_limit_that_no_script_wrote_stops_no_claim(seed: Seed) -> None:
+def test_an_unreadable_limit_stops_no_claim(seed: Seed) -> None:
     seed.enqueue("a", scopes=["tenant=x"])
     seed.control.hset(seed.keys("caps"), "tenant", "rubbish version=1 from=live")
     assert [job.id for job in seed.claim().jobs] == ["a"]
@@ -157,7 +157,7 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_functions_remember_does_not_grow_with_the_lanes(
+def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """All texts of Lua lie in one table; the more there are, the longer takes each that a script makes."""

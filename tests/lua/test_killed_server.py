@@ -69,7 +69,7 @@ class Load:
         client.run(client.calls.delivery.carry_out(calls))
 
 
-def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
+def test_a_killed_server_restarts_with_all_acknowledged_calls(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """With appendfsync always a crash can split no script and lose no answer (I1, I8)."""
@@ -99,7 +99,7 @@ def test_a_killed_server_comes_back_consistent_and_with_all_it_acknowledged(
 
 
 @pytest.mark.parametrize("cut", [1, 40, 150, 400])
-def test_half_a_call_at_the_end_of_the_append_only_file_is_never_carried_out(
+def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
     """Redis left it in the file, and carried it out at its next start but one: see docs/how-to/servers.md."""

@@ -402,7 +402,7 @@ def bystanders(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("each", STANDS, ids=lambda each: each.name)
-def test_call_does_what_the_table_says_and_nothing_else(
+def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
     """Whoever waits is told of each end, and of nothing else."""
@@ -508,7 +508,7 @@ def assert_nothing_moved(
     assert changes == {}
 
 
-def test_every_transition_has_its_guard_and_is_exercised() -> None:
+def test_every_transition_has_a_guard_and_is_exercised() -> None:
     """A new arrow in the table has to be said here, and reached by some case."""
     drawn = {
         arrow(t)
@@ -521,7 +521,7 @@ def test_every_transition_has_its_guard_and_is_exercised() -> None:
     assert sorted(map(arrow, TRANSITIONS)) == sorted(drawn)
 
 
-def test_every_script_that_draws_an_arrow_says_so_in_its_header() -> None:
+def test_the_header_of_each_script_names_its_transitions() -> None:
     """The header is what people read."""
     from rq_core.scripts.script import names, script
 
@@ -531,7 +531,7 @@ def test_every_script_that_draws_an_arrow_says_so_in_its_header() -> None:
 
 
 @pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
-def test_a_paused_queue_gives_out_nothing(seed: Seed, claimable: str) -> None:
+def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claimable: str) -> None:
     """What is due is still done for everybody."""
     next(s for s in STANDS if s.name == claimable).seed(seed)
     seed.configure(paused=1)
@@ -542,7 +542,7 @@ def test_a_paused_queue_gives_out_nothing(seed: Seed, claimable: str) -> None:
     assert fields_of(seed.state(JOB) or "")["state"] == "ready"
 
 
-def test_the_whole_life_on_the_servers_own_clock(redis_url: str) -> None:
+def test_the_shipped_scripts_use_the_clock_of_the_server(redis_url: str) -> None:
     """The one thing that the test's clock cannot show: that the shipped scripts read time rightly."""
     from rq_core.scripts.script import script
 

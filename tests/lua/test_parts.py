@@ -89,7 +89,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
-def test_each_end_of_a_job_ends_the_part(
+def test_each_end_of_a_job_removes_the_jobs_entry_of_the_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
     """Each call of the matrix, on a job in each state."""
@@ -114,7 +114,7 @@ def test_each_end_of_a_job_ends_the_part(
             seed.clock.set(start)
 
 
-def test_a_part_is_on_again_after_meta_is_lost_while_jobs_live(seed: Seed) -> None:
+def test_a_part_is_switched_on_again_after_meta_is_lost(seed: Seed) -> None:
     control: Any = seed.control
     seed.enqueue("a")
     switch_on(seed, "progress")
@@ -125,7 +125,7 @@ def test_a_part_is_on_again_after_meta_is_lost_while_jobs_live(seed: Seed) -> No
     assert control.hmget(seed.keys("meta"), FACTS.values()) == ["1", "1"]
 
 
-def test_the_part_goes_with_its_queue(seed: Seed) -> None:
+def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
     control: Any = seed.control
     seed.complete(seed.running("a"))
     control.hset(seed.keys("progress"), "left", 1)
@@ -135,7 +135,7 @@ def test_the_part_goes_with_its_queue(seed: Seed) -> None:
     assert not control.exists(seed.keys("progress"))
 
 
-def test_the_key_of_a_part_is_named_in_one_file() -> None:
+def test_only_the_file_of_a_part_names_its_key() -> None:
     """Every script that ends jobs has it all the same."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
@@ -165,7 +165,7 @@ def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed,
 @pytest.mark.parametrize(
     "used", [("progress",), ("signals",), ("progress", "signals"), ()], ids="-".join
 )
-def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
+def test_calls_carry_the_keys_of_the_parts_that_the_queue_uses(
     redis_url: str, scripts: Callable[[str], Script], used: tuple[str, ...]
 ) -> None:
     with recorded(redis_url, scripts) as (seed, transport):
@@ -188,7 +188,7 @@ def test_a_queue_carries_the_keys_of_the_parts_that_it_uses(
         assert {name for name in FACTS if noted(seed, name)} == set(FACTS) - set(used)
 
 
-def test_a_queue_with_a_part_and_kept_results_carries_both(
+def test_calls_carry_the_keys_of_a_part_and_of_kept_results_together(
     redis_url: str, scripts: Callable[[str], Script]
 ) -> None:
     with recorded(redis_url, scripts) as (seed, transport):

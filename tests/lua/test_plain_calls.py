@@ -71,7 +71,7 @@ def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
     return b"".join(found)
 
 
-def test_no_byte_of_a_plain_queues_calls_comes_from_the_features_of_another(
+def test_features_of_another_queue_do_not_change_the_calls_to_a_plain_queue(
     valkey_url: str,
 ) -> None:
     with recorded(valkey_url) as (alone, transport):
@@ -87,7 +87,7 @@ def test_no_byte_of_a_plain_queues_calls_comes_from_the_features_of_another(
 
 
 @pytest.mark.parametrize("name", OF_A_LIFE)
-def test_a_plain_queues_call_is_its_keys_its_arguments_and_its_records(
+def test_a_call_to_a_plain_queue_has_only_its_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
     """What is expected is said by the script's keys, Args and Each, and by no key on demand and no Tail."""

@@ -138,7 +138,7 @@ def test_a_promoted_replica_has_another_history(second: Node) -> None:
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
 
 
-def test_a_primary_that_comes_back_after_writing_on_has_another_history(
+def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     first: Node, second: Node
 ) -> None:
     """It went on for clients that heard of no failover; what it wrote is lost when it follows the other."""
@@ -153,7 +153,7 @@ def test_a_primary_that_comes_back_after_writing_on_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_a_primary_that_comes_back_with_what_the_other_wrote_has_another_history(
+def test_an_old_primary_that_followed_the_new_one_has_another_history(
     first: Node, second: Node
 ) -> None:
     """It keeps its functions and all that they remember: it had written nothing more, so it takes what it lacks."""
@@ -169,9 +169,7 @@ def test_a_primary_that_comes_back_with_what_the_other_wrote_has_another_history
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_a_primary_that_comes_back_unchanged_is_noticed_within_a_second(
-    first: Node, second: Node
-) -> None:
+def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second: Node) -> None:
     """Nobody called the other meanwhile, so nothing is lost; yet it is told, since it looks as if."""
     second.promote()
     first.follow(second)
@@ -186,7 +184,7 @@ def test_a_primary_that_comes_back_unchanged_is_noticed_within_a_second(
     )
 
 
-def test_a_restart_from_old_files_is_another_history(start: Callable[..., Node]) -> None:
+def test_a_server_restarted_from_old_files_has_another_history(start: Callable[..., Node]) -> None:
     node = start(save="3600 1")
     begin(node)
     node.control.save()
@@ -198,7 +196,7 @@ def test_a_restart_from_old_files_is_another_history(start: Callable[..., Node])
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_an_emptied_server_knows_nothing_of_the_queue_that_it_had(first: Node) -> None:
+def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first: Node) -> None:
     """The new queue begins at the same moment, with the same epoch."""
     args = {"slot": "s", "number": 1, "by": "c", "why": ""}
     assert first.call("configure", [("paused", 1)], **args)[0] == "ok"
@@ -219,7 +217,7 @@ def test_an_emptied_server_knows_nothing_of_the_queue_that_it_had(first: Node) -
 
 
 @pytest.mark.parametrize("command", [("FUNCTION", "FLUSH"), ("SCRIPT", "FLUSH")])
-def test_functions_that_are_loaded_again_remember_nothing(
+def test_functions_that_are_loaded_again_remember_nothing_of_a_queue(
     first: Node, command: tuple[str, str]
 ) -> None:
     first.send(*command)
@@ -236,7 +234,7 @@ def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
     assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
 
 
-def test_a_fact_that_an_operator_writes_by_hand_is_seen_within_a_second(first: Node) -> None:
+def test_a_fact_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
     first.control.hset(KEYS("meta"), "paused", 1)
     first.set_clock(START_MS + 1_000)
     first.enqueue()
@@ -244,7 +242,7 @@ def test_a_fact_that_an_operator_writes_by_hand_is_seen_within_a_second(first: N
     assert len(first.claim()) == 2
 
 
-def test_a_change_of_one_call_is_seen_by_the_next_call_of_any_script(first: Node) -> None:
+def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: Node) -> None:
     args = {"slot": "s", "by": "c", "why": ""}
     first.call("configure", [("paused", 1)], number=1, **args)
     first.enqueue()
@@ -256,7 +254,7 @@ def test_a_change_of_one_call_is_seen_by_the_next_call_of_any_script(first: Node
 # The sweep.
 
 
-def test_a_lease_ends_when_it_is_over_though_workers_claim_all_the_time(seed: Seed) -> None:
+def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> None:
     """Claims look at the leases again when the first of the last look is over."""
     seed.configure(lease_ms=300)
     seed.enqueue("a")
@@ -273,7 +271,7 @@ def test_a_lease_ends_when_it_is_over_though_workers_claim_all_the_time(seed: Se
     assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
 
 
-def test_a_lease_that_is_shorter_by_hand_ends_a_tenth_of_a_second_late(seed: Seed) -> None:
+def test_a_lease_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
     """What no script gives is seen at the next look."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
@@ -288,7 +286,7 @@ def test_a_lease_that_is_shorter_by_hand_ends_a_tenth_of_a_second_late(seed: See
     assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
 
 
-def test_what_has_expired_is_forgotten_within_a_tenth_of_a_second(seed: Seed) -> None:
+def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) -> None:
     seed.configure(dead_retention_ms=150)
     seed.enqueue("a", "b")
     first, _ = seed.claim().jobs
@@ -334,7 +332,7 @@ def test_a_script_cannot_tell_the_first_replica_from_a_loss(start: Callable[...,
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_functions_that_were_loaded_since_cannot_tell_the_first_replica_from_a_loss(
+def test_reloaded_functions_cannot_tell_the_first_replica_from_a_loss(
     start: Callable[..., Node], first: Node
 ) -> None:
     first.send("FUNCTION", "FLUSH")
@@ -343,7 +341,7 @@ def test_functions_that_were_loaded_since_cannot_tell_the_first_replica_from_a_l
     assert (first.enqueue(), first.handshake()) == ("epoch", "replid_changed")
 
 
-def test_the_first_replica_of_a_promoted_one_begins_one_epoch(
+def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
     """The promotion's; a third server that follows the second changes no name, or tells no loss."""

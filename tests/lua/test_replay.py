@@ -388,7 +388,7 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
     ],
     ids=["lost", "lost three times", "not sent at first", "lost with the scripts", "no scripts"],
 )
-def test_trouble_on_the_way_is_invisible(
+def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
     lossy: LossySeed, make: Callable[[Seed], Operation], trouble: dict[str, int]
 ) -> None:
     """The same answer, and the same queue to the byte: no second event, no second run."""
@@ -402,7 +402,7 @@ def test_trouble_on_the_way_is_invisible(
 
 
 @pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
-def test_trouble_between_chunks_loses_and_doubles_nothing_and_keeps_the_order(
+def test_a_chunked_call_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
     """The next chunk is made while one is on its way; it must not overtake it."""
@@ -432,7 +432,9 @@ def assert_fully_consistent(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_broken_anywhere_is_invisible(lossy: LossySeed, at: int) -> None:
+def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_effect(
+    lossy: LossySeed, at: int
+) -> None:
     """Some replies came and the rest did not."""
     expected = told(lossy, everything)
 
@@ -440,7 +442,7 @@ def test_a_turn_broken_anywhere_is_invisible(lossy: LossySeed, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_whose_scripts_are_forgotten_half_way_is_carried_out_once(
+def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
     """The calls after the loss come after those before it anyway; among themselves they keep their order."""
@@ -453,7 +455,9 @@ def test_a_turn_whose_scripts_are_forgotten_half_way_is_carried_out_once(
     assert 3 == sum(len(e.jobs) for e in lossy.entries() if e.event == "claimed") - 3
 
 
-def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other: Seed) -> None:
+def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
+    lossy: LossySeed, other: Seed
+) -> None:
     """The reply to enqueue is lost, the job runs and leaves Redis, then the client sends again."""
     lossy.client.run(lossy.client.calls.delivery.handshake("q"))
 
@@ -478,7 +482,7 @@ def test_a_job_that_has_run_and_gone_does_not_run_again(lossy: LossySeed, other:
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
-def test_a_settled_job_that_has_gone_on_is_left_alone(
+def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
     """A settlement is sent again after the job was claimed by somebody else, or has left."""
@@ -501,7 +505,7 @@ def test_a_settled_job_that_has_gone_on_is_left_alone(
 
 
 @pytest.mark.parametrize("how", ["complete", "turn"])
-def test_a_call_that_was_accepted_is_not_answered_as_the_one_before(
+def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
     lossy: LossySeed, how: str
 ) -> None:
     """The answer to the earlier call of the slot is still there: it was a longer one."""
@@ -518,7 +522,7 @@ def test_a_call_that_was_accepted_is_not_answered_as_the_one_before(
     assert_fully_consistent(lossy)
 
 
-def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
+def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
     """Its own jobs in force are answered with their specs, the others are not this worker's any more."""
@@ -547,7 +551,7 @@ def test_a_claim_sent_again_leaves_out_what_is_no_longer_held(
     assert_consistent(lossy.snapshot())
 
 
-def test_an_empty_claim_sent_again_claims_nothing(lossy: LossySeed, other: Seed) -> None:
+def test_an_empty_claim_that_is_sent_again_claims_nothing(lossy: LossySeed, other: Seed) -> None:
     lossy.claim()
     lossy.transport.lose, lossy.transport.between = 1, lambda: other.enqueue("a")
 
@@ -555,7 +559,7 @@ def test_an_empty_claim_sent_again_claims_nothing(lossy: LossySeed, other: Seed)
     assert ["a"] == [c.id for c in lossy.claim().jobs]
 
 
-def test_a_call_that_comes_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
+def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
     """Two lost connections can deliver out of order: the newer call has been answered already."""
     lossy.enqueue("a")
     lossy.enqueue("b")
@@ -570,7 +574,7 @@ def test_a_call_that_comes_late_is_refused_and_changes_nothing(lossy: LossySeed)
 
 
 @every_single_operation
-def test_a_lower_number_is_a_stale_call_in_every_script(
+def test_a_lower_call_number_is_stale_in_every_script(
     lossy: LossySeed, make: Callable[[Seed], Operation]
 ) -> None:
     operation = make(lossy)
@@ -588,7 +592,7 @@ def test_a_lower_number_is_a_stale_call_in_every_script(
     assert before == raw(lossy.control)
 
 
-def test_a_refusal_is_not_kept_as_an_answer(lossy: LossySeed) -> None:
+def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
     """The reply to a refused call is lost, room is made, and the re-sent call is carried out: once."""
     lossy.enqueue("first")
     lossy.attach()
@@ -627,7 +631,7 @@ def impatient(url: str, **patience: float) -> LossySeed:
     return seed
 
 
-def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
+def test_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.transport.lose = 1_000
@@ -641,7 +645,7 @@ def test_an_outcome_that_stays_unknown_names_the_jobs(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
+def test_a_call_that_was_never_sent_is_given_up_sooner(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         before = seed.snapshot()
@@ -653,7 +657,7 @@ def test_a_call_never_sent_is_given_up_sooner(redis_url: str) -> None:
         assert before == seed.snapshot()
 
 
-def test_memory_that_fills_up_after_a_lost_reply_is_no_refusal(redis_url: str) -> None:
+def test_a_server_that_fills_up_after_a_lost_reply_raises_outcome_unknown(redis_url: str) -> None:
     """The jobs may be in: 'the queue takes no new jobs' would make the caller enqueue them again, elsewhere."""
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -669,7 +673,7 @@ def test_memory_that_fills_up_after_a_lost_reply_is_no_refusal(redis_url: str) -
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_memory_that_frees_up_again_shows_the_outcome(redis_url: str) -> None:
+def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.enqueue("warm")
         pauses = []
@@ -689,7 +693,7 @@ def test_memory_that_frees_up_again_shows_the_outcome(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_forked_child_does_not_go_on_with_its_parents_slots(lossy: LossySeed) -> None:
+def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
     """Both would use the same numbers, and one would be answered with the other's answer."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
@@ -705,7 +709,7 @@ def test_a_forked_child_does_not_go_on_with_its_parents_slots(lossy: LossySeed) 
 
 
 @every_async_operation
-async def test_the_asyncio_client_sends_again_in_the_same_way(
+async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
     """The plans are the same; so it is enough that the loop which drives them is."""
@@ -760,7 +764,7 @@ class Redirected:
         return self.client.run(self.client.calls.admin.configure("q", values))
 
 
-async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_url: str) -> None:
+async def test_concurrent_enqueues_share_calls_and_get_their_own_answers(redis_url: str) -> None:
     transport = LossyAsyncTransport(redis_url)
     with Seed(redis_url) as seed:
         seed.enqueue("live")
@@ -778,7 +782,7 @@ async def test_jobs_enqueued_at_once_share_calls_and_each_has_its_answer(redis_u
         assert 101 == len(seed.snapshot()["jobs"])
 
 
-async def test_a_job_that_cannot_be_sent_raises_to_its_caller(redis_url: str) -> None:
+async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: str) -> None:
     """Whatever goes wrong in the shared call: a caller that waits for ever is worse."""
     with Seed(redis_url) as seed:
         async with AsyncClient(redis_url) as client:
@@ -792,7 +796,7 @@ async def test_a_job_that_cannot_be_sent_raises_to_its_caller(redis_url: str) ->
 # The server's own refusals.
 
 
-def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> None:
+def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -> None:
     """It will not get better by asking for ten minutes."""
     server = start_redis()
     with server.client() as control:
@@ -812,7 +816,7 @@ def test_a_wrong_password_is_said_at_once(start_redis: Callable[..., Any]) -> No
     assert seen == []
 
 
-def test_a_password_that_the_server_does_not_ask_for_is_said(redis_url: str) -> None:
+def test_an_unneeded_password_is_reported(redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis://:any@")
 
     words = "the URL has a password, and the server has none: take it out"
@@ -820,7 +824,9 @@ def test_a_password_that_the_server_does_not_ask_for_is_said(redis_url: str) -> 
         client.run(client.calls.delivery.handshake("q"))
 
 
-def test_a_password_that_is_set_later_is_asked_for_too(start_redis: Callable[..., Any]) -> None:
+def test_a_password_that_is_set_later_is_reported_as_missing(
+    start_redis: Callable[..., Any],
+) -> None:
     """To a long command, without a greeting before it, Redis answers otherwise: that read as a damaged queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
@@ -832,7 +838,7 @@ def test_a_password_that_is_set_later_is_asked_for_too(start_redis: Callable[...
             client.run(client.calls.enqueue.many([NewJob("b", "q", profile("t"), "{}")]))
 
 
-def test_losing_a_connection_is_not_an_answer(lossy: LossySeed) -> None:
+def test_a_call_is_sent_again_after_the_server_closed_the_connection(lossy: LossySeed) -> None:
     """The server cuts the connection of the client before the reply comes."""
     lossy.enqueue("a")
     lossy.control.client_kill_filter(_type="normal", skipme=True)

@@ -12,7 +12,7 @@ from rq_core.model.unique_names import digest_of
 from tests.kit.seed import Seed, events_of, spec
 
 
-def test_a_job_comes_back_as_it_was(seed: Seed) -> None:
+def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
     """With its counters; a claim that it had spends nothing."""
     facts = {
         "priority": "high", "max_attempts": 5, "max_losses": 2, "lane": "1+tenant=a", "claims": 3,
@@ -39,7 +39,7 @@ def test_a_job_comes_back_as_it_was(seed: Seed) -> None:
     assert (claim.number, claim.failures, claim.losses, claim.lane) == (4, 1, 1, "1+tenant=a")
 
 
-def test_jobs_come_back_to_the_tail(seed: Seed) -> None:
+def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
     """Their old places may be others' by now; among themselves they keep the order of the call."""
     seed.enqueue("here")
 
@@ -49,7 +49,7 @@ def test_jobs_come_back_to_the_tail(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["here", "c", "a", "b", "later"]
 
 
-def test_caps_hold_for_what_comes_back(seed: Seed) -> None:
+def test_caps_hold_for_restored_jobs(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.running("holds", scopes=["tenant=a"])
 
@@ -59,7 +59,7 @@ def test_caps_hold_for_what_comes_back(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["b-1"]
 
 
-def test_one_that_is_not_due_waits_and_wakes(seed: Seed) -> None:
+def test_a_restored_scheduled_job_waits_until_its_due_time(seed: Seed) -> None:
     seed.take_token()
 
     seed.restore(seed.lost("later", State.SCHEDULED, due_ms=seed.now + 500, failures=1))
@@ -70,7 +70,7 @@ def test_one_that_is_not_due_waits_and_wakes(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["later"]
 
 
-def test_a_dead_job_comes_back_dead_and_may_be_requeued(seed: Seed) -> None:
+def test_a_dead_job_is_restored_as_dead_and_can_be_requeued(seed: Seed) -> None:
     seed.restore(seed.lost("dead", State.DEAD, reason="attempts", failures=3, claims=3))
 
     assert seed.claim().jobs == ()
@@ -83,7 +83,7 @@ def test_a_dead_job_comes_back_dead_and_may_be_requeued(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "in a lane", "scheduled", "dead"])
-def test_what_was_taken_out_is_gone(seed: Seed, kind: str) -> None:
+def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
     if kind == "dead":
         seed.dead("a")
     else:
@@ -103,7 +103,7 @@ def test_what_was_taken_out_is_gone(seed: Seed, kind: str) -> None:
     assert entry.jobs[0].fields == {"id": "a", "reason": "succeeded"}
 
 
-def test_a_job_that_moved_on_is_not_taken_out(seed: Seed) -> None:
+def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
     """Whoever looked saw another life of it."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
@@ -115,7 +115,7 @@ def test_a_job_that_moved_on_is_not_taken_out(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_that_the_log_takes_for_alive_is_logged_as_gone_before_it_is_restored(
+def test_a_job_that_is_alive_by_the_log_is_logged_as_gone_before_its_restore(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=5_000)
@@ -128,7 +128,7 @@ def test_a_job_that_the_log_takes_for_alive_is_logged_as_gone_before_it_is_resto
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_that_does_not_know_of_the_last_one_is_refused(seed: Seed) -> None:
+def test_a_restore_without_the_id_of_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")
@@ -145,14 +145,14 @@ def test_a_restore_that_does_not_know_of_the_last_one_is_refused(seed: Seed) -> 
     assert answer.last == seed.meta("restored") != last
 
 
-def test_a_restore_that_does_nothing_is_not_the_last_one(seed: Seed) -> None:
+def test_a_restore_without_changes_does_not_count_as_the_last_restore(seed: Seed) -> None:
     seed.enqueue("a")
 
     assert seed.restore(seed.lost("a"), seed.revived("nobody")) == {"a": "ready", "nobody": "gone"}
     assert seed.meta("restored") is None
 
 
-def test_a_full_backlog_refuses_it(seed: Seed) -> None:
+def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=1)
 
@@ -164,7 +164,7 @@ def test_a_full_backlog_refuses_it(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
-def test_an_event_keeps_the_whole_job_if_its_producer_says_so(
+def test_an_enqueued_event_keeps_the_arguments_at_the_producers_request(
     seed: Seed, scopes: tuple[str, ...]
 ) -> None:
     args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'
@@ -182,7 +182,7 @@ def test_an_event_keeps_the_whole_job_if_its_producer_says_so(
     assert json.loads(written)["args"]["n"] == 12345678901234567890
 
 
-def test_jobs_that_are_kept_and_jobs_that_are_not_go_in_calls_of_their_own(seed: Seed) -> None:
+def test_jobs_with_and_without_logged_arguments_are_logged_in_separate_entries(seed: Seed) -> None:
     """In the order in which they were given."""
     bounds = (0, 0, 100, 0)
 

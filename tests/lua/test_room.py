@@ -30,7 +30,7 @@ def with_another_function() -> Variant:
     )  # fmt: skip
 
 
-def test_one_more_function_of_removal_fits_into_every_script(seed: Seed) -> None:
+def test_every_script_has_room_for_one_more_function_of_removal(seed: Seed) -> None:
     control: Any = seed.control
     variant = with_another_function()
     for name in script.names():
@@ -42,7 +42,7 @@ def test_one_more_function_of_removal_fits_into_every_script(seed: Seed) -> None
                 raise AssertionError(f"{name}: {refused}") from refused
 
 
-def test_every_script_has_names_left() -> None:
+def test_every_script_has_enough_lua_names_left() -> None:
     assert {
         name: lua_limits.left(name)
         for name in script.names()
@@ -50,7 +50,7 @@ def test_every_script_has_names_left() -> None:
     } == {}
 
 
-def test_a_script_that_is_full_is_found() -> None:
+def test_the_check_counts_locals_and_outside_names() -> None:
     """A loop has three hidden locals; names from outside count in each function between."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}

@@ -6,7 +6,7 @@ from tests.kit.seed import LEASE_MS, Seed
 
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
-def test_a_lease_that_is_no_number_is_the_default_for_a_claim(seed: Seed, value: str) -> None:
+def test_a_claim_uses_the_default_if_lease_ms_is_no_number(seed: Seed, value: str) -> None:
     """In Lua, nan is a number: the claim took its jobs and failed half-way."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "lease_ms", value)

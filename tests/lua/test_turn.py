@@ -19,7 +19,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_a_place_that_a_success_frees_is_taken_by_the_same_turn(seed: Seed, scope: str) -> None:
+def test_a_turn_claims_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
     """A worker with one place at a cap of 1 would find nothing, and wait for the token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
@@ -35,7 +35,7 @@ def test_a_place_that_a_success_frees_is_taken_by_the_same_turn(seed: Seed, scop
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_reported_job_whose_lease_is_over_does_not_lose_it(seed: Seed, size: int) -> None:
+def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) -> None:
     """Its success would be stale, and the job would run again though it has succeeded."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
@@ -48,7 +48,7 @@ def test_a_reported_job_whose_lease_is_over_does_not_lose_it(seed: Seed, size: i
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_claim_that_ends_is_counted_once_in_the_queues_cap(seed: Seed) -> None:
+def test_a_claim_that_ends_in_a_turn_is_counted_once_in_the_cap_of_the_queue(seed: Seed) -> None:
     """One ends by a success, though its lease is over as well, and one by its lease: two places beside the third."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
@@ -65,7 +65,7 @@ def test_a_claim_that_ends_is_counted_once_in_the_queues_cap(seed: Seed) -> None
     assert lost.fence != turned.jobs[0].fence
 
 
-def test_a_turn_claims_though_its_reports_are_refused(seed: Seed) -> None:
+def test_a_turn_with_refused_reports_still_claims(seed: Seed) -> None:
     held = seed.running("a")
     seed.complete(held)
     stale = seed.running("b")
@@ -78,7 +78,7 @@ def test_a_turn_claims_though_its_reports_are_refused(seed: Seed) -> None:
     assert (seed.state("b") or "").startswith("running")
 
 
-def test_a_job_that_is_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
+def test_a_job_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
     seed.cap("task=t", 2)
     held = seed.running("a", scopes=["task=t"])
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(5)))
@@ -92,7 +92,7 @@ def test_a_job_that_is_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> Non
     ]  # fmt: skip
 
 
-def test_a_turn_of_a_paused_queue_reports_and_takes_nothing(seed: Seed) -> None:
+def test_a_turn_on_a_paused_queue_settles_jobs_but_claims_none(seed: Seed) -> None:
     held = seed.running("a")
     seed.enqueue("b")
     seed.configure(paused=1)
@@ -103,7 +103,7 @@ def test_a_turn_of_a_paused_queue_reports_and_takes_nothing(seed: Seed) -> None:
     assert events_of(seed.entries(), "a")[-1] == "succeeded"
 
 
-def test_a_turn_that_asks_for_nothing_wakes_a_worker_for_what_waits(seed: Seed) -> None:
+def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None:
     held = seed.running("a")
     seed.enqueue("b")
     seed.take_token()
@@ -114,7 +114,7 @@ def test_a_turn_that_asks_for_nothing_wakes_a_worker_for_what_waits(seed: Seed) 
     assert seed.tokens() == 1
 
 
-def test_a_job_says_what_its_worker_must_know(seed: Seed) -> None:
+def test_a_claimed_job_has_all_fields_that_its_worker_needs(seed: Seed) -> None:
     """Of a plain job that is new, nothing but its arguments: that is nearly all of them."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
@@ -135,7 +135,7 @@ def test_a_job_says_what_its_worker_must_know(seed: Seed) -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_that_takes_nothing_ends_no_claim_where_jobs_is_of_another_type(
+def test_a_turn_that_claims_nothing_ends_no_claim_if_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
     """A job that is taken is read there, so only such a turn has to ask. Else it would stop behind its event."""

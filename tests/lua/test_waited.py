@@ -17,7 +17,7 @@ def waited(seed: Seed) -> dict[str, float | None]:
     return {claim.id: claim.waited_s for claim in seed.claim().jobs}
 
 
-def test_the_first_claim_of_a_plain_job_says_how_long_it_waited(seed: Seed) -> None:
+def test_the_first_claim_of_a_plain_job_has_its_waiting_time(seed: Seed) -> None:
     seed.enqueue("early")
     seed.advance(2_500)
     seed.enqueue("late")
@@ -26,7 +26,7 @@ def test_the_first_claim_of_a_plain_job_says_how_long_it_waited(seed: Seed) -> N
     assert waited(seed) == {"early": 2.75, "late": 0.25}
 
 
-def test_a_wait_that_the_answer_does_not_say_is_unknown(seed: Seed) -> None:
+def test_the_waiting_time_of_a_delayed_or_repeated_claim_is_unknown(seed: Seed) -> None:
     seed.cap("tenant", 5)
     seed.enqueue(
         seed.job("capped", scopes=["tenant=x"]), seed.job("delayed", delay_ms=10), "again", "dies"

@@ -40,7 +40,7 @@ def works(
     (["t"], "lack the task or refuse its arguments"),
     (["other"], "do not have this task"),
 ])  # fmt: skip
-def test_the_cause_of_jobs_that_workers_gave_back_names_their_task(
+def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
     seed: Seed, tasks: list[str], why: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -65,7 +65,7 @@ def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None
     seed.control.hset(seed.keys("meta"), mapping=facts)
 
 
-def test_lost_jobs_that_no_worker_claims_are_said_to_have_none(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_states_since_when_no_worker_has_claimed(seed: Seed) -> None:
     lose(seed, "a", active_ms_ago=180_000)
 
     assert said(seed)["RqCoreLeasesOver"] == (
@@ -73,52 +73,55 @@ def test_lost_jobs_that_no_worker_claims_are_said_to_have_none(seed: Seed) -> No
     )
 
 
-def test_a_worker_that_lives_and_does_not_claim_is_named_beside_lost_jobs(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_mentions_a_worker_that_lives_and_does_not_claim(seed: Seed) -> None:
     lose(seed, "a", "b", active_ms_ago=180_000)
     works(seed)
 
     assert said(seed)["RqCoreLeasesOver"] == (
         "2 running jobs have lost their worker, and no worker has claimed for 3 min,"
-        " though one was heard of in the last 30 s"
+        " although one reported in the last 30 s"
     )
 
 
-def test_once_a_worker_is_back_it_is_said_when_it_gets_lost_jobs(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed: Seed) -> None:
     """It said that no worker takes them back while one ran and waited for the end of an outage."""
     lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
     works(seed)
 
     assert said(seed)["RqCoreLeasesOver"] == (
-        "2 running jobs have lost their worker; a worker is back, and gets them in 20 min"
+        "2 running jobs have lost their worker; a worker is back, and takes them over in 20 min"
     )
 
 
-def test_after_a_failover_without_workers_none_is_said_to_be_back(seed: Seed) -> None:
+def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
     """Leases wait for the end of a time then, too, and no worker claims."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
 
 
-def test_lost_jobs_of_a_worker_that_is_active_wait_for_its_next_claim(seed: Seed) -> None:
+def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> None:
     lose(seed, "a", active_ms_ago=0, back_in_ms=-LEASE_MS)
 
     assert said(seed)["RqCoreLeasesOver"] == (
-        "1 running job has lost its worker; a worker is alive, and its next claim gets it"
+        "1 running job has lost its worker; a worker is alive, and its next claim takes it over"
     )
 
 
-def test_a_worker_that_stopped_in_order_is_not_taken_for_one_that_fell_silent(seed: Seed) -> None:
+def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
     """A worker that was killed long ago was called the last one that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")
     seed.client.run(worker_registry.leave("rqc", "w-stopped", [seed.queue]))
 
-    assert said(seed)["RqCoreNoWorker"] == "1 ready, and no worker runs; one fell silent 10 min ago"
+    assert (
+        said(seed)["RqCoreNoWorker"]
+        == "1 ready, and no worker runs; a worker fell silent 10 min ago"
+    )
 
 
-def test_causes_write_one_of_anything_in_the_singular(seed: Seed) -> None:
+def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim()
@@ -128,7 +131,7 @@ def test_causes_write_one_of_anything_in_the_singular(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_the_number_of_jobs_that_wait_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
+def test_the_number_of_waiting_jobs_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(
         *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))

@@ -94,7 +94,7 @@ def worked() -> FlowTotals:
     return totals
 
 
-def test_every_sample_is_in_the_table_and_every_family_has_samples(
+def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
     collector_at: Callable[..., QueueCollector], seed: Seed, database: Database
 ) -> None:
     seed.enqueue("first")
@@ -138,7 +138,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_samples(
     assert value(found, "rqc_worker_resident_bytes") == 50_000_000
 
 
-def test_labels_are_bounded() -> None:
+def test_the_number_of_label_values_is_bounded() -> None:
     assert {label for family in FAMILIES for label in family.labels} == LABELS
     tasks = TaskNames()
 
@@ -148,7 +148,7 @@ def test_labels_are_bounded() -> None:
     assert tasks.of("t3") == "t3"
 
 
-def test_a_collector_joins_a_registry_of_others_and_sends_nothing(
+def test_registering_a_collector_sends_no_request(
     collector_at: Callable[..., QueueCollector],
 ) -> None:
     registry = CollectorRegistry(auto_describe=True)
@@ -182,7 +182,7 @@ def test_an_unreachable_server_is_reported_within_two_seconds(
         server.thaw()
 
 
-def test_a_database_that_is_away_leaves_the_state_whole(
+def test_queue_metrics_are_complete_while_the_database_is_unreachable(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:
     seed.enqueue("a", "b")
@@ -194,7 +194,7 @@ def test_a_database_that_is_away_leaves_the_state_whole(
     assert value(found, "rqc_queue_jobs", queue="q", state="ready") == 2
 
 
-def test_a_log_that_hangs_does_not_hold_up_the_state(
+def test_a_hanging_database_does_not_delay_the_queue_metrics(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:
     seed.enqueue("a")
@@ -215,7 +215,7 @@ def test_a_log_that_hangs_does_not_hold_up_the_state(
 
 
 @pytest.mark.alone
-def test_redis_and_sql_that_both_hang_are_reported_within_two_seconds(
+def test_hanging_redis_and_sql_are_reported_within_two_seconds(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:
     collector = collector_at(seed.client.url)
@@ -236,7 +236,7 @@ def test_redis_and_sql_that_both_hang_are_reported_within_two_seconds(
     assert took_s < 2
 
 
-def test_an_error_that_was_not_foreseen_leaves_the_rest_of_a_scrape_whole(
+def test_an_unexpected_error_of_the_log_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], seed: Seed, caplog: pytest.LogCaptureFixture
 ) -> None:
     seed.enqueue("a")
@@ -253,7 +253,7 @@ def test_an_error_that_was_not_foreseen_leaves_the_rest_of_a_scrape_whole(
     assert "planted" in caplog.text
 
 
-def test_names_from_elsewhere_are_labels_that_can_be_read(
+def test_invalid_names_become_readable_labels(
     collector_at: Callable[..., QueueCollector], seed: Seed
 ) -> None:
     seed.enqueue("a")
@@ -271,7 +271,7 @@ def test_names_from_elsewhere_are_labels_that_can_be_read(
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_a_blocked_loop_shows_though_it_says_nothing() -> None:
+def test_the_lag_of_a_blocked_loop_grows_without_new_measurements() -> None:
     totals, table = FlowTotals(), FlowTable()
     table.answered()
     table.measured(time.monotonic() - 60, 0.001, 1)
@@ -300,7 +300,7 @@ def test_a_damaged_queue_is_reported(
     "imported",
     ["rq_core", "rq_core.cli.commands.worker", "rq_core.process.serve", "rq_core.worker"],
 )
-def test_the_extra_is_imported_by_nothing_that_does_without(imported: str) -> None:
+def test_modules_that_do_not_need_prometheus_client_do_not_import_it(imported: str) -> None:
     code = (
         f"import sys, {imported}; from rq_core.metrics.page import worker_page; "
         "print([name for name in sys.modules if name.startswith('prometheus_client')])"
@@ -311,7 +311,7 @@ def test_the_extra_is_imported_by_nothing_that_does_without(imported: str) -> No
     assert done.stdout == "[]\n"
 
 
-def test_without_the_extra_the_page_says_what_to_install() -> None:
+def test_without_the_extra_the_page_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from rq_core.metrics.page import worker_page\n"

@@ -32,7 +32,7 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\brqc_\w+", expression))
 
 
-def test_every_name_of_a_panel_or_an_alert_exists() -> None:
+def test_every_metric_in_a_panel_or_an_alert_exists() -> None:
     used = [*panels.expressions(), *(alert.expr for alert in ALERTS)]
 
     assert {name for each in used for name in names_in(each)} <= SAMPLES
@@ -44,7 +44,7 @@ def test_every_metric_is_shown_by_a_panel() -> None:
     assert {re.sub("_bucket$", "", name) for name in shown} == set(BY_NAME)
 
 
-def test_every_label_that_is_asked_for_is_one_of_the_family() -> None:
+def test_every_label_in_an_expression_belongs_to_its_metric() -> None:
     used = [*panels.expressions(), *(alert.expr for alert in ALERTS)]
     asked = {
         (re.sub("_bucket$", "", name), label)
@@ -57,7 +57,7 @@ def test_every_label_that_is_asked_for_is_one_of_the_family() -> None:
     assert {(name, label) for name, label in asked if label not in BY_NAME[name].labels} == set()
 
 
-def test_the_files_are_what_grafana_and_prometheus_read() -> None:
+def test_the_dashboard_and_rules_files_match_the_code() -> None:
     dashboard = json.loads((DOCS / "grafana/rq-core.json").read_text())
     rules = yaml.safe_load((DOCS / "grafana/alerts.yml").read_text())
     (group,) = rules["groups"]
@@ -72,7 +72,7 @@ def test_the_files_are_what_grafana_and_prometheus_read() -> None:
     assert len({(at["x"], at["y"]) for at in places}) == len(places)
 
 
-def test_every_alert_has_its_section_in_the_runbook() -> None:
+def test_every_alert_has_a_section_in_the_runbook() -> None:
     page = (DOCS / "how-to/alerts.md").read_text()
     rules = yaml.safe_load((DOCS / "grafana/alerts.yml").read_text())
 
@@ -83,7 +83,7 @@ def test_every_alert_has_its_section_in_the_runbook() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_every_command_of_the_runbook_is_a_command(alert: Alert) -> None:
+def test_every_command_of_the_runbook_exists(alert: Alert) -> None:
     """As far as rq-core's own go: with options that there are."""
     typed = [line for line in alert.look if line.startswith("rq-core ")]
     typed += re.findall(r"`(rq-core [^`]+)`", " ".join(alert.do.split()))

@@ -26,7 +26,7 @@ def settlement(task: str, verdict: str = "complete", ran_s: float = 0.02) -> Set
     return Settlement(claim, verdict, task=task, ran_s=ran_s)
 
 
-def test_each_answer_of_redis_is_an_outcome() -> None:
+def test_each_answer_of_redis_is_counted_as_an_outcome() -> None:
     table = FlowTable()
     for verdict, answers in (
         ("complete", {}),
@@ -55,7 +55,7 @@ def test_each_answer_of_redis_is_an_outcome() -> None:
     assert sum(parts.waits) == 0
 
 
-def test_tasks_beyond_the_table_are_counted_together() -> None:
+def test_tasks_beyond_the_rows_of_the_table_are_counted_together() -> None:
     table = FlowTable(rows=3)
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
@@ -65,7 +65,7 @@ def test_tasks_beyond_the_table_are_counted_together() -> None:
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_a_wait_is_counted_where_the_claim_knows_it() -> None:
+def test_a_wait_is_counted_if_the_claim_knows_its_length() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
@@ -83,7 +83,7 @@ def test_a_wait_is_counted_where_the_claim_knows_it() -> None:
     assert sum(parts_of(table.read()["mail", NOT_RUN]).waits) == 0
 
 
-def test_waits_of_jobs_that_are_settled_together_are_counted_each() -> None:
+def test_waits_of_jobs_that_are_settled_together_are_counted_separately() -> None:
     table, known = FlowTable(), settlement("send")
     waits = [0.0, 0.004, 0.005, 0.3, 0.31, 0.0051, 7_300.0, 9_999.0, 0.0]
 
@@ -94,7 +94,7 @@ def test_waits_of_jobs_that_are_settled_together_are_counted_each() -> None:
     assert {at: count for at, count in counted.items() if count} == wanted
 
 
-def test_what_is_written_over_a_table_harms_no_reader() -> None:
+def test_a_reader_survives_random_bytes_in_a_table() -> None:
     """A handler in native code may write anywhere, and a process may be killed while it writes."""
     rng, totals = random.Random(24), FlowTotals()
     for place in range(200):
@@ -115,7 +115,7 @@ def test_what_is_written_over_a_table_harms_no_reader() -> None:
     assert exposition(WorkerCollector(totals))
 
 
-def test_turns_of_a_departed_process_stay() -> None:
+def test_turns_of_a_departed_process_stay_counted() -> None:
     totals, table = FlowTotals(), FlowTable()
     totals.join(0, table)
     table.turned(0.5)
@@ -132,7 +132,7 @@ def _count_for_ever(table: FlowTable) -> None:
         table.claimed("mail", 1)
 
 
-def test_the_counts_of_a_killed_process_stay() -> None:
+def test_the_counts_of_a_killed_process_are_kept() -> None:
     context, totals = multiprocessing.get_context("spawn"), FlowTotals()
 
     def claims() -> float:
@@ -157,7 +157,7 @@ def test_the_counts_of_a_killed_process_stay() -> None:
     assert (totals.processes, totals.replaced) == (1, {"retired": 0, "died": 1})
 
 
-def test_counting_takes_few_steps_of_python_for_each_job() -> None:
+def test_counting_a_job_takes_few_python_steps() -> None:
     """It is done for every job that a worker runs: a loop with a hundred steps made drains 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})

@@ -14,7 +14,7 @@ from tests.kit.servers import free_port
 from tests.kit.transports import LossyTransport
 
 
-def test_fifty_viewers_cost_what_one_does(valkey_url: str) -> None:
+def test_fifty_viewers_cost_as_many_calls_as_one(valkey_url: str) -> None:
     transport, clock = LossyTransport(valkey_url), [0.0]
     with Seed(valkey_url, real_clock=True) as seed:
         seed.enqueue("a")
@@ -32,7 +32,7 @@ def test_fifty_viewers_cost_what_one_does(valkey_url: str) -> None:
     assert (for_all, len(transport.sent)) == (4, 8)
 
 
-def test_an_outage_is_shared_too() -> None:
+def test_viewers_share_the_error_of_an_outage() -> None:
     asked: list[float] = []
 
     def clock() -> float:
@@ -50,7 +50,7 @@ def test_an_outage_is_shared_too() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> None:
+def test_a_viewer_of_a_hanging_read_waits_for_the_rest_of_the_timeout() -> None:
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):
@@ -66,7 +66,7 @@ def test_a_viewer_of_a_look_that_hangs_waits_no_longer_than_it_may_take() -> Non
     assert took_s < 0.8
 
 
-def test_a_look_that_could_not_begin_is_begun_by_the_next_viewer(
+def test_a_read_that_failed_to_start_is_started_by_the_next_viewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shared = Shared(lambda: 7, lambda: ServerUnavailable(url="", why="late"))

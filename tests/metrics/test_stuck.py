@@ -65,7 +65,7 @@ def _queues_of(when: When, before: Scrape, after: Scrape) -> set[str | None]:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_top_and_the_alerts_name_the_cause(name: str, valkey_url: str) -> None:
+def test_top_and_the_alerts_name_the_cause_of_a_stuck_queue(name: str, valkey_url: str) -> None:
     audit_url = away() if name == "sql_away" else None
     before = scraped(valkey_url, audit_url)
     with scene(valkey_url, name):
@@ -96,7 +96,7 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
     return shown
 
 
-def test_without_a_url_of_the_log_a_mirror_that_is_behind_is_named_all_the_same(
+def test_a_mirror_that_is_behind_is_named_without_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
     """The alert went by a metric that only `rq-core metrics --audit` has."""
@@ -139,7 +139,7 @@ def test_a_healthy_queue_has_no_cause(valkey_url: str, client: Client) -> None:
         assert top(valkey_url, None)["causes"] == []
 
 
-def test_a_server_that_is_away_is_a_cause_too(valkey: RedisServer) -> None:
+def test_an_unreachable_server_is_a_cause(valkey: RedisServer) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
 
     shown = top(url, None)

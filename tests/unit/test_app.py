@@ -50,7 +50,7 @@ def spec_of(job: NewJob) -> tuple[object, ...]:
     return tuple(read_spec(pack_jobs([job])[1][0][-1]))[:3]
 
 
-def test_a_task_is_still_the_function(app: App) -> None:
+def test_a_task_can_be_called_like_its_function(app: App) -> None:
     task = app.task(add)
 
     assert task(1, b=3) == 4
@@ -111,7 +111,7 @@ async def yields_later() -> AsyncIterator[int]:
         (lambda app: app.task(max_losses=True, name="x")(add), InvalidOption, "^max_losses=True "),
     ],
 )
-def test_what_cannot_be_a_task_is_refused_where_it_is_defined(
+def test_a_function_that_cannot_be_a_task_is_refused_where_it_is_defined(
     app: App, make: Callable[[App], object], kind: type[RqCoreError], words: str
 ) -> None:
     app.task(add)
@@ -134,7 +134,7 @@ def test_a_job_carries_the_tasks_options(app: App) -> None:
     assert spec_of(job) == ("add", '{"a":1,"b":5}', None)
 
 
-def test_options_of_one_job_replace_the_tasks(app: App) -> None:
+def test_options_of_a_job_override_those_of_its_task(app: App) -> None:
     task = app.task(queue="math", timeout=30)(add)
     prepared = task.with_options(
         queue="other",
@@ -154,7 +154,7 @@ def test_options_of_one_job_replace_the_tasks(app: App) -> None:
     assert task.job(1).queue == "math"
 
 
-def test_options_add_up(app: App) -> None:
+def test_repeated_with_options_add_up(app: App) -> None:
     job = app.task(add).with_options(delay=1).with_options(priority="high").job(1)
 
     assert (job.delay_ms, job.profile.priority) == (1_000, "high")
@@ -178,7 +178,7 @@ def test_options_add_up(app: App) -> None:
         ({"queue": b"mail"}, InvalidName),
     ],
 )
-def test_bad_options_are_refused_by_tasks_and_by_name(
+def test_invalid_options_are_refused_by_tasks_and_by_name(
     app: App, options: dict[str, Any], kind: type[RqCoreError]
 ) -> None:
     task = app.task(add)
@@ -196,7 +196,7 @@ TAKES_OPTIONS = [
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("option", ["dely", "delay_ms"])
-async def test_an_option_that_there_is_not_is_an_error_that_names_those_there_are(
+async def test_the_error_of_an_unknown_option_lists_the_options(
     app: App, function: Callable[..., Any], option: str
 ) -> None:
     call: tuple[Any, ...] = (app, "math", "add", {"a": 1})
@@ -209,16 +209,16 @@ async def test_an_option_that_there_is_not_is_an_error_that_names_those_there_ar
 
 
 @pytest.mark.parametrize("function", TAKES_OPTIONS, ids=lambda function: function.__name__)
-def test_help_shows_every_option(function: Callable[..., Any]) -> None:
+def test_signatures_and_docstrings_show_every_option(function: Callable[..., Any]) -> None:
     told = inspect.signature(function).parameters
 
     assert {"delay", "priority", "max_attempts", "max_losses", "timeout", "id"} <= set(told)
     assert "options" not in told
     assert (told["delay"].annotation, told["delay"].default) == ("Duration | None", None)
-    assert "``timeout`` are in seconds" in (inspect.getdoc(function) or "")
+    assert "``timeout`` how long one attempt may take" in (inspect.getdoc(function) or "")
 
 
-def test_a_payload_may_be_as_large_as_the_limit_and_no_larger() -> None:
+def test_a_payload_above_the_limit_is_refused() -> None:
     app = App("redis://nowhere.invalid", max_payload=20)
 
     @app.task
@@ -243,8 +243,8 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
     assert (job.queue, job.profile.priority) == ("other", "low")
 
 
-def test_a_job_at_an_instant_carries_the_instant(app: App) -> None:
-    """Not what is left until then by the producer's clock."""
+def test_a_job_with_at_carries_the_instant_and_not_a_delay(app: App) -> None:
+    """A delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     due_ms = 1_893_456_000_000
@@ -264,7 +264,7 @@ def test_a_job_at_an_instant_carries_the_instant(app: App) -> None:
         task.with_options(at=at.replace(tzinfo=None))
 
 
-def test_an_instant_is_refused_where_caps_decide_at_once(app: App) -> None:
+def test_at_is_refused_where_a_cap_discards_or_rejects(app: App) -> None:
     task = app.task(caps=[Cap(1, on_full="discard")])(add)
 
     with pytest.raises(InvalidOption, match=r"^at=.*does not go with caps"):
@@ -281,19 +281,19 @@ def test_enqueue_by_name_needs_no_code(app: App) -> None:
 
 
 @pytest.mark.parametrize("task", ["a b", "", None, 5])
-def test_enqueue_by_a_bad_name_is_refused(app: App, task: Any) -> None:
+def test_enqueue_by_an_invalid_name_is_refused(app: App, task: Any) -> None:
     with pytest.raises(InvalidName, match="task name"):
         app.job("q", task, {})
 
 
-def test_ids_are_injected() -> None:
+def test_an_app_creates_ids_with_the_function_that_it_was_given() -> None:
     app = App("redis://nowhere.invalid", ids=iter(["one", "two"]).__next__)
     task = app.task(add)
 
     assert [task.job(1).id, task.job(1).id] == ["one", "two"]
 
 
-def test_urls_come_from_arguments_then_the_environment_then_defaults(
+def test_urls_come_from_arguments_then_from_the_environment_then_from_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("RQ_CORE_REDIS_URL", "RQ_CORE_AUDIT_URL"):
@@ -310,12 +310,12 @@ def test_urls_come_from_arguments_then_the_environment_then_defaults(
 @pytest.mark.parametrize(
     "options", [{"prefix": "a:{b}"}, {"max_payload": 0}, {"max_payload": "1M"}]
 )
-def test_bad_app_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_of_an_app_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises((InvalidName, InvalidOption)):
         App(**options)
 
 
-def test_a_bad_url_is_refused_when_it_is_used() -> None:
+def test_an_invalid_url_is_refused_when_it_is_used() -> None:
     with pytest.raises(InvalidOption, match="must begin with redis://"):
         App("http://localhost").client  # noqa: B018 - made on first access
 
@@ -330,7 +330,7 @@ def test_declared_settings_are_in_milliseconds(app: App) -> None:
 @pytest.mark.parametrize(
     ("name", "options"), [("a b", {}), ("mail", {"lease": 0.1}), ("mail", {"dead_retention": -1})]
 )
-def test_bad_settings_are_refused(app: App, name: str, options: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(app: App, name: str, options: dict[str, Any]) -> None:
     with pytest.raises((InvalidName, InvalidOption)):
         app.queue(name, **options)
 
@@ -375,7 +375,7 @@ def test_a_method_is_refused_as_a_task_when_it_is_defined(app: App) -> None:
         ("job", "bogus", ""),
     ],
 )
-def test_the_error_of_an_unknown_option_names_the_one_that_is_meant_and_those_that_exist(
+def test_the_error_of_a_mistyped_option_suggests_an_option_and_lists_all(
     app: App, made: str, given: str, meant: str
 ) -> None:
     takes: dict[str, tuple[Callable[..., Any], str]] = {
@@ -395,7 +395,7 @@ def test_the_error_of_an_unknown_option_names_the_one_that_is_meant_and_those_th
 
 
 @pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])
-def test_a_name_from_another_queue_points_to_what_it_is_called_here(
+def test_the_error_of_a_method_name_of_another_library_names_the_method_of_rq_core(
     app: App, name: str, hint: str
 ) -> None:
     task = app.task(Mailer.post)
@@ -410,7 +410,7 @@ class Odd:
     pass
 
 
-def test_check_finds_annotations_that_cannot_be_used(app: App) -> None:
+def test_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
     """A worker fails when it starts, not when the first job comes."""
 
     @app.task
@@ -428,7 +428,7 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_rq_core_imports_its_errors_only() -> None:
+def test_importing_rq_core_imports_only_its_errors() -> None:
     """The command line lives in the package, and ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
@@ -438,7 +438,7 @@ def test_importing_rq_core_imports_its_errors_only() -> None:
     assert not modules & {"inspect", "dataclasses", "datetime", "json", "logging"}
 
 
-def test_defining_tasks_imports_nothing_heavy() -> None:
+def test_defining_tasks_imports_no_heavy_module() -> None:
     """Command lines and web apps import tasks whether they enqueue or not."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
@@ -450,7 +450,7 @@ def test_defining_tasks_imports_nothing_heavy() -> None:
     }  # fmt: skip
 
 
-def test_names_are_found_without_importing_them_first() -> None:
+def test_public_names_are_listed_before_they_are_imported() -> None:
     """dir() and ``import *`` know every public name, and no other is made up."""
     found = {}
     exec("from rq_core import *", found)  # noqa: S102 - it is only allowed at a module's top
@@ -461,7 +461,7 @@ def test_names_are_found_without_importing_them_first() -> None:
         rq_core.Ap  # noqa: B018 - looking is what raises
 
 
-def test_public_names_are_these() -> None:
+def test_the_list_of_public_names_is_as_expected() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",

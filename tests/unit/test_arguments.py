@@ -95,7 +95,7 @@ def problems(call: Callable[[], Any]) -> dict[str, str]:
     return fields
 
 
-def test_annotated_types_survive_the_trip() -> None:
+def test_annotated_values_reach_the_worker_unchanged() -> None:
     loaded = trip(Arguments("everything", everything), **EVERYTHING)
 
     assert loaded == EVERYTHING
@@ -115,7 +115,7 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     raw=st.binary(),
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
-def test_any_values_of_plain_types_survive_the_trip(**values: Any) -> None:
+def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
     """The producer's and the worker's view must never differ: nobody would see where it changed."""
 
     def task(
@@ -146,7 +146,7 @@ def unannotated(value, other=None): ...  # type: ignore[no-untyped-def]
 
 
 @given(JSON)
-def test_an_argument_without_annotation_arrives_as_json_has_it(value: Any) -> None:
+def test_an_argument_without_annotation_arrives_as_its_json_value(value: Any) -> None:
     loaded = trip(Arguments("unannotated", unannotated), value=value)
 
     assert loaded == {"value": value}
@@ -159,7 +159,7 @@ def test_an_argument_without_annotation_arrives_as_json_has_it(value: Any) -> No
         max_leaves=5,
     )
 )
-def test_any_argument_arrives_or_is_refused_by_type(value: Any) -> None:
+def test_any_argument_arrives_or_raises_a_typed_error(value: Any) -> None:
     """No error of pydantic or json escapes, and what is accepted can be loaded."""
     arguments = Arguments("unannotated", unannotated)
     try:
@@ -185,7 +185,7 @@ def open_ones(value, rows: list[dict[str, Any]] = [], some: dict = {}) -> None: 
         ({"value": Decimal("0.1")}, "value", "is a Decimal, and would arrive as a str"),
     ],
 )
-def test_a_value_whose_type_would_change_on_the_way_is_refused(
+def test_a_value_whose_type_json_would_change_is_refused(
     given: dict[str, Any], where: str, words: str
 ) -> None:
     found = problems(lambda: Arguments("open_ones", open_ones).dump((), {"value": 1} | given))
@@ -205,7 +205,7 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
         ((), {"b": "x", "a": 1}, {"b": "x", "a": 1}),
     ],
 )
-def test_defaults_are_left_to_the_worker(
+def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     """A deploy that changes a default changes it for waiting jobs, too, as it would for calls."""
@@ -221,7 +221,7 @@ def test_defaults_are_left_to_the_worker(
         ((1,), {"d": 2}, {"d": "the task has no such argument"}),
     ],
 )
-def test_wrong_calls_name_what_is_wrong(
+def test_the_error_of_a_wrong_call_names_the_argument(
     args: tuple[Any, ...], kwargs: dict[str, Any], fields: dict[str, str]
 ) -> None:
     assert problems(lambda: Arguments("mixed", mixed).dump(args, kwargs)) == fields
@@ -250,7 +250,9 @@ LOOP.append(LOOP)
         ({"note": 10**5000}, "note", ""),
     ],
 )
-def test_bad_values_name_their_field(values: dict[str, Any], field: str, words: str) -> None:
+def test_the_error_of_an_invalid_value_names_its_field(
+    values: dict[str, Any], field: str, words: str
+) -> None:
     given = {"rows": [], "price": 1.0, **values}
     found = problems(lambda: Arguments("nested", nested).dump((), given))
 
@@ -276,11 +278,11 @@ def test_a_long_integer_is_refused_by_the_producer_not_by_the_worker() -> None:
     "args_json",
     ["[1]", "null", "{", '{"a":', '{"a":"x"}', '{"a":1,"z":1}', "{}", '{"a":1,"b":"\udc80"}', ""],
 )
-def test_bad_json_is_refused_by_type(args_json: str) -> None:
+def test_invalid_json_raises_a_typed_error(args_json: str) -> None:
     assert problems(lambda: Arguments("mixed", mixed).load(args_json))
 
 
-def test_the_message_says_task_fields_and_problems() -> None:
+def test_the_error_of_invalid_arguments_names_the_task_the_fields_and_the_problems() -> None:
     with pytest.raises(ArgumentsInvalid) as caught:
         Arguments("mixed", mixed).dump((), {"b": 5})
 
@@ -305,7 +307,7 @@ def any_names(**rows: int) -> None: ...
         (any_names, "take one dict"),
     ],
 )
-def test_signatures_that_cannot_travel_by_name_are_refused(
+def test_signatures_whose_arguments_cannot_be_sent_by_name_are_refused(
     function: Callable[..., None], words: str
 ) -> None:
     with pytest.raises(InvalidTask, match=words):
@@ -339,16 +341,16 @@ def returns_unresolvable(a: int) -> OnlyForCheckers:
     raise AssertionError("nothing calls it")
 
 
-def test_the_type_of_the_result_need_not_resolve() -> None:
+def test_the_return_annotation_of_a_task_need_not_resolve() -> None:
     assert trip(Arguments("task", returns_unresolvable), a=1) == {"a": 1}
 
 
 @given(st.dictionaries(st.text(min_size=1), JSON, max_size=4))
-def test_untyped_arguments_are_json(values: dict[str, Any]) -> None:
+def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any]) -> None:
     assert json.loads(dump_untyped("task", values)) == values
 
 
-def test_a_producer_without_the_code_writes_what_the_code_reads() -> None:
+def test_a_task_reads_the_arguments_of_a_producer_without_the_code() -> None:
     """Types that JSON lacks are written alike by both, so that the worker's annotations fit."""
     dumped = dump_untyped(
         "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}
@@ -370,5 +372,5 @@ def test_a_producer_without_the_code_writes_what_the_code_reads() -> None:
         ("text", "arguments"),
     ],
 )
-def test_untyped_arguments_that_are_not_json_are_refused(values: Any, field: str) -> None:
+def test_enqueue_by_name_refuses_arguments_that_json_cannot_encode(values: Any, field: str) -> None:
     assert list(problems(lambda: dump_untyped("task", values))) == [field]

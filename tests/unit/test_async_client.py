@@ -22,7 +22,7 @@ class Looked(list[Any]):
             yield each
 
 
-async def test_a_call_looks_at_no_more_jobs_than_it_takes() -> None:
+async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
     """When each looked at all that wait, those that were enqueued at once took the square of their number."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()

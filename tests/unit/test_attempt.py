@@ -35,7 +35,7 @@ async def outer() -> AsyncIterator[None]:
         seen.append(("outer", None))
 
 
-async def test_a_cancellation_while_it_enters_leaves_what_was_entered() -> None:
+async def test_a_cancellation_during_entering_exits_the_entered_dependencies() -> None:
     entering = asyncio.Event()
 
     async def inner() -> AsyncIterator[None]:
@@ -57,7 +57,7 @@ async def test_a_cancellation_while_it_enters_leaves_what_was_entered() -> None:
     assert seen == ["inner ends", ("outer", "CancelledError")]
 
 
-async def test_the_timeout_holds_for_leaving_too_and_the_others_are_left() -> None:
+async def test_the_timeout_includes_the_exit_of_dependencies_and_all_are_exited() -> None:
     async def inner() -> AsyncIterator[None]:
         yield
         seen.append("leaving")
@@ -69,7 +69,7 @@ async def test_the_timeout_holds_for_leaving_too_and_the_others_are_left() -> No
     assert seen == ["leaving", ("outer", "CancelledError")]
 
 
-async def test_leaving_that_swallows_its_cancellation_is_settled_without_it(
+async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
@@ -102,7 +102,7 @@ async def test_leaving_that_swallows_its_cancellation_is_settled_without_it(
         (JobCancelled(), None, [COMPLETE]),
     ],
 )
-async def test_a_handler_that_returns_too_late_is_left_with_that_error(
+async def test_dependencies_see_lease_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
     """A session would commit what the next attempt does again; where its claim is in force, it has succeeded."""
@@ -148,7 +148,7 @@ async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependen
     assert seen == ["left"]
 
 
-async def test_a_handler_that_needs_nothing_is_called_itself() -> None:
+async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> None:
     """No call is made for what others use."""
 
     async def handler() -> None: ...
@@ -163,7 +163,9 @@ async def test_a_handler_that_needs_nothing_is_called_itself() -> None:
 # What lives as long as the process.
 
 
-async def test_many_handlers_at_once_share_one_value_whatever_becomes_of_the_first() -> None:
+async def test_concurrent_handlers_share_a_process_dependency_though_the_first_is_cancelled() -> (
+    None
+):
     making, go = asyncio.Event(), asyncio.Event()
 
     async def pool() -> AsyncIterator[object]:
@@ -190,7 +192,7 @@ async def test_many_handlers_at_once_share_one_value_whatever_becomes_of_the_fir
     assert len(seen) == 6
 
 
-async def test_threads_and_the_loop_share_one_value() -> None:
+async def test_threads_and_the_event_loop_share_a_process_dependency() -> None:
     making, go = threading.Event(), threading.Event()
 
     def pool() -> Iterator[object]:
@@ -221,7 +223,7 @@ async def test_threads_and_the_loop_share_one_value() -> None:
     assert seen == ["made", found, found, found, "left"]
 
 
-async def test_what_is_still_being_made_when_the_worker_ends_is_given_up() -> None:
+async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_created() -> None:
     making = asyncio.Event()
 
     async def pool() -> AsyncIterator[None]:
@@ -246,7 +248,7 @@ async def test_what_is_still_being_made_when_the_worker_ends_is_given_up() -> No
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_an_error_of_leaving_is_logged_and_the_others_are_left(
+async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_the_others_are_exited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def first() -> Iterator[None]:
@@ -278,7 +280,7 @@ async def test_an_error_of_leaving_is_logged_and_the_others_are_left(
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_what_does_not_end_is_given_up_after_a_while(
+async def test_a_process_dependency_whose_exit_does_not_end_is_given_up_after_a_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_thread: bool
 ) -> None:
     monkeypatch.setattr(process_scope, "LEAVE_WAIT_S", 0.05)
@@ -304,7 +306,7 @@ async def test_what_does_not_end_is_given_up_after_a_while(
     assert "dependencies were not left within 0.05 s: " in caplog.text
 
 
-async def test_nothing_is_left_under_a_handler_that_goes_on() -> None:
+async def test_a_process_dependency_is_not_exited_while_a_handler_uses_it() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def pool() -> Iterator[None]:
@@ -327,7 +329,7 @@ async def test_nothing_is_left_under_a_handler_that_goes_on() -> None:
     assert seen == ["left"]
 
 
-async def test_closing_what_is_empty_does_nothing() -> None:
+async def test_closing_empty_resources_does_nothing() -> None:
     made = Resources()
     await made.close()
     await made.close()

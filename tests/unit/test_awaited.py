@@ -32,7 +32,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     return times, told
 
 
-def test_looks_become_rarer_and_go_on_for_ever() -> None:
+def test_polls_become_rarer_and_do_not_stop() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
@@ -41,15 +41,15 @@ def test_looks_become_rarer_and_go_on_for_ever() -> None:
     assert [] == told
 
 
-def test_the_last_look_is_made_when_the_time_is_up() -> None:
-    """What ended just before is not missed, however long ago the look before was."""
+def test_the_last_poll_is_at_the_timeout() -> None:
+    """A job that ended just before the timeout is not missed, however long ago the poll before was."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]
     assert [Nothing.ALIVE] == told
 
 
-def test_a_look_that_began_before_the_end_of_the_time_is_not_the_last() -> None:
+def test_a_poll_that_began_before_the_timeout_is_not_the_last() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 1.0, told.append), 0.0)
@@ -60,7 +60,7 @@ def test_a_look_that_began_before_the_end_of_the_time_is_not_the_last() -> None:
     assert [] == told
 
 
-def test_jobs_that_are_due_together_are_looked_at_together_by_queue() -> None:
+def test_due_jobs_are_polled_together_by_queue() -> None:
     waits = Waits()
     for n in range(10):
         waits.add(JobWait("ab"[n % 2], str(n), 9.0, lambda _: None), n / 1000)
@@ -71,7 +71,7 @@ def test_jobs_that_are_due_together_are_looked_at_together_by_queue() -> None:
     assert waits.next_at() is None
 
 
-def test_a_wait_that_is_given_up_is_not_looked_at() -> None:
+def test_a_wait_that_was_given_up_is_not_polled() -> None:
     told: list[Told] = []
     waits = Waits()
     wait = JobWait("q", "a", 9.0, told.append)
@@ -83,7 +83,7 @@ def test_a_wait_that_is_given_up_is_not_looked_at() -> None:
     assert [] == waits.all()
 
 
-def test_a_wait_ends_once() -> None:
+def test_a_wait_reports_its_end_once() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 9.0, told.append), 0.0)
@@ -95,7 +95,7 @@ def test_a_wait_ends_once() -> None:
     assert waits.next_at() is None
 
 
-def test_a_wait_that_times_out_gets_the_error_of_its_last_look() -> None:
+def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
     told: list[Told] = []
     waits, trouble = Waits(), ServerUnavailable(url="redis://x", why="away")
     waits.add(JobWait("q", "a", 0.0, told.append), 0.0)
@@ -106,8 +106,8 @@ def test_a_wait_that_times_out_gets_the_error_of_its_last_look() -> None:
     assert [trouble] == told
 
 
-def test_many_jobs_that_are_due_are_looked_at_in_parts() -> None:
-    """Of 260,000 jobs none was told before all were looked at, long after the time was up."""
+def test_many_due_jobs_are_polled_in_chunks() -> None:
+    """Of 260,000 jobs, no wait ended before all were polled, long after the timeout."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
@@ -127,7 +127,7 @@ def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
     return waits, found, subscription
 
 
-def test_jobs_with_a_subscription_are_looked_at_rarely_and_together() -> None:
+def test_jobs_with_a_subscription_are_polled_rarely_and_together() -> None:
     waits, (first, *_), subscription = hearing("a")
     times = []
     while (at := waits.next_at()) is not None and at < 90.0:
@@ -140,7 +140,7 @@ def test_jobs_with_a_subscription_are_looked_at_rarely_and_together() -> None:
     assert {HEARD_S[-1]} == {round(pause, 6) for pause in pauses[len(HEARD_S) :]}
 
 
-def test_looks_of_waits_that_began_at_different_times_come_together() -> None:
+def test_waits_that_began_at_different_times_share_polls() -> None:
     waits, subscription = Waits(), object()
     for n in range(1_000):
         waits.add(JobWait("q", str(n), 1e6, lambda _: None), n / 100)
@@ -159,7 +159,7 @@ def test_looks_of_waits_that_began_at_different_times_come_together() -> None:
     assert calls <= 20 / (HEARD_S[-1] / GRAINS) + 1
 
 
-def test_a_job_that_a_message_names_is_looked_at_at_once() -> None:
+def test_a_job_that_a_message_names_is_polled_at_once() -> None:
     waits, (a, b), _ = hearing("a", "b")
     waits.told("other", ["a"], 0.1)
     waits.told("q", ["b", "unknown"], 0.1)
@@ -169,7 +169,7 @@ def test_a_job_that_a_message_names_is_looked_at_at_once() -> None:
     assert None is not a.hearing
 
 
-def test_all_jobs_of_a_queue_whose_messages_may_be_missed_are_looked_at() -> None:
+def test_all_jobs_of_a_queue_are_polled_if_messages_may_have_been_missed() -> None:
     waits, found, _ = hearing("a", "b")
     waits.missed("other", 0.1)
     nothing = waits.due(0.1)
@@ -179,7 +179,7 @@ def test_all_jobs_of_a_queue_whose_messages_may_be_missed_are_looked_at() -> Non
     assert {"q": found} == waits.due(0.1)
 
 
-def test_a_message_that_comes_while_its_job_is_looked_at_is_not_lost() -> None:
+def test_a_message_that_arrives_during_the_poll_of_its_job_is_not_lost() -> None:
     """The look's answer was made before the job ended."""
     waits, (wait,), subscription = hearing("a")
     waits.missed("q", 1.0)
@@ -191,7 +191,7 @@ def test_a_message_that_comes_while_its_job_is_looked_at_is_not_lost() -> None:
     assert {"q": [wait]} == waits.due(1.1)
 
 
-def test_queues_for_which_no_caller_waits_are_known() -> None:
+def test_only_queues_with_a_live_wait_are_listed() -> None:
     waits, (a, b), subscription = hearing("a", "b")
     waits.looked(a, Gone("a"), 1.0, 1.0, subscription)
     one_left = waits.queues()

@@ -17,7 +17,7 @@ def python_code(code: str, tmp_path: Path) -> Child:
     return Child([sys.executable, "-c", code], tmp_path / "log")
 
 
-def test_the_output_is_shown_when_the_block_fails(tmp_path: Path) -> None:
+def test_the_output_of_a_child_process_is_shown_when_the_block_fails(tmp_path: Path) -> None:
     with (
         pytest.raises(ZeroDivisionError) as raised,
         python_code(HANGS, tmp_path) as child,
@@ -28,7 +28,7 @@ def test_the_output_is_shown_when_the_block_fails(tmp_path: Path) -> None:
     assert raised.value.__notes__ == ["The process' status is None. Its output:\nhello\n"]
 
 
-def test_a_process_that_a_test_does_not_close_is_found(
+def test_a_process_that_a_test_does_not_close_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 0.05)

@@ -13,7 +13,7 @@ def titles(width: int, *drop: str) -> list[str]:
     return [each.title for each in chosen([NAME, NUMBER, NOTES], width, drop)]
 
 
-def test_columns_go_in_order_and_only_as_long_as_there_is_no_room() -> None:
+def test_columns_are_dropped_in_order_until_the_rest_fits() -> None:
     assert titles(100, "ready") == ["queue", "ready", ""]
     # reports, 1,000,000, task=send, and what stands between: 7 + 9 + 9 + 8.
     assert titles(33, "ready") == ["queue", "ready", ""]
@@ -21,17 +21,17 @@ def test_columns_go_in_order_and_only_as_long_as_there_is_no_room() -> None:
     assert titles(3, "ready") == ["queue", ""]
 
 
-def test_what_is_left_over_goes_to_those_that_need_the_least_more() -> None:
+def test_spare_width_goes_first_to_the_columns_that_lack_the_least() -> None:
     assert widths([NAME, NUMBER, NOTES], 33) == [7, 9, 9]
     assert widths([NAME, NUMBER, NOTES], 40) == [7, 9, 16]
     assert widths([NAME, NUMBER, NOTES], 400) == [7, 9, 23]
     assert widths([NAME, NUMBER, NOTES], 32) is None
 
 
-def test_a_very_long_word_is_broken_before_a_column_goes() -> None:
+def test_a_very_long_word_is_broken_before_a_column_is_dropped() -> None:
     assert Column("error", ["x" * 500]).least == 24
     assert Column("job", ["x" * 500], whole=True).least == 500
 
 
-def test_characters_that_take_two_columns_count_twice() -> None:
+def test_wide_characters_count_as_two() -> None:
     assert Column("name", ["東京都"]).least == 6

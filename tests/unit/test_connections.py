@@ -46,7 +46,7 @@ def _echo(command: Sequence[bytes]) -> bytes:
     return b"+" + command[0] + b"\r\n"
 
 
-async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str) -> None:
+async def test_the_internals_of_redis_py_that_rq_core_uses_exist(valkey_url: str) -> None:
     """A version of redis-py in which this fails needs another line in rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
@@ -63,7 +63,7 @@ async def test_the_names_that_are_borrowed_of_redis_py_are_there(valkey_url: str
     assert isinstance(transport, asyncio.Transport), "redis.asyncio.Connection has another writer"
 
 
-async def test_a_push_message_is_no_reply(valkey_url: str) -> None:
+async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
     """Whether it comes between two exchanges or within one."""
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
@@ -91,7 +91,7 @@ async def test_a_push_message_is_no_reply(valkey_url: str) -> None:
     direct.close()
 
 
-async def test_replies_that_are_false_or_nothing_are_replies(valkey_url: str) -> None:
+async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> None:
     commands = [["EVAL", "redis.setresp(3) return false", 0], ["GET", "none"], ["ECHO", ""]]
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
@@ -103,7 +103,7 @@ async def test_replies_that_are_false_or_nothing_are_replies(valkey_url: str) ->
 
 
 async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
-    """With its code, unless that is ERR; those after it are still the replies to their own commands."""
+    """The error keeps its code, unless that is ERR; later replies still belong to their own commands."""
     commands = [
         ["ECHO", "1"],
         ["EVALSHA", "0" * 40, 0],
@@ -122,7 +122,7 @@ async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -
     direct.close()
 
 
-async def test_an_exchange_that_is_cancelled_ends_its_connection(valkey_url: str) -> None:
+async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None:
     """Its replies are still to come; the next exchange would take them for its own."""
     transport = AsyncPoolTransport(valkey_url)
     (before,) = await transport.exchange([["CLIENT", "ID"]])
@@ -139,7 +139,7 @@ async def test_an_exchange_that_is_cancelled_ends_its_connection(valkey_url: str
     assert said == "2"
 
 
-async def test_what_came_before_an_outage_counts() -> None:
+async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
     """A reply that is not there in time is lost, with those after it; its connection is not used again."""
     asked: list[bytes] = []
 
@@ -171,7 +171,7 @@ async def test_what_came_before_an_outage_counts() -> None:
     assert asked == [b"ONE", b"SILENT", b"THREE", b"FOUR"]
 
 
-async def test_each_reply_has_the_whole_time_to_come() -> None:
+async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
     """A pipeline whose replies come one by one may take longer than one reply may."""
     loop = asyncio.get_running_loop()
 
@@ -190,7 +190,7 @@ async def test_each_reply_has_the_whole_time_to_come() -> None:
     assert first < later <= loop.time() + 60
 
 
-async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
+async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
     """One timer watches all exchanges of a connection, and is moved only if it would go off too late."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=0.5)
@@ -205,7 +205,7 @@ async def test_a_short_wait_after_a_long_one_is_not_as_long() -> None:
     assert isinstance(lost, Lost)
 
 
-async def test_one_timer_serves_many_exchanges(valkey_url: str) -> None:
+async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
     """Making one for each costs as much as the exchange."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["PING"]])
@@ -221,7 +221,7 @@ async def test_one_timer_serves_many_exchanges(valkey_url: str) -> None:
 
 
 @pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
-async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> None:
+async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
     """What follows could be anything."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=10)
@@ -235,7 +235,9 @@ async def test_a_server_that_says_what_is_no_reply_is_given_up(said: bytes) -> N
     assert odd == "ONE" or isinstance(odd, Lost)
 
 
-async def test_a_listener_hears_a_reply_before_the_caller_who_waits(valkey_url: str) -> None:
+async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
+    valkey_url: str,
+) -> None:
     """A round of the loop before: that is what a worker begins with when a token comes."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
@@ -259,7 +261,7 @@ async def test_a_listener_hears_a_reply_before_the_caller_who_waits(valkey_url: 
     assert [type(reply) for reply in heard] == [list, ReplyError]
 
 
-async def test_half_a_message_that_no_command_asked_for_ends_the_connection() -> None:
+async def test_a_partial_message_without_a_command_ends_the_connection() -> None:
     """Its other half came after the next command was sent, and was taken for the reply."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

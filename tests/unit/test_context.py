@@ -16,7 +16,7 @@ def test_outside_a_handler_there_is_no_current_job() -> None:
         current_job()
 
 
-def test_the_current_job_is_that_of_the_block() -> None:
+def test_job_running_sets_the_current_job_of_its_block() -> None:
     with testing.job_running(id="a", claim=2) as outer:
         assert current_job() is outer
         with testing.job_running(id="b"):
@@ -26,7 +26,7 @@ def test_the_current_job_is_that_of_the_block() -> None:
         current_job()
 
 
-async def test_tasks_on_one_loop_have_their_own() -> None:
+async def test_concurrent_asyncio_tasks_have_their_own_current_job() -> None:
     both = asyncio.Barrier(2)
 
     async def handler(name: str) -> str:
@@ -37,7 +37,7 @@ async def test_tasks_on_one_loop_have_their_own() -> None:
     assert list(await asyncio.gather(handler("a"), handler("b"))) == ["a", "b"]
 
 
-def test_a_thread_sees_it_if_it_copies_the_context() -> None:
+def test_a_thread_that_copies_the_context_sees_the_current_job() -> None:
     seen: list[str] = []
 
     def work() -> None:
@@ -51,7 +51,7 @@ def test_a_thread_sees_it_if_it_copies_the_context() -> None:
     assert seen == ["a"]
 
 
-def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> None:
+def test_a_handler_learns_the_first_reason_why_it_should_stop() -> None:
     with testing.job_running() as job:
         job.raise_if_cancelled()
         assert not job.wait_cancelled(0)
@@ -65,7 +65,7 @@ def test_a_handler_learns_why_it_should_stop_and_the_first_reason_stays() -> Non
             job.raise_if_cancelled()
 
 
-def test_a_handler_sees_by_the_clock_that_its_timeout_is_over() -> None:
+def test_a_handler_sees_that_its_timeout_has_passed() -> None:
     with testing.job_running() as job:
         job.limit(0.5, time.monotonic() + 0.5)
         assert not job.cancelled
@@ -87,7 +87,7 @@ def test_a_handlers_wait_ends_as_soon_as_its_job_is_cancelled() -> None:
         timer.join()
 
 
-def test_the_context_is_left_when_the_handler_raises() -> None:
+def test_the_current_job_is_reset_when_the_handler_raises() -> None:
     with testing.job_running() as job:
         pass
     with pytest.raises(KeyError), running(job):

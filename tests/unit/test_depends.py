@@ -139,7 +139,7 @@ def left_what_was_entered() -> bool:
 
 @pytest.mark.parametrize("scope", ["attempt", "process"])
 @pytest.mark.parametrize(("provider", "value"), SYNC)
-def test_each_kind_of_provider_serves_a_thread_and_is_left(
+def test_each_kind_of_provider_is_entered_and_exited_for_a_def_handler(
     app: App, provider: Any, value: str, scope: Any
 ) -> None:
     def task(thing: str = Depends(provider, scope=scope)) -> None:
@@ -154,7 +154,7 @@ def test_each_kind_of_provider_serves_a_thread_and_is_left(
 @pytest.mark.parametrize(
     ("provider", "value"), [(p, "AsyncManaged" if p is Both else v) for p, v in SYNC] + ASYNC
 )
-def test_each_kind_of_provider_serves_the_loop_and_is_left(
+def test_each_kind_of_provider_is_entered_and_exited_for_an_async_handler(
     app: App, provider: Any, value: str, scope: Any
 ) -> None:
     async def task(thing: str = Depends(provider, scope=scope)) -> None:
@@ -185,7 +185,7 @@ def test_an_object_that_a_plain_function_returns_is_not_closed(app: App) -> None
 # No argument of the job.
 
 
-def test_a_dependency_is_no_argument_of_the_job(app: App) -> None:
+def test_a_dependency_is_not_an_argument_of_the_job(app: App) -> None:
     @app.task
     def report(
         month: str,
@@ -210,7 +210,7 @@ def test_a_dependency_is_no_argument_of_the_job(app: App) -> None:
     assert hashlib.sha256(job.args_json.encode())  # What the digest is of.
 
 
-def test_a_dependency_that_is_given_is_refused(app: App) -> None:
+def test_enqueue_refuses_a_value_for_a_dependency(app: App) -> None:
     @app.task
     def report(month: str, db: str = Depends(plain)) -> None: ...
 
@@ -225,7 +225,7 @@ def test_a_dependency_that_is_given_is_refused(app: App) -> None:
         report.job("may", db="mine")
 
 
-def test_a_job_that_brings_a_dependency_is_not_run(app: App) -> None:
+def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
     """A producer without the task's code, or an older one, may send an argument of that name."""
 
     @app.task
@@ -263,7 +263,7 @@ def test_a_job_that_brings_a_dependency_is_not_run(app: App) -> None:
 # The order and number of calls.
 
 
-def test_a_provider_is_called_once_per_attempt_and_left_in_reverse_order(app: App) -> None:
+def test_a_provider_is_called_once_per_attempt_and_exited_in_reverse_order(app: App) -> None:
     def first() -> Iterator[int]:
         seen.append("+first")
         yield len(seen)
@@ -289,7 +289,7 @@ def test_a_provider_is_called_once_per_attempt_and_left_in_reverse_order(app: Ap
     assert seen == [*once, *once, "-second", "-first"]
 
 
-async def test_a_dependency_of_the_process_is_made_once(app: App) -> None:
+async def test_a_process_dependency_is_created_once(app: App) -> None:
     made = asyncio.Event()
 
     async def pool() -> AsyncIterator[object]:
@@ -330,7 +330,7 @@ async def test_a_dependency_of_the_process_is_made_once(app: App) -> None:
     assert seen == ["+pool", "+sync", pool_object, "sync", pool_object, "-sync", "-pool"]
 
 
-def test_what_could_not_be_made_for_the_process_is_made_again_for_the_next_job(app: App) -> None:
+def test_a_process_dependency_that_failed_is_created_again_for_the_next_job(app: App) -> None:
     def pool() -> str:
         seen.append("tried")
         if len(seen) < 3:
@@ -349,7 +349,7 @@ def test_what_could_not_be_made_for_the_process_is_made_again_for_the_next_job(a
 # Errors.
 
 
-def test_the_error_of_the_handler_is_seen_and_cannot_be_hidden(app: App) -> None:
+def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: App) -> None:
     def hides(name: str) -> Callable[[], Iterator[str]]:
         def provider() -> Iterator[str]:
             try:
@@ -382,7 +382,7 @@ def test_the_error_of_the_handler_is_seen_and_cannot_be_hidden(app: App) -> None
     ]  # fmt: skip
 
 
-def test_an_error_of_leaving_fails_the_attempt_and_the_others_are_left_all_the_same(
+def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exited(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -399,8 +399,8 @@ def test_an_error_of_leaving_fails_the_attempt_and_the_others_are_left_all_the_s
     assert seen == ["+generator", "-generator", "+async_generator", "-async_generator"]
 
 
-def test_what_leaves_may_raise_another_error_in_place_of_the_handlers(app: App) -> None:
-    """So one place says which errors are not worth a retry."""
+def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
+    """One place then decides which errors are not retried."""
 
     @app.around
     @contextmanager
@@ -421,7 +421,9 @@ def test_what_leaves_may_raise_another_error_in_place_of_the_handlers(app: App) 
         ]
 
 
-def test_an_error_of_entering_fails_the_attempt_and_leaves_what_was_entered(app: App) -> None:
+def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependencies(
+    app: App,
+) -> None:
     def broken(before: Annotated[str, Depends(generator)]) -> NoReturn:
         raise ConnectionError("away")
 
@@ -434,7 +436,7 @@ def test_an_error_of_entering_fails_the_attempt_and_leaves_what_was_entered(app:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_provider_that_yields_twice_or_never_is_named(
+def test_the_error_of_a_provider_that_yields_twice_or_never_names_it(
     app: App, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     def twice() -> Iterator[None]:
@@ -501,7 +503,7 @@ def test_an_async_dependency_of_a_def_task_is_refused(app: App) -> None:
         assert "is async" in said
 
 
-def test_an_async_dependency_that_does_not_show_fails_the_attempt(app: App) -> None:
+def test_a_hidden_async_dependency_of_a_def_handler_fails_the_attempt(app: App) -> None:
     @app.task
     def one(thing: Any = Depends(lambda: awaited())) -> None: ...
     @app.task
@@ -510,7 +512,7 @@ def test_an_async_dependency_that_does_not_show_fails_the_attempt(app: App) -> N
     assert ran(app, one, two) == ["UsageError: it is async, and a `def` handler needs it"] * 2
 
 
-def test_a_cycle_is_refused(app: App) -> None:
+def test_a_cycle_of_dependencies_is_refused(app: App) -> None:
     def one(x: Any) -> None: ...
     def two(x: Any = Depends(one)) -> None: ...
 
@@ -534,7 +536,7 @@ def test_a_dependency_on_the_task_itself_is_refused(app: App) -> None:
     assert "cycle: " in refused(app, task)
 
 
-def test_a_dependency_of_the_process_cannot_need_one_of_a_job(app: App) -> None:
+def test_a_process_dependency_cannot_depend_on_a_job_dependency(app: App) -> None:
     def pool(one: Annotated[str, Depends(generator)]) -> str:
         return one
 
@@ -545,7 +547,7 @@ def test_a_dependency_of_the_process_cannot_need_one_of_a_job(app: App) -> None:
     )
 
 
-def test_a_provider_with_a_parameter_that_nothing_fills_is_refused(app: App) -> None:
+def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refused(app: App) -> None:
     def pool(url: str, size: int = 3, *others: int, **more: int) -> str:
         return url
 
@@ -554,15 +556,15 @@ def test_a_provider_with_a_parameter_that_nothing_fills_is_refused(app: App) -> 
     assert "has a parameter url that nothing fills" in refused(app, task)
 
 
-def test_an_argument_behind_a_dependency_is_refused(app: App) -> None:
-    """By position it would be the first one for workers, and the second for who reads the code."""
+def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
+    """Passed by position, it would be the first argument for a worker, and the second for a reader of the code."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 
     assert "its argument month comes after db, which a Depends fills" in refused(app, task)
 
 
-def test_two_dependencies_of_one_parameter_are_refused(app: App) -> None:
+def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     def twice(x: Annotated[str, Depends(plain), Depends(generator)]) -> None: ...
     def both(x: Annotated[str, Depends(plain)] = Depends(generator)) -> None: ...
 
@@ -576,7 +578,7 @@ def test_injected_without_depends_is_refused(app: App) -> None:
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)
 
 
-def test_a_dependency_by_position_only_is_refused(app: App) -> None:
+def test_a_positional_only_dependency_is_refused(app: App) -> None:
     def task(x: Annotated[str, Depends(plain)], /) -> None: ...
 
     assert "by position only" in refused(app, task)
@@ -596,12 +598,12 @@ def test_an_unhashable_provider_is_refused(app: App) -> None:
 
 
 @pytest.mark.parametrize("what", [5, "session", None, plain()])
-def test_depends_takes_what_can_be_called(what: Any) -> None:
+def test_depends_accepts_only_a_callable(what: Any) -> None:
     with pytest.raises(InvalidOption, match="must get a function or a class"):
         Depends(what)
 
 
-def test_depends_knows_two_scopes() -> None:
+def test_depends_accepts_only_two_scopes() -> None:
     with pytest.raises(InvalidOption, match='must be "attempt" or "process"'):
         Depends(plain, scope="request")  # type: ignore[arg-type]
     assert repr(Depends(plain)) == "Depends(plain)"
@@ -613,8 +615,8 @@ def test_depends_knows_two_scopes() -> None:
 Alias = Annotated["Elsewhere", Depends(plain)]
 
 
-def test_annotations_as_text_are_read(app: App) -> None:
-    """Of the type of a dependency nothing needs to be known."""
+def test_annotations_that_are_strings_are_resolved(app: App) -> None:
+    """The type of a dependency need not resolve."""
 
     @app.task
     def task(
@@ -629,7 +631,7 @@ def test_annotations_as_text_are_read(app: App) -> None:
     assert sorted(task.steps) == ["a", "b", "c", "d"]
 
 
-def test_a_depends_that_names_what_is_not_there_is_refused(app: App) -> None:
+def test_a_depends_with_an_unknown_name_is_refused(app: App) -> None:
     def local() -> None: ...
 
     def below(x: Annotated[str, Depends(not_there_yet)]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -639,7 +641,7 @@ def test_a_depends_that_names_what_is_not_there_is_refused(app: App) -> None:
     assert "at the top level of the module" in refused(app, inside)
 
 
-def test_an_annotation_that_means_nothing_yet_is_an_argument_until_it_is_looked_at(
+def test_an_unresolved_annotation_is_an_argument_until_the_app_is_checked(
     app: App,
 ) -> None:
     @app.task
@@ -653,10 +655,10 @@ def test_an_annotation_that_means_nothing_yet_is_an_argument_until_it_is_looked_
 Later: Any
 
 
-def test_a_depends_that_shows_only_later_is_refused_when_the_app_is_checked(
+def test_check_refuses_a_depends_that_could_not_be_seen_at_the_definition(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an argument it would be asked for, and sent."""
+    """It would be treated as an argument that producers have to pass."""
 
     def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
     def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...
@@ -679,7 +681,7 @@ class Repository:
     size: int = 3
 
 
-def test_a_class_gets_its_own_dependencies(app: App) -> None:
+def test_a_class_that_is_a_provider_receives_its_own_dependencies(app: App) -> None:
     @app.task
     def task(repository: Annotated[Repository, Depends(Repository)]) -> None:
         seen.append(repository)
@@ -688,7 +690,7 @@ def test_a_class_gets_its_own_dependencies(app: App) -> None:
     assert seen == [Repository("plain")]
 
 
-def test_a_bound_method_is_a_provider(app: App) -> None:
+def test_a_bound_method_can_be_a_provider(app: App) -> None:
     class Factory:
         def session(self) -> Iterator[str]:
             seen.append("made")
@@ -707,7 +709,7 @@ def test_a_bound_method_is_a_provider(app: App) -> None:
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-def test_context_variables_of_a_dependency_are_seen_by_the_handler_and_no_other(app: App) -> None:
+def test_only_the_own_handler_sees_context_variables_of_a_dependency(app: App) -> None:
     def sets() -> Iterator[None]:
         token = variable.set("set")
         yield
@@ -736,7 +738,7 @@ def test_context_variables_of_a_dependency_are_seen_by_the_handler_and_no_other(
     assert seen == ["set", "unset", "set", "unset"]
 
 
-def test_the_hook_of_a_task_that_died_has_dependencies_of_its_own(app: App) -> None:
+def test_the_hook_of_a_dead_job_has_its_own_dependencies(app: App) -> None:
     def mourn(job: DeadJob, db: str = Depends(plain)) -> None:
         seen.append((job.id, db))
 
@@ -766,7 +768,7 @@ def test_the_hook_of_a_task_that_died_has_dependencies_of_its_own(app: App) -> N
 # Direct calls.
 
 
-async def test_a_direct_call_makes_and_leaves_its_dependencies(app: App) -> None:
+async def test_a_direct_call_creates_and_exits_its_dependencies(app: App) -> None:
     @app.task
     def in_thread(n: int, thing: str = Depends(managed, scope="process")) -> tuple[int, str]:
         return n, thing
@@ -781,7 +783,7 @@ async def test_a_direct_call_makes_and_leaves_its_dependencies(app: App) -> None
     assert seen == ["+generator", "-generator", "+async_generator", "called", "-async_generator"]
 
 
-async def test_a_dependency_that_a_direct_call_gives_is_not_made(app: App) -> None:
+async def test_a_direct_call_does_not_create_a_dependency_that_is_passed(app: App) -> None:
     @app.task
     def in_thread(n: int, thing: str = Depends(generator)) -> str:
         return thing
@@ -799,7 +801,7 @@ async def test_a_dependency_that_a_direct_call_gives_is_not_made(app: App) -> No
 # Overrides.
 
 
-def test_an_override_holds_in_its_block_only(app: App) -> None:
+def test_an_override_applies_only_in_its_block(app: App) -> None:
     @app.task
     async def task(thing: str = Depends(async_generator, scope="process")) -> None:
         seen.append(thing)
@@ -835,7 +837,7 @@ def test_an_override_reaches_dependencies_of_dependencies(app: App) -> None:
     assert seen == ["session of fake"]
 
 
-def test_an_override_ends_with_its_block_whatever_happens_there(app: App) -> None:
+def test_an_override_ends_though_its_block_raises(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing
@@ -845,7 +847,7 @@ def test_an_override_ends_with_its_block_whatever_happens_there(app: App) -> Non
     assert task() == "plain"
 
 
-def test_overrides_that_end_in_another_order_leave_nothing_behind(app: App) -> None:
+def test_overrides_that_end_out_of_order_are_all_removed(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing
@@ -879,7 +881,7 @@ def test_an_override_that_a_task_cannot_have_is_refused_and_changes_nothing(app:
 # Arounds.
 
 
-def test_arounds_are_around_every_handler_and_its_dependencies_the_first_outermost(
+def test_middleware_wraps_every_handler_with_its_dependencies_and_the_first_is_outermost(
     app: App,
 ) -> None:
     @app.around
@@ -915,7 +917,7 @@ def test_arounds_are_around_every_handler_and_its_dependencies_the_first_outermo
     ]  # fmt: skip
 
 
-def test_an_async_around_is_refused_where_there_are_def_tasks(app: App) -> None:
+def test_async_middleware_is_refused_in_an_app_with_def_tasks(app: App) -> None:
     async def traced(job: Any) -> AsyncIterator[None]:
         yield
 
@@ -935,7 +937,7 @@ def test_an_async_around_is_refused_where_there_are_def_tasks(app: App) -> None:
     assert other.surroundings.arounds == []
 
 
-def test_an_invalid_around_is_refused(app: App) -> None:
+def test_invalid_middleware_is_refused(app: App) -> None:
     def nothing() -> None: ...
     def two(job: Any, more: Any) -> None: ...
     def wants(job: Any, db: str = Depends(plain)) -> None: ...
@@ -953,7 +955,7 @@ def test_an_invalid_around_is_refused(app: App) -> None:
             app.around(function)
 
 
-def test_an_around_that_gives_no_context_manager_fails_the_attempt(app: App) -> None:
+def test_middleware_that_returns_no_context_manager_fails_the_attempt(app: App) -> None:
     class Forgets:
         def __call__(self, job: Any) -> None:
             """Make no context manager."""
@@ -966,7 +968,7 @@ def test_an_around_that_gives_no_context_manager_fails_the_attempt(app: App) -> 
     assert ran(app, task) == ["UsageError: it gives no context manager but NoneType"]
 
 
-async def test_a_direct_call_has_no_arounds(app: App) -> None:
+async def test_a_direct_call_runs_no_middleware(app: App) -> None:
     @app.around
     def around(job: Any) -> Iterator[None]:
         seen.append("around")

@@ -18,7 +18,7 @@ from sql_audit.times import moment_of
     ("value", "expected"),
     [(0, 0), (1, 1000), (1.1, 1100), (0.0001, 1), (timedelta(minutes=1), 60_000)],
 )
-def test_a_duration_is_whole_milliseconds_and_never_rounded_to_nothing(
+def test_a_duration_is_whole_milliseconds_and_a_positive_duration_is_at_least_1_ms(
     value: Any, expected: int
 ) -> None:
     assert ms_of("delay", value) == expected
@@ -32,7 +32,7 @@ def test_an_invalid_duration_is_refused(value: Any) -> None:
         seconds_of("delay", value)
 
 
-def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
+def test_the_error_of_a_duration_below_its_minimum_states_the_minimum() -> None:
     with pytest.raises(InvalidOption, match=r"from 0\.2 to"):
         seconds_of("lease", 0.1, minimum=0.2)
 
@@ -42,7 +42,7 @@ def test_a_duration_below_its_minimum_is_refused_with_the_minimum() -> None:
     ("10:00", "2026-11-21 10:00"), ("10:00:30.5", "2026-11-20 10:00:30.5"), ("11:30", "2026-11-20 11:30"),
     ("11:30+02:00", "2026-11-21 09:30"), ("2026-11-21", "2026-11-21 00:00Z"),
 ])  # fmt: skip
-def test_a_moment_can_be_a_time_of_today_or_a_duration_ago(text: str, same: str) -> None:
+def test_a_moment_may_be_a_time_of_today_or_a_duration_ago(text: str, same: str) -> None:
     now = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
     found = datetime.fromtimestamp(moment_of(text, now) / 1000, UTC)
@@ -50,7 +50,7 @@ def test_a_moment_can_be_a_time_of_today_or_a_duration_ago(text: str, same: str)
     assert found == datetime.fromisoformat(same).replace(tzinfo=UTC)
 
 
-def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
+def test_the_error_of_a_duration_without_ago_says_how_to_write_it() -> None:
     with pytest.raises(click.BadParameter, match="'1h' is not a time: write '1h ago'"):
         Instant().convert("1h", None, None)
 
@@ -58,7 +58,7 @@ def test_a_bare_length_of_time_is_refused_with_how_to_write_it() -> None:
 @pytest.mark.parametrize(
     "text", ["", "ago", "10 ago", "10mago", "25:00", "10:", "2026-11", "10m ago x"]
 )
-def test_an_invalid_moment_is_refused_with_examples(text: str) -> None:
+def test_the_error_of_an_invalid_moment_has_examples(text: str) -> None:
     with pytest.raises(
         click.BadParameter, match="write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms"
     ):
@@ -78,7 +78,7 @@ def test_an_invalid_moment_is_refused_with_examples(text: str) -> None:
         (datetime.min.replace(tzinfo=UTC), 1),
     ],
 )  # fmt: skip
-def test_an_instant_is_unix_milliseconds_and_never_too_early(value: Any, expected: int) -> None:
+def test_an_instant_is_rounded_up_to_unix_milliseconds(value: Any, expected: int) -> None:
     assert instant_ms_of("at", value) == expected
 
 

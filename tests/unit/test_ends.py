@@ -25,7 +25,7 @@ def ended() -> Lives:
     return lives
 
 
-def test_an_end_says_what_the_job_asked_for() -> None:
+def test_the_end_of_a_job_has_the_task_and_the_call_of_its_enqueue() -> None:
     end = ended().ends["a"]
 
     assert (end.fence, end.since_ms, end.until_ms, end.once_ms) == ("1-2", 3, 53, 90)
@@ -33,7 +33,7 @@ def test_an_end_says_what_the_job_asked_for() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_an_end_without_its_first_event_has_no_field_of_the_job_before() -> None:
+def test_the_end_of_a_job_without_its_first_event_has_no_field_of_an_earlier_job() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 
@@ -41,21 +41,21 @@ def test_an_end_without_its_first_event_has_no_field_of_the_job_before() -> None
     assert lives.ends["a"].asked is None
 
 
-def test_a_refused_settlement_behind_an_end_changes_nothing() -> None:
+def test_a_refused_settlement_after_an_end_changes_nothing() -> None:
     lives = ended()
     tell(lives, 4, Event.SETTLEMENT_REFUSED, fence="1-2", reason="gone")
 
     assert lives.ends == ended().ends
 
 
-def test_a_job_that_comes_back_has_no_end() -> None:
+def test_a_requeued_job_has_no_end() -> None:
     lives = ended()
     tell(lives, 4, Event.ENQUEUED, task="t")
 
     assert lives.ends == {}
 
 
-def test_a_dead_job_that_is_pruned_has_its_end_since_it_died() -> None:
+def test_the_end_of_a_pruned_job_is_at_its_death() -> None:
     lives = Lives()
     tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50)
     tell(lives, 2, Event.CLAIMED, claim=1)
@@ -66,7 +66,7 @@ def test_a_dead_job_that_is_pruned_has_its_end_since_it_died() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_no_end_is_known_after_missing_entries() -> None:
+def test_after_missing_entries_no_end_is_known() -> None:
     lives = ended()
     lives.miss()
 

@@ -9,7 +9,7 @@ import pytest
 from rq_core.protocol.calls.enqueue import _Ahead
 
 
-def test_at_most_one_item_is_made_ahead() -> None:
+def test_at_most_one_item_is_prepared_ahead() -> None:
     made = []
 
     def items() -> Iterator[int]:
@@ -26,7 +26,7 @@ def test_at_most_one_item_is_made_ahead() -> None:
     assert list(ahead) == [1, 2]
 
 
-def test_an_error_comes_when_it_is_its_turn_and_stays() -> None:
+def test_an_error_of_a_prepared_item_is_raised_at_its_turn_and_each_time_after() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise KeyError("two")
@@ -40,7 +40,7 @@ def test_an_error_comes_when_it_is_its_turn_and_stays() -> None:
             next(ahead)
 
 
-def test_the_end_may_be_met_ahead() -> None:
+def test_the_end_of_the_iterator_may_be_reached_ahead() -> None:
     ahead = _Ahead([1])
     assert next(ahead) == 1
     ahead.prepare()

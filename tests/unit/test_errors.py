@@ -33,7 +33,7 @@ def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
                     yield source, call, kind
 
 
-def test_type_checkers_know_every_fact_that_an_error_is_made_with() -> None:
+def test_type_checkers_know_every_argument_of_an_error() -> None:
     missing = set()
     for _source, call, kind in made_errors():
         known = {each for above in kind.__mro__ for each in inspect.get_annotations(above)}
@@ -42,8 +42,8 @@ def test_type_checkers_know_every_fact_that_an_error_is_made_with() -> None:
     assert not missing
 
 
-def test_each_error_is_made_with_every_fact_of_its_message() -> None:
-    """A missing one raises KeyError in the place of the error."""
+def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
+    """A missing fact would raise KeyError in place of the error."""
     missing = [
         f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"
         for source, call, kind in made_errors()
@@ -68,7 +68,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda each: each.__name__)
-def test_the_message_is_the_docstring_filled_with_facts(kind: type[RqCoreError]) -> None:
+def test_the_message_of_an_error_is_its_docstring_with_its_facts(kind: type[RqCoreError]) -> None:
     wanted = set(re.findall(r"{(\w+)", inspect.getdoc(kind) or ""))
     facts = {name: FACTS[name] for name in wanted}
 

@@ -71,7 +71,7 @@ COMPLETE = ("complete", "error")
 
 
 @pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
-async def test_a_task_decides_how_many_workers_a_job_may_lose_whose_producer_did_not_know_it(
+async def test_the_task_sets_max_losses_of_a_job_whose_producer_did_not_know_the_task(
     losses: int, said: tuple[str, str]
 ) -> None:
     runs = Runs(lambda: None, jobs=0)
@@ -91,7 +91,7 @@ async def test_a_task_decides_how_many_workers_a_job_may_lose_whose_producer_did
         (2, "dead, attempts_spent, after attempt 3 of 3"),
     ],
 )
-async def test_the_record_of_a_failure_has_its_traceback_and_says_what_happens_next(
+async def test_the_log_record_of_a_failure_has_its_traceback_and_the_next_step(
     caplog: pytest.LogCaptureFixture, failures: int, verdict: str
 ) -> None:
     def handler() -> None:
@@ -111,7 +111,7 @@ async def test_the_record_of_a_failure_has_its_traceback_and_says_what_happens_n
         assert "rq_core/worker" not in said, "frames of rq-core itself only hide the handler's"
 
 
-async def test_the_task_of_the_first_step_is_that_of_all_steps() -> None:
+async def test_a_handler_runs_all_its_steps_in_one_asyncio_task() -> None:
     seen: list[asyncio.Task[Any] | None] = []
 
     async def handler() -> None:
@@ -127,7 +127,7 @@ async def test_the_task_of_the_first_step_is_that_of_all_steps() -> None:
     assert seen[0] is not seen[1]
 
 
-async def test_handlers_that_never_wait_have_tasks_of_their_own() -> None:
+async def test_handlers_that_never_wait_have_their_own_asyncio_tasks() -> None:
     seen: list[asyncio.Task[Any] | None] = []
 
     async def handler() -> None:
@@ -137,7 +137,7 @@ async def test_handlers_that_never_wait_have_tasks_of_their_own() -> None:
     assert len(set(seen)) == 3
 
 
-async def test_a_timeout_of_asyncio_works_from_the_first_step_on() -> None:
+async def test_asyncio_timeout_works_in_the_first_step_of_a_handler() -> None:
     caught = []
 
     async def handler() -> None:
@@ -152,7 +152,7 @@ async def test_a_timeout_of_asyncio_works_from_the_first_step_on() -> None:
     assert caught == ["timeout"]
 
 
-async def test_a_task_group_works_from_the_first_step_on() -> None:
+async def test_a_task_group_works_in_the_first_step_of_a_handler() -> None:
     ran = []
 
     async def part(name: str) -> None:
@@ -169,7 +169,7 @@ async def test_a_task_group_works_from_the_first_step_on() -> None:
     assert sorted(ran) == ["a", "b"]
 
 
-async def test_a_group_whose_part_fails_fails_the_job_once() -> None:
+async def test_a_task_group_whose_task_fails_fails_the_job_once() -> None:
     async def part() -> None:
         raise ValueError("no")
 
@@ -182,7 +182,7 @@ async def test_a_group_whose_part_fails_fails_the_job_once() -> None:
     assert verdict == "retry"
 
 
-async def test_context_variables_of_one_handler_are_not_those_of_the_next() -> None:
+async def test_context_variables_of_a_handler_do_not_reach_the_next_handler() -> None:
     seen = []
 
     async def handler() -> None:
@@ -213,7 +213,7 @@ async def test_an_error_in_any_step_is_a_failure_of_the_job(
     assert (verdict, reason) == ("retry", "failed")
 
 
-async def test_a_handler_that_cancels_itself_harms_no_other() -> None:
+async def test_a_handler_that_cancels_itself_does_not_affect_other_handlers() -> None:
     async def handler() -> None:
         if current_job().id == "j0":
             task = asyncio.current_task()
@@ -226,7 +226,7 @@ async def test_a_handler_that_cancels_itself_harms_no_other() -> None:
     assert verdicts == [COMPLETE, COMPLETE]
 
 
-async def test_the_time_limit_holds_for_a_handler_that_waits_in_its_first_step() -> None:
+async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None:
     async def handler() -> None:
         await asyncio.Event().wait()
 
@@ -239,7 +239,7 @@ async def test_the_time_limit_holds_for_a_handler_that_waits_in_its_first_step()
     [(None, ("retry", "failed")), (JobCancelled(), ("final", "cancelled"))],
     ids=["timeout", "cancelled"],
 )
-async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim(
+async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
     """Its lease was kept for as long as it ran, or ran out as if its worker had died: a loss, and poison in the end."""
@@ -265,7 +265,7 @@ async def test_a_handler_that_swallows_its_end_holds_its_place_but_not_its_claim
     assert await runs.verdicts() == [expected]
 
 
-async def test_a_handler_that_is_cancelled_before_its_first_step_ends() -> None:
+async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() -> None:
     """A task that is cancelled so early takes no step: nobody said that the job had ended, and its lease was kept."""
 
     async def handler() -> None:
@@ -279,7 +279,7 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_ends() -> None:
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_what_a_handler_reports_that_swallows_the_loss_of_its_claim_is_its_own_word(
+async def test_a_handler_that_ignores_the_loss_of_its_lease_presents_its_own_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is refused, so that the log knows that it ran."""
@@ -307,7 +307,7 @@ async def test_what_a_handler_reports_that_swallows_the_loss_of_its_claim_is_its
     assert await runs.verdicts() == [COMPLETE]
 
 
-async def test_a_handler_may_call_another_and_itself() -> None:
+async def test_a_handler_may_call_itself_and_other_tasks() -> None:
     depth = []
 
     async def handler() -> None:
@@ -319,7 +319,7 @@ async def test_a_handler_may_call_another_and_itself() -> None:
     assert depth == ["j0"] * 5
 
 
-async def test_where_no_thread_can_be_started_the_job_goes_back(
+async def test_a_job_is_given_back_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def handler() -> None:
@@ -356,7 +356,7 @@ async def test_a_serializer_that_panics_fails_no_job(
     assert "!unfinished" == runs.settlements["j0"].value
 
 
-async def test_a_thread_that_outlives_its_lost_lease_and_its_timeout_presents_its_outcome(
+async def test_a_thread_that_runs_beyond_its_lease_and_its_timeout_presents_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The claim is refused, and the log then knows that the handler ran to its end; until then nothing has stopped."""

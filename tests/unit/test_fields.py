@@ -25,12 +25,12 @@ from rq_core.model.table.machine import TRANSITIONS, Event, Transition
 NAMES = [field.name for field in FIELDS]
 
 
-def test_a_field_has_one_name_and_one_place() -> None:
+def test_each_field_has_one_name_and_one_position() -> None:
     assert len(set(NAMES)) == len(NAMES)
     assert list(STATE_FIELDS) == [field.line for field in FIELDS if field.line]
 
 
-def test_a_record_has_what_a_state_line_has() -> None:
+def test_a_job_record_has_the_fields_of_a_state_line() -> None:
     record = {f.name for f in fields_of_class(JobRecord)}
 
     assert record == {
@@ -38,7 +38,7 @@ def test_a_record_has_what_a_state_line_has() -> None:
     }  # fmt: skip
 
 
-def test_given_traits_are_directly_before_the_lane() -> None:
+def test_optional_traits_come_directly_before_the_lane() -> None:
     """Right before the lane, and in the order of the traits."""
     given = [str(field.line) for field in GIVEN]
 
@@ -46,7 +46,7 @@ def test_given_traits_are_directly_before_the_lane() -> None:
     assert STATE_FIELDS[len(STAYS)] == "lane"
 
 
-def test_every_event_that_moves_a_job_has_an_effect() -> None:
+def test_each_event_that_moves_a_job_has_an_effect() -> None:
     moving = {t.event for t in TRANSITIONS} | {Event.BASELINE}
 
     assert set(EFFECTS) == moving
@@ -54,7 +54,7 @@ def test_every_event_that_moves_a_job_has_an_effect() -> None:
 
 
 @pytest.mark.parametrize("event", EFFECTS)
-def test_an_effect_names_fields_that_there_are(event: Event) -> None:
+def test_each_effect_names_existing_fields(event: Event) -> None:
     effect = EFFECTS[event]
     told = {field.name for field in JOB_EVENT_FIELDS[event]}
     changed = [
@@ -72,7 +72,7 @@ def test_an_effect_names_fields_that_there_are(event: Event) -> None:
 
 
 @pytest.mark.parametrize("arrow", TRANSITIONS, ids=str)
-def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
+def test_each_event_leads_to_the_state_of_its_transition(arrow: Transition) -> None:
     due = 1 if str(arrow.target) == "scheduled" else None
     dead = 1 if str(arrow.target) == "dead" else None
     facts = {"due_ms": due, "target": arrow.target, "state": arrow.target, "dead": dead}
@@ -80,7 +80,7 @@ def test_an_event_leads_where_its_arrow_points(arrow: Transition) -> None:
     assert target(arrow.event, facts) is arrow.target
 
 
-def test_the_sets_of_events_are_those_that_people_mean() -> None:
+def test_the_derived_sets_of_events_are_as_expected() -> None:
     """They are derived: a new arrow must not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
     assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS

@@ -31,7 +31,7 @@ def make(**options: Any) -> tuple[App, Task[..., Any]]:
     return app, send
 
 
-def test_a_key_makes_the_same_id_for_each_call_and_another_for_each_task() -> None:
+def test_an_idempotency_key_makes_the_same_id_for_each_call_of_a_task() -> None:
     app, send = make()
 
     @app.task(queue="mail")
@@ -45,7 +45,7 @@ def test_a_key_makes_the_same_id_for_each_call_and_another_for_each_task() -> No
     assert send.with_options(idempotency_key="order-43").job("a").id not in ids
 
 
-def test_a_key_is_remembered_for_a_day_unless_it_says_otherwise() -> None:
+def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     _, send = make()
     for options, window_ms in [
         ({"idempotency_key": "k"}, DAY_S * 1000),
@@ -59,7 +59,7 @@ def test_a_key_is_remembered_for_a_day_unless_it_says_otherwise() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_an_id_takes_the_place_of_a_key_and_a_key_that_of_an_id() -> None:
+def test_an_id_replaces_an_idempotency_key_and_a_key_replaces_an_id() -> None:
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -80,7 +80,7 @@ def test_an_id_takes_the_place_of_a_key_and_a_key_that_of_an_id() -> None:
         ({"id": "x", "remember": "day"}, "remember"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], option: str) -> None:
+def test_invalid_idempotency_options_are_refused(options: dict[str, Any], option: str) -> None:
     _, send = make()
 
     with pytest.raises(InvalidOption) as caught:
@@ -89,7 +89,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], option: str) ->
     assert option == caught.value.option
 
 
-def test_calls_are_compared_by_what_their_arguments_mean() -> None:
+def test_the_calls_of_a_key_are_compared_by_the_values_of_their_arguments() -> None:
     _, send = make()
     keyed = send.with_options(idempotency_key="k")
 
@@ -98,7 +98,7 @@ def test_calls_are_compared_by_what_their_arguments_mean() -> None:
     assert keyed.job("a").call != keyed.job("a", month="then").call
 
 
-def test_a_repeated_call_gets_the_same_job_while_it_lives_and_after_its_end() -> None:
+def test_a_repeated_call_returns_the_same_job_before_and_after_its_end() -> None:
     app, send = make()
     keyed = send.with_options(idempotency_key="order-42")
     with testing.fake(app) as fake:
@@ -135,7 +135,7 @@ def test_a_key_with_other_arguments_is_refused(*, ended: bool) -> None:
     assert found.others()[found.mismatched[0]].mismatched
 
 
-def test_a_task_by_name_has_the_same_id_and_is_compared_where_its_code_is() -> None:
+def test_enqueue_by_name_makes_the_same_id_and_compares_arguments_if_the_app_has_the_task() -> None:
     app, send = make()
     options: Any = {"idempotency_key": "order-42"}
     with testing.fake(app):
@@ -164,7 +164,7 @@ def test_the_key_of_a_duplicate_unique_job_refers_to_the_job_that_holds_the_name
         assert [] == fake.drain()
 
 
-def test_a_key_that_a_unique_job_rejects_is_free() -> None:
+def test_an_idempotency_key_is_not_used_by_a_rejected_unique_job() -> None:
     app, send = make(unique=Unique(per="to", on_duplicate="reject"))
     with testing.fake(app) as fake:
         send.enqueue("a")
@@ -175,7 +175,7 @@ def test_a_key_that_a_unique_job_rejects_is_free() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_a_queue_that_remembers_enough_says_what_to_do() -> None:
+def test_the_error_of_a_queue_at_results_max_says_what_to_do() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")
@@ -187,7 +187,7 @@ def test_a_queue_that_remembers_enough_says_what_to_do() -> None:
         assert not send.enqueue("a").duplicate
 
 
-def test_what_is_written_of_an_end_is_read_again() -> None:
+def test_a_written_result_line_is_read_back() -> None:
     line = result_line("cancelled", 5, 7)
 
     assert "cancelled at=5 once=7" == line

@@ -24,7 +24,7 @@ def test_an_id_is_a_uuid_of_version_7_with_the_time_in_front() -> None:
     assert made.int >> 80 == 1_700_000_000_123
 
 
-def test_threads_share_a_maker() -> None:
+def test_threads_create_distinct_ids_from_one_generator() -> None:
     make = JobIds()
     made: list[list[str]] = []
 
@@ -41,7 +41,7 @@ def test_threads_share_a_maker() -> None:
     assert all(ids == sorted(ids) for ids in made)
 
 
-def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+def test_a_forked_child_creates_other_ids_than_its_parent() -> None:
     """A server that forks its workers would lose jobs: the same id again is a duplicate."""
     make = JobIds(clock=lambda: 5.0)
     make()
@@ -60,7 +60,7 @@ def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
     assert of_child != of_parent
 
 
-def test_a_boot_id_is_a_name_and_never_the_same() -> None:
+def test_each_boot_id_is_a_valid_name_and_unique() -> None:
     ids = {boot_id("w") for _ in range(100)}
 
     assert len(ids) == 100

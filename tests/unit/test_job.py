@@ -20,7 +20,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["task", "args", "timeout_ms", "x"]) | st.text(), JSON),
     st.none() | st.integers(1, 10**12),
 )
-def test_a_spec_that_a_producer_writes_is_read_back(
+def test_a_job_spec_that_a_producer_writes_is_read_back(
     args: dict[str, object], timeout: int | None
 ) -> None:
     args_json = json.dumps(args, separators=(",", ":"))
@@ -31,7 +31,7 @@ def test_a_spec_that_a_producer_writes_is_read_back(
     assert read_spec(spec) == Spec("send", args_json, timeout)
 
 
-def test_other_spellings_of_the_same_json_are_read() -> None:
+def test_a_job_spec_in_another_json_spelling_is_read() -> None:
     spec = read_spec('{ "timeout_ms": 5, "args": {"a": 1}, "task": "send" }')
 
     assert spec == Spec("send", '{"a": 1}', 5)
@@ -40,6 +40,6 @@ def test_other_spellings_of_the_same_json_are_read() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "{}", '{"task":5}', '{"task":"t","args":{},"timeout_ms":"x"}']
 )
-def test_what_is_no_job_is_a_value_error(text: str) -> None:
+def test_a_text_that_is_not_a_job_spec_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
         read_spec(text)

@@ -27,7 +27,7 @@ def spec_of(job: NewJob) -> tuple[str, str]:
     return digest, spec
 
 
-def test_a_job_without_headers_is_the_same_to_the_byte() -> None:
+def test_a_job_without_headers_has_the_exact_bytes_of_task_and_arguments() -> None:
     args_json = '{"to":"a@b.c"}'
     digest = hashlib.sha256(args_json.encode()).hexdigest()[:32]
 
@@ -41,7 +41,7 @@ def test_a_job_without_headers_is_the_same_to_the_byte() -> None:
 @pytest.mark.parametrize(
     "args_json", ["{}", '{"a":{"b":1}}', '{"x":"\\",\\"args\\":{}}","args":1}}']
 )
-def test_headers_stand_before_the_rest_and_outside_of_the_digest(
+def test_headers_come_first_in_the_json_and_are_not_in_the_digest(
     args_json: str, timeout_ms: int | None
 ) -> None:
     profile = Profile("send", timeout_ms=timeout_ms)
@@ -65,7 +65,7 @@ def test_headers_stand_before_the_rest_and_outside_of_the_digest(
         '{"headers":',
     ],
 )
-def test_json_that_no_producer_writes_is_refused(text: str) -> None:
+def test_headers_in_json_that_no_producer_writes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_spec(text)
 
@@ -92,7 +92,7 @@ def test_headers_that_cannot_be_sent_are_refused(app: App, headers: Any, words: 
         app.job("default", "task", {}, headers=headers)
 
 
-def test_headers_up_to_the_bound_are_taken() -> None:
+def test_headers_up_to_the_limit_are_accepted() -> None:
     assert len(headers_json({"a": "x" * 2_040})) == HEADERS_BYTES_MAX
     assert headers_json({}) == ""
     assert headers_json(MappingProxyType({"a": "b"})) == '{"a":"b"}'
@@ -130,7 +130,7 @@ def test_a_handler_sees_the_headers_of_its_job(app: App) -> None:
         seen[3]["request-id"] = "of all that have none"
 
 
-def test_a_test_may_give_headers() -> None:
+def test_job_running_accepts_headers_in_a_test() -> None:
     with testing.job_running(headers={"request-id": "7"}):
         assert current_job().headers == {"request-id": "7"}
     with testing.job_running():

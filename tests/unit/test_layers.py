@@ -31,7 +31,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_tree_as_it_is_keeps_its_contracts(tree: Path) -> None:
+def test_the_modules_keep_the_import_contracts(tree: Path) -> None:
     done = lint(tree)
 
     assert done.returncode == 0, done.stdout
@@ -72,7 +72,7 @@ def test_a_forbidden_import_fails_the_contract(
     )
 
 
-def test_a_module_in_no_room_fails_the_contract(tree: Path) -> None:
+def test_a_module_outside_all_rooms_fails_the_contract(tree: Path) -> None:
     stray = tree / "rq_core" / "helpers.py"
     stray.write_text('"""Belongs nowhere."""\n')
     try:

@@ -69,7 +69,7 @@ def test_each_folder_of_tests_is_in_architecture() -> None:
     assert folders <= set(re.findall(r"\w+", line))
 
 
-def test_architecture_is_a_map_and_no_log() -> None:
+def test_architecture_has_at_most_200_lines_of_120_characters() -> None:
     lines = TEXT.splitlines()
 
     assert len(lines) <= 200
@@ -77,7 +77,7 @@ def test_architecture_is_a_map_and_no_log() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_file_that_a_page_names_is_there(page: str) -> None:
+def test_each_file_that_a_page_names_exists(page: str) -> None:
     names = set(re.findall(r"(\w+\.(?:py|lua))\b", PAGES[page]))
     includes = set(re.findall(r"`(?:include|enqueue|sweep)/(?:\w+/)?(\w+)`", PAGES[page]))
     tree = {

@@ -9,7 +9,7 @@ from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 
 
 @pytest.mark.parametrize("name", ["a", "mail.eu-1:x_Y", "9" * 128])
-def test_good_names_are_returned(name: str) -> None:
+def test_valid_names_are_returned(name: str) -> None:
     assert check_name("queue", name) == name
 
 
@@ -32,7 +32,7 @@ def test_good_names_are_returned(name: str) -> None:
         ["a"],
     ],
 )
-def test_bad_names_are_refused_with_the_rule(name: Any) -> None:
+def test_the_error_of_an_invalid_name_states_the_rule(name: Any) -> None:
     with pytest.raises(InvalidName, match="use 1 to 128 of the characters") as caught:
         check_name("queue", name)
 
@@ -46,10 +46,10 @@ def test_all_keys_of_a_queue_share_its_hash_tag() -> None:
     assert all(name.startswith("p:{mail}:") for name in names)
 
 
-def test_an_unknown_key_is_a_bug() -> None:
+def test_an_unknown_key_raises_an_error() -> None:
     with pytest.raises(KeyError):
         queue_keys("mail")("redy")
 
 
-def test_the_list_of_queues_lies_outside_of_them() -> None:
+def test_the_key_of_the_list_of_queues_belongs_to_no_queue() -> None:
     assert queues_key("p") == "p:queues"

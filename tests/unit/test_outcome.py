@@ -44,7 +44,7 @@ def app() -> App:
     return App(NOTHING_LISTENS)
 
 
-def test_a_task_whose_values_json_cannot_carry_is_refused_when_it_is_defined(app: App) -> None:
+def test_a_task_whose_result_json_cannot_encode_is_refused_when_it_is_defined(app: App) -> None:
     def makes() -> Opaque:
         return Opaque()
 
@@ -55,7 +55,7 @@ def test_a_task_whose_values_json_cannot_carry_is_refused_when_it_is_defined(app
         task.with_options(keep_result=60)
 
 
-def test_an_annotation_that_is_defined_later_is_looked_at_when_a_worker_starts(app: App) -> None:
+def test_check_refuses_a_return_annotation_that_cannot_be_resolved(app: App) -> None:
     def makes() -> Later:  # type: ignore[name-defined]  # noqa: F821 - that is the point
         ...
 
@@ -65,7 +65,7 @@ def test_an_annotation_that_is_defined_later_is_looked_at_when_a_worker_starts(a
 
 
 @pytest.mark.parametrize("value", ["1h", -1, 0, object(), float("nan")])
-def test_an_invalid_time_to_keep_results_is_refused(app: App, value: Any) -> None:
+def test_an_invalid_keep_result_is_refused(app: App, value: Any) -> None:
     with pytest.raises(InvalidOption, match=r"keep_result=.* must be True, False, or seconds"):
         app.task(keep_result=value)(lambda: None)
 
@@ -73,7 +73,7 @@ def test_an_invalid_time_to_keep_results_is_refused(app: App, value: Any) -> Non
 @pytest.mark.parametrize(
     "value, keep_ms", [(True, 3_600_000), (60, 60_000), (timedelta(days=1), 86_400_000)]
 )
-def test_the_retention_is_in_the_ties_and_the_word_digest_in_the_json(
+def test_keep_result_writes_its_time_into_the_ties_and_digest_into_the_spec(
     app: App, value: Any, keep_ms: int
 ) -> None:
     def send(to: str) -> str:
@@ -91,7 +91,7 @@ def test_the_retention_is_in_the_ties_and_the_word_digest_in_the_json(
     assert read_spec(spec)._replace(keeps="", headers_json="") == read_spec(plain_spec)
 
 
-def test_result_of_a_task_that_keeps_none_is_refused_before_anything_is_sent(app: App) -> None:
+def test_result_of_a_task_without_keep_result_is_refused_before_anything_is_sent(app: App) -> None:
     handle = JobHandle[int](app, id="a", queue="q", keeps=False)
     with pytest.raises(ResultUnavailable, match=r"write @app\.task\(keep_result=True\)"):
         handle.result(30)
@@ -108,7 +108,7 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 
 
 @pytest.mark.parametrize("outcome, kind", ENDS, ids=lambda each: type(each).__name__)
-def test_no_error_of_waiting_is_a_signal_to_a_handler(
+def test_the_errors_of_a_wait_are_not_signals_of_a_handler(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
     """A handler that waits for a job that was cancelled is not cancelled itself."""
@@ -119,7 +119,7 @@ def test_no_error_of_waiting_is_a_signal_to_a_handler(
     assert "a" == caught.value.id  # type: ignore[attr-defined]
 
 
-def test_a_value_is_read_once_it_is_known() -> None:
+def test_a_known_value_is_returned() -> None:
     assert 5 == Succeeded("a", 5, None).value
 
 
@@ -127,7 +127,7 @@ def settlement(job_id: str, size: int) -> Settlement:
     return Settlement(Claim("q", job_id, "1-1", 1, 0, 0, "{}"), "complete", value="x" * size)
 
 
-def test_no_call_takes_more_values_than_it_may() -> None:
+def test_a_turn_splits_results_into_calls_within_the_size_limit() -> None:
     group = [settlement(str(n), 60_000) for n in range(100)]
     queue = group[0].claim.queue
     with_claim, others = successes_in(group, {queue})

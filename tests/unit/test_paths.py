@@ -27,7 +27,7 @@ def mentions(text: str) -> set[str]:
     return {match.rstrip("./") for match in MENTION.findall(text)}
 
 
-def test_every_path_that_is_mentioned_is_there() -> None:
+def test_every_path_that_is_mentioned_exists() -> None:
     missing = []
     for path in tracked():
         if path.suffix not in {".md", ".py", ".toml", ".lua", ""} or path.name in RELATIVE:
@@ -45,7 +45,7 @@ def test_every_path_that_is_mentioned_is_there() -> None:
     assert missing == []
 
 
-def test_a_script_that_is_gone_is_found() -> None:
+def test_the_check_finds_a_script_that_does_not_exist() -> None:
     assert mentions('"$here/scripts/ensure-venv"; see `rq_core/model/keys.py`.') == {
         "scripts/ensure-venv",
         "rq_core/model/keys.py",

@@ -10,7 +10,7 @@ from rq_core.scripts.plain import plain_names, plain_text
 from scripts.docs.lint import text_of
 
 
-def test_keys_arguments_and_constants_have_their_names() -> None:
+def test_a_plain_program_names_its_keys_arguments_and_constants() -> None:
     text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [
@@ -23,13 +23,13 @@ def test_keys_arguments_and_constants_have_their_names() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"NUMBER_MAX": 1, "OTHER": 2}], ids=["none", "another"])
-def test_other_constants_than_the_header_names_are_refused(given: dict[str, int]) -> None:
+def test_plain_text_refuses_constants_that_differ_from_the_header(given: dict[str, int]) -> None:
     with pytest.raises(HeaderError, match=r"strike.lua is given \[.*\], not \('NUMBER_MAX',\)"):
         plain_text("strike", **given)
 
 
 @pytest.mark.parametrize("name", plain_names())
-def test_a_program_says_what_it_returns_and_whether_it_writes(name: str) -> None:
+def test_each_plain_program_states_what_it_returns_and_whether_it_writes(name: str) -> None:
     """EVAL_RO sends those that only read; a server that is full refuses writes that are not flagged."""
     text = text_of(name)
     header = (script.lua_directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]

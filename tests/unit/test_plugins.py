@@ -14,24 +14,25 @@ ROOT = Path(__file__).parents[2]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
-def test_every_entry_point_belongs_to_a_group_that_is_looked_for() -> None:
+def test_every_entry_point_belongs_to_a_group_that_rq_core_loads() -> None:
     assert set(DECLARED) == {plugins.COMMANDS, plugins.AUDIT}
 
 
-def test_every_command_that_is_declared_is_a_command() -> None:
+def test_every_declared_command_loads() -> None:
     commands = {name: point.load() for name, point in plugins.commands().items()}
 
     assert set(DECLARED[plugins.COMMANDS]) <= set(commands)
     assert all(isinstance(command, click.Command) for command in commands.values())
 
 
-def test_every_part_of_an_audit_log_is_declared_and_loads() -> None:
+def test_every_plugin_for_the_audit_log_is_declared_and_loads() -> None:
     found = {
         "history": plugins.history_reader(),
         "endings": plugins.endings_opener(),
         "drift": plugins.drift(),
         "mirror": plugins.mirror_command(),
         "reader": plugins.reader_opener(),
+        "questions": plugins.questions_opener(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])
@@ -56,7 +57,7 @@ def test_the_error_of_a_missing_plugin_says_that_no_package_provides_it(
             find()
 
 
-def test_the_mirror_of_a_supervisor_gets_its_servers_and_ends_with_its_parent() -> None:
+def test_the_mirror_of_a_supervisor_receives_its_urls_and_ends_with_its_parent() -> None:
     command, environment = plugins.mirror_command()("redis://h:1/2", "mine", "sqlite:///a b.db")
 
     assert command[-2:] == ["--prefix", "mine"]

@@ -35,9 +35,7 @@ async def ask(transport: Any, *command: str) -> Any:
 
 
 @KINDS
-async def test_one_connection_serves_one_exchange_after_another(
-    valkey_url: str, kind: type[Any]
-) -> None:
+async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: type[Any]) -> None:
     transport = kind(valkey_url)
 
     ids = {await ask(transport, "CLIENT", "ID") for _ in range(3)}
@@ -49,7 +47,7 @@ async def test_one_connection_serves_one_exchange_after_another(
 
 @KINDS
 @pytest.mark.parametrize("how", ["ends it", "speaks unasked"])
-async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_used_again(
+async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_not_reused(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
     """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
@@ -75,9 +73,7 @@ async def test_a_connection_whose_server_does_what_no_command_asked_for_is_not_u
 
 
 @KINDS
-async def test_no_more_connections_are_made_than_the_url_allows(
-    valkey_url: str, kind: type[Any]
-) -> None:
+async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: type[Any]) -> None:
     transport = kind(f"{valkey_url}?max_connections=1", answer_within=0.3)
     taken = await value(transport._pool.take())
 
@@ -85,13 +81,13 @@ async def test_no_more_connections_are_made_than_the_url_allows(
     transport._pool.give_back(taken)
 
     assert isinstance(refusal, Unsent)
-    assert "1 connection is in use, as many as there may be" in str(refusal)
+    assert "1 connection is in use, as many as the URL allows" in str(refusal)
     assert await ask(transport, "PING") == "PONG"
     await value(transport.close())
 
 
-def test_threads_wait_in_line_for_a_connection(valkey_url: str) -> None:
-    """Each beyond the hundredth was told that Redis does not answer, while it did."""
+def test_threads_queue_for_a_connection(valkey_url: str) -> None:
+    """Each thread beyond the hundredth got the error that Redis does not answer, though it did."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 
@@ -105,8 +101,8 @@ def test_threads_wait_in_line_for_a_connection(valkey_url: str) -> None:
     transport.close()
 
 
-async def test_coroutines_wait_in_line_for_a_connection(valkey_url: str) -> None:
-    """In their order; one that gives up, even when it was its turn, holds up nobody."""
+async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
+    """They are served in order; a coroutine that gives up, even at its turn, delays no other."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []
@@ -130,7 +126,7 @@ async def test_coroutines_wait_in_line_for_a_connection(valkey_url: str) -> None
 
 
 @KINDS
-async def test_a_line_that_moves_is_waited_in_for_longer_than_for_an_answer(
+async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an_answer(
     valkey_url: str, kind: type[Any]
 ) -> None:
     transport = kind(f"{valkey_url}?max_connections=1", answer_within=1)
@@ -148,7 +144,7 @@ async def test_a_line_that_moves_is_waited_in_for_longer_than_for_an_answer(
     await value(transport.close())
 
 
-def test_closing_breaks_no_exchange_of_another_thread(valkey_url: str) -> None:
+def test_closing_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
     """It counted as an outage, with replies that were lost, or were waited for in vain."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
@@ -164,7 +160,7 @@ def test_closing_breaks_no_exchange_of_another_thread(valkey_url: str) -> None:
     transport.close()
 
 
-def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> None:
+def test_a_forked_child_uses_its_own_connections(valkey_url: str) -> None:
     transport = PoolTransport(valkey_url)
     (before,) = transport.exchange([["CLIENT", "ID"]])
 
@@ -176,7 +172,7 @@ def test_a_forked_child_speaks_on_connections_of_its_own(valkey_url: str) -> Non
     transport.close()
 
 
-def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
+def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even one that comes while another thread lets go of them."""
@@ -206,7 +202,7 @@ def test_threads_of_a_forked_child_take_no_connection_of_its_parent(
 
 
 @KINDS
-async def test_a_connection_whose_greeting_broke_off_is_greeted_again(
+async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     valkey_url: str, kind: type[Any]
 ) -> None:
     """redis-py takes it for connected; it would speak to the wrong database."""
@@ -233,7 +229,9 @@ async def test_a_connection_whose_greeting_broke_off_is_greeted_again(
     assert " db=3 " in found
 
 
-async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: str) -> None:
+async def test_a_connection_that_fails_to_close_does_not_keep_other_connections_open(
+    valkey_url: str,
+) -> None:
     transport = AsyncPoolTransport(valkey_url)
     first, second = await transport._pool.take(), await transport._pool.take()
     close = first.disconnect
@@ -252,7 +250,7 @@ async def test_one_connection_that_cannot_be_closed_keeps_none_open(valkey_url: 
     assert not second.is_ready
 
 
-async def test_a_connection_that_is_made_while_the_transport_closes_does_not_stay_open(
+async def test_a_connection_that_opens_while_the_transport_closes_is_closed(
     valkey_url: str,
 ) -> None:
     transport = AsyncPoolTransport(valkey_url)
@@ -290,7 +288,7 @@ async def test_a_call_under_way_ends_when_the_transport_closes(valkey_url: str) 
         await asyncio.wait_for(asked, 5)
 
 
-async def test_a_node_that_is_found_while_a_cluster_is_closed_keeps_no_connection(
+async def test_a_node_that_is_found_while_the_cluster_transport_closes_keeps_no_connection(
     valkey_url: str,
 ) -> None:
     cluster = AsyncClusterTransport(valkey_url.replace("redis://", "redis+cluster://"))
@@ -302,7 +300,7 @@ async def test_a_node_that_is_found_while_a_cluster_is_closed_keeps_no_connectio
     assert not any(connection.is_ready for connection in late._pool._idle)
 
 
-async def test_a_node_whose_connections_cannot_be_closed_keeps_no_other_node_open(
+async def test_a_node_whose_connections_fail_to_close_does_not_keep_other_nodes_open(
     valkey_url: str,
 ) -> None:
     cluster = AsyncClusterTransport(valkey_url.replace("redis://", "redis+cluster://"))

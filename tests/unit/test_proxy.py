@@ -38,7 +38,7 @@ def near(between: Proxy) -> Iterator[redis.Redis]:
         yield client
 
 
-def test_a_command_whose_reply_is_dropped_was_carried_out(
+def test_the_proxy_drops_the_reply_of_a_command_that_was_carried_out(
     between: Proxy, near: redis.Redis, valkey: RedisServer
 ) -> None:
     with between.doing(Mode.DROP_REPLY), pytest.raises(redis.ConnectionError):
@@ -49,7 +49,7 @@ def test_a_command_whose_reply_is_dropped_was_carried_out(
 
 
 @pytest.mark.parametrize("mode", [Mode.DROP_REQUEST, Mode.RESET])
-def test_a_command_that_is_dropped_was_not_carried_out(
+def test_the_proxy_drops_a_command_before_it_is_carried_out(
     mode: Mode, between: Proxy, near: redis.Redis
 ) -> None:
     with between.doing(mode), pytest.raises(redis.ConnectionError):
@@ -58,7 +58,7 @@ def test_a_command_that_is_dropped_was_not_carried_out(
     assert near.get("n") is None
 
 
-def test_a_stalled_command_is_carried_out_when_the_stall_ends(
+def test_the_proxy_sends_a_stalled_command_when_the_stall_ends(
     between: Proxy, near: redis.Redis, valkey: RedisServer
 ) -> None:
     with between.doing(Mode.STALL), pytest.raises(redis.TimeoutError):
@@ -67,7 +67,9 @@ def test_a_stalled_command_is_carried_out_when_the_stall_ends(
         wait_until(lambda: direct.get("n") == b"1", "it was carried out")
 
 
-def test_slices_and_delays_change_nothing_but_the_time(between: Proxy, near: redis.Redis) -> None:
+def test_slices_and_delays_of_the_proxy_change_only_the_time(
+    between: Proxy, near: redis.Redis
+) -> None:
     for mode in (Mode.SLICE, Mode.DELAY):
         with between.doing(mode):
             near.set("k", "v" * 3_000)
@@ -108,7 +110,7 @@ def only_what_is_new() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("only_what_is_new")
-def test_a_proxy_that_ends_at_any_moment_leaves_nothing_open(valkey: RedisServer) -> None:
+def test_a_proxy_that_ends_at_any_moment_leaves_no_connection_open(valkey: RedisServer) -> None:
     """A connection that it was just letting in stayed open, and failed the test that ran when it was collected."""
     for n in range(60):
         with contextlib.ExitStack() as clients:

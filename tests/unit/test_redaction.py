@@ -17,7 +17,7 @@ def caught(text: str) -> BaseException:
         return error
 
 
-def test_message_traceback_and_causes_pass_the_redactor() -> None:
+def test_the_redactor_receives_message_traceback_and_causes() -> None:
     plain, kept = describe_error(caught(SECRET)), describe_error(caught(SECRET), redact=redact)
 
     assert plain.count(SECRET) == 3
@@ -26,7 +26,7 @@ def test_message_traceback_and_causes_pass_the_redactor() -> None:
     assert "Traceback" in json.loads(kept)["traceback"]
 
 
-def test_a_secret_is_found_before_the_text_is_shortened() -> None:
+def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
     """The cut would leave half of it on each side, which no redactor knows."""
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
@@ -37,7 +37,7 @@ def test_a_secret_is_found_before_the_text_is_shortened() -> None:
         assert SECRET[len(SECRET) // 2 :] not in kept
 
 
-def test_a_broken_redactor_loses_the_text_and_nothing_else() -> None:
+def test_a_redactor_that_raises_loses_only_the_text() -> None:
     kept = json.loads(describe_error(caught(SECRET), redact=broken))
 
     assert kept["type"] == "ValueError"
@@ -45,7 +45,7 @@ def test_a_broken_redactor_loses_the_text_and_nothing_else() -> None:
     assert redacted(lambda _text: None, SECRET) == "<left out: the redactor returned NoneType>"  # type: ignore[arg-type,return-value]
 
 
-def test_a_redactor_may_be_named() -> None:
+def test_a_redactor_may_be_given_by_name() -> None:
     assert redactor_of("tests.kit.secrets:redact") is redact
     assert App(redact="tests.kit.secrets:redact").redactor is redact
     assert App(redact=redact).redactor is redact
@@ -56,6 +56,6 @@ def test_a_redactor_may_be_named() -> None:
     "said", ["", "redact", "tests.kit.secrets", "tests.kit.secrets:", "nowhere:f",
              "tests.kit.secrets:SECRET", "tests.kit.secrets:absent", 5],
 )  # fmt: skip
-def test_other_redactors_are_refused(said: str) -> None:
+def test_invalid_redactors_are_refused(said: str) -> None:
     with pytest.raises(InvalidOption, match="redact"):
         redactor_of(said)

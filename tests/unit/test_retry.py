@@ -29,7 +29,7 @@ def half() -> float:
         (RetryPolicy(base=0), [0, 0, 0, 0]),
     ],
 )
-def test_the_delay_before_each_retry_is_what_the_policy_says(
+def test_the_delay_before_each_retry_follows_the_policy(
     policy: RetryPolicy, expected: list[float]
 ) -> None:
     assert [policy.delay(failures, half) for failures in (1, 2, 3, 4)] == expected
@@ -43,7 +43,7 @@ def test_the_delay_before_each_retry_is_what_the_policy_says(
     st.floats(0, 1e6),
     st.floats(0, 1, exclude_max=True),
 )
-def test_no_delay_leaves_its_bounds(
+def test_each_delay_is_between_0_and_the_maximum(
     failures: int, backoff: Any, jitter: Any, base: float, maximum: float, drawn: float
 ) -> None:
     policy = RetryPolicy(backoff=backoff, jitter=jitter, base=base, maximum=maximum)
@@ -69,7 +69,7 @@ def test_no_delay_leaves_its_bounds(
         {"give_up_on": (ValueError, 5)},
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any]) -> None:
+def test_the_error_of_an_invalid_retry_option_names_it(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption) as caught:
         RetryPolicy(**options)
 
@@ -102,7 +102,9 @@ def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
-def test_an_invalid_duration_is_refused_where_the_handler_gives_it(signal: Any, after: Any) -> None:
+def test_an_invalid_duration_of_a_signal_is_refused_where_it_is_created(
+    signal: Any, after: Any
+) -> None:
     with pytest.raises(InvalidOption, match="after"):
         signal(after)
 
@@ -114,25 +116,25 @@ def test_a_snooze_needs_a_duration() -> None:
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [-5, -math.inf, -(10**400), timedelta(days=-1)])
-def test_a_time_that_has_passed_is_at_once(signal: Any, after: Any) -> None:
+def test_a_negative_time_of_a_signal_means_at_once(signal: Any, after: Any) -> None:
     assert POLICY.verdict(signal(after), 1, half)[1] == 0
 
 
 @pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
-def test_a_signal_that_a_handler_has_spoiled_is_settled_all_the_same(signal: Any) -> None:
+def test_a_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(signal: Any) -> None:
     signal.after = "soon"
 
     assert RetryPolicy(maximum=60).verdict(signal, 1, half)[1] == 60
 
 
 @pytest.mark.parametrize("signal", [GiveUp, RetryLater, lambda reason: Snooze(1, reason)])
-def test_the_reason_of_a_signal_becomes_text_where_it_is_given(signal: Any) -> None:
+def test_the_reason_of_a_signal_becomes_text_when_it_is_created(signal: Any) -> None:
     assert str(signal(7)) == "7"
     assert str(signal({"password": 1})) == "{'password': 1}"
 
 
 @pytest.mark.parametrize("backoff", [lambda _: 1 / 0, lambda _: None, lambda _: -5])
-def test_a_broken_backoff_function_is_still_a_retry(
+def test_a_backoff_function_that_fails_still_causes_a_retry(
     backoff: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     verdict = RetryPolicy(backoff=backoff).verdict(ValueError(), 3, half)

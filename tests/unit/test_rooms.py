@@ -72,7 +72,7 @@ def test_few_public_names_are_defined_in_two_modules() -> None:
     assert len(shared) <= SHARED_NAMES_MAX, f"{len(shared)} public names:\n{listing}"
 
 
-def test_no_lua_is_in_python() -> None:
+def test_no_python_module_contains_lua() -> None:
     """Except in the module that assembles scripts, and in the fake server of `testing`."""
     found = {
         str(path)
@@ -87,13 +87,15 @@ def test_no_lua_is_in_python() -> None:
 
 
 @pytest.mark.parametrize(("count", "full"), [(16, {}), (17, {"a/room": 17})])
-def test_a_folder_is_full_beyond_sixteen_modules(count: int, full: dict[str, int]) -> None:
+def test_the_check_finds_a_folder_with_more_than_sixteen_modules(
+    count: int, full: dict[str, int]
+) -> None:
     paths = [Path("a/room") / f"m{n}.py" for n in range(count)]
 
     assert full == full_folders([Path("a/room/__init__.py"), *paths])
 
 
-def test_a_module_is_long_beyond_450_lines() -> None:
+def test_the_check_finds_a_module_with_more_than_450_lines() -> None:
     assert {"b.py": 451} == long_modules({Path("a.py"): 450, Path("b.py"): 451})
 
 

@@ -63,11 +63,11 @@ class Nodes:
 
 
 @pytest.mark.parametrize("key", ["a", "rqc:{mail}:meta", "{}x", "x{}{y}", "{", "}{", "é{ü}", ""])
-def test_slots_are_those_that_redis_counts(key: str) -> None:
+def test_slot_of_computes_the_slots_of_redis(key: str) -> None:
     assert key_slot(key.encode()) == slot_of(key)
 
 
-def test_names_of_the_tests_lie_apart() -> None:
+def test_the_keys_of_these_tests_are_on_different_nodes() -> None:
     assert slot_of(LOW) < HALF <= slot_of(HIGH) or slot_of(HIGH) < HALF <= slot_of(LOW)
 
 
@@ -81,7 +81,7 @@ def test_names_of_the_tests_lie_apart() -> None:
         (["TIME"], None),
     ],
 )
-def test_first_key_of_a_command(command: list[Any], key: str | None) -> None:
+def test_the_first_key_of_a_command_is_found(command: list[Any], key: str | None) -> None:
     assert key == key_of(command)
 
 
@@ -95,7 +95,7 @@ def test_replies_come_in_the_order_of_the_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_time_is_asked_of_the_node_that_has_the_keys_beside_it() -> None:
+def test_time_is_sent_to_the_node_of_the_keys_in_the_same_exchange() -> None:
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other
@@ -116,7 +116,9 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
         ({A: Unsent("away"), B: Lost("gone")}, Unsent("away")),
     ],
 )
-def test_one_answer_for_what_all_primaries_said(by_node: dict[Node, Any], answer: Any) -> None:
+def test_a_command_for_all_primaries_returns_one_answer(
+    by_node: dict[Node, Any], answer: Any
+) -> None:
     """What stays wrong is said, so that the caller goes on without functions; what is wrong for now is not, as long
     as one took it."""
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
@@ -124,7 +126,7 @@ def test_one_answer_for_what_all_primaries_said(by_node: dict[Node, Any], answer
     assert repr(answer) == repr(reply)
 
 
-def test_moved_is_followed_and_remembered() -> None:
+def test_a_moved_answer_is_followed_and_remembered() -> None:
     slot = slot_of(LOW)
     nodes = Nodes(
         lambda node, _: "here" if node == C else ReplyError(f"MOVED {slot} {C.host}:{C.port}")
@@ -138,7 +140,7 @@ def test_moved_is_followed_and_remembered() -> None:
     assert nodes.maps == 2, "the whole map is asked for again: others have moved, too"
 
 
-def test_a_node_that_says_no_host_means_its_own() -> None:
+def test_an_answer_without_a_host_means_the_host_of_the_answering_node() -> None:
     slot = slot_of(LOW)
     moved = Node(A.host, 7009)
     nodes = Nodes(lambda node, _: "here" if node == moved else ReplyError(f"MOVED {slot} :7009"))
@@ -147,7 +149,7 @@ def test_a_node_that_says_no_host_means_its_own() -> None:
     assert ["here"] == nodes.exchange(["GET", LOW])
 
 
-def test_ask_is_followed_once_and_not_remembered() -> None:
+def test_an_ask_answer_is_followed_once_and_not_remembered() -> None:
     slot = slot_of(LOW)
     home = Nodes()
     home.exchange(["GET", LOW])
@@ -163,7 +165,7 @@ def test_ask_is_followed_once_and_not_remembered() -> None:
     assert source == nodes.routing.node_of(LOW)
 
 
-def test_a_transaction_whose_slot_is_on_its_way_is_an_outage() -> None:
+def test_a_transaction_on_a_migrating_slot_is_an_outage() -> None:
     """MULTI would queue ASKING, so it cannot be sent after its keys; the call is made again later."""
     slot = slot_of(LOW)
 
@@ -222,7 +224,7 @@ def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
     return (A, B) if home == A else (B, A)
 
 
-def test_the_map_is_asked_of_nodes_that_answer() -> None:
+def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
     """Those that are silent are asked last the next time, since each costs a timeout."""
     nodes = Nodes()
     nodes.exchange(["TIME"])
@@ -238,7 +240,7 @@ def test_the_map_is_asked_of_nodes_that_answer() -> None:
         assert asked_for_the_map(nodes, silent={A}) == expected
 
 
-def test_a_silent_node_is_asked_for_the_map_after_all_others() -> None:
+def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
     """It was asked first, since it had answered first, and each call waited for it."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
@@ -251,7 +253,7 @@ def test_a_silent_node_is_asked_for_the_map_after_all_others() -> None:
     assert asked_for_the_map(nodes, silent={home}) == [other]
 
 
-def test_a_node_that_says_that_the_cluster_is_down_is_not_believed() -> None:
+def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> None:
     """A primary that is cut off from its cluster says so for as long as that lasts, and its map stays the old one."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
@@ -267,7 +269,7 @@ def test_a_node_that_says_that_the_cluster_is_down_is_not_believed() -> None:
     assert nodes.exchange(["GET", LOW]) == ["here"]
 
 
-def test_a_node_with_an_old_map_is_asked_after_others() -> None:
+def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
     """Its map names a node that is silent. It may be cut off, too, and never learn of the failover."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
@@ -283,7 +285,7 @@ def test_a_node_with_an_old_map_is_asked_after_others() -> None:
     assert asked == [B, C, B, C]
 
 
-def test_one_call_asks_for_the_map_while_others_use_the_old_one() -> None:
+def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_map() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, _ = home_and_other(nodes)
@@ -300,7 +302,7 @@ def test_one_call_asks_for_the_map_while_others_use_the_old_one() -> None:
     assert next(nodes.routing.exchange([["GET", HIGH]])).brief, "the first one was given up"
 
 
-def test_a_call_that_is_given_up_lets_the_next_one_ask_for_the_map() -> None:
+def test_after_a_cancelled_read_of_the_slot_map_the_next_call_reads_it() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     nodes.routing.map.distrust()
@@ -313,7 +315,7 @@ def test_a_call_that_is_given_up_lets_the_next_one_ask_for_the_map() -> None:
     assert next(nodes.routing.exchange([["GET", LOW]])).brief
 
 
-def test_what_any_node_can_answer_is_not_asked_of_a_silent_one() -> None:
+def test_a_command_that_any_node_can_answer_is_not_sent_to_a_silent_node() -> None:
     nodes = Nodes(lambda node, _: Lost("frozen") if node == A else "here")
     nodes.routing.map.note(A, Lost("frozen"))
 
@@ -322,7 +324,7 @@ def test_what_any_node_can_answer_is_not_asked_of_a_silent_one() -> None:
     assert {node for node, _ in nodes.sent} == {B}
 
 
-def test_no_map_at_all_is_an_outage_of_every_command() -> None:
+def test_without_a_slot_map_every_command_is_an_outage() -> None:
     nodes = Nodes()
     nodes.map = Unsent("nobody is there")
 
@@ -337,5 +339,5 @@ def test_no_map_at_all_is_an_outage_of_every_command() -> None:
         ("unix:///tmp/redis", "redis+cluster://HOST:PORT"),
     ],
 )
-def test_url_to_write_instead_of_a_nodes(url: str, instead: str) -> None:
+def test_cluster_url_suggests_the_url_of_the_cluster(url: str, instead: str) -> None:
     assert instead == cluster_url(url)

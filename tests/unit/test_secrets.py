@@ -108,7 +108,7 @@ def test_no_error_of_a_database_has_a_password(url: str, password: str, tmp_path
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", [*REDIS, *SQL])
-def test_a_password_is_masked_wherever_a_text_has_a_url(url: str, password: str) -> None:
+def test_a_password_is_masked_in_every_url_of_a_text(url: str, password: str) -> None:
     url = url.format(p=password)
 
     for text in (url, f"cannot reach {url}, says redis-py", f"({url!r})", f"url={url}"):
@@ -127,7 +127,7 @@ def test_a_password_is_masked_wherever_a_text_has_a_url(url: str, password: str)
         "task mail.send of queue mail: 3 of 5 attempts",
     ],
 )
-def test_what_is_no_password_stays(text: str) -> None:
+def test_a_text_without_a_password_is_not_changed(text: str) -> None:
     assert masked(text) == text
 
 
@@ -150,12 +150,12 @@ def test_masking_takes_time_in_proportion_to_the_length_of_a_text(text: str) -> 
     assert seconds(40_000) < 40 * seconds(4_000) + 0.002
 
 
-def test_a_password_in_quotes_that_do_not_end_is_masked_to_the_end() -> None:
+def test_a_password_in_unclosed_quotes_is_masked_to_the_end_of_the_text() -> None:
     assert masked("password='hunter second") == "password=***"
 
 
 @pytest.mark.parametrize("at", [logs.TEXT_MAX // 2, READ_MAX // 2])
-def test_no_half_of_a_password_is_left_where_a_long_text_is_cut(at: int) -> None:
+def test_shortening_a_long_text_leaves_no_part_of_a_password(at: int) -> None:
     url = f"redis://user:{'hunter' * 100}@h"
     for before in range(at - 300, at + 300, 100):
         text = "m " * (before // 2) + url + " m" * READ_MAX
@@ -163,7 +163,7 @@ def test_no_half_of_a_password_is_left_where_a_long_text_is_cut(at: int) -> None
         assert_no_secret(excerpt(text, logs.TEXT_MAX))
 
 
-def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() -> None:
+def test_an_error_with_a_very_long_word_is_described_quickly_by_its_beginning() -> None:
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
     said = json.loads(describe_error(error))
@@ -172,7 +172,7 @@ def test_an_error_with_a_long_word_is_described_at_once_and_says_how_it_began() 
     assert len(said["message"]) < 2_200
 
 
-def test_an_unescaped_character_is_explained() -> None:
+def test_the_error_of_an_unescaped_character_in_a_password_explains_it() -> None:
     with pytest.raises(InvalidOption, match="write %2F for /"):
         open_transport("redis://user:a/b@host:6379/0")
 
@@ -187,7 +187,7 @@ def record() -> logging.LogRecord:
     return made
 
 
-def test_a_text_log_shows_no_password_and_no_line_that_a_job_made_up(
+def test_a_text_log_contains_no_password_and_no_forged_line(
     record: logging.LogRecord,
 ) -> None:
     first, *others = logs.TextFormatter().format(record).split("\n")
@@ -199,7 +199,7 @@ def test_a_text_log_shows_no_password_and_no_line_that_a_job_made_up(
     assert any("job=a\\nb" in line for line in others)
 
 
-def test_a_json_log_shows_no_password(
+def test_a_json_log_contains_no_password(
     record: logging.LogRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = logging.getLogger().handlers[:]
@@ -215,13 +215,13 @@ def test_a_json_log_shows_no_password(
     assert len(said.splitlines()) == 1
 
 
-def test_a_log_line_is_bounded() -> None:
+def test_a_log_line_has_a_bounded_length() -> None:
     huge = logging.LogRecord("x", logging.ERROR, "f.py", 1, "m" * 50_000_000, (), None)
 
     assert len(logs.TextFormatter().format(huge)) < logs.TEXT_MAX + 200
 
 
-def test_tracebacks_have_no_password() -> None:
+def test_tracebacks_contain_no_password() -> None:
     try:
         open_transport(REDIS[4].format(p=PASSWORDS[0]))
     except InvalidOption as error:

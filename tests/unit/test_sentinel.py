@@ -59,7 +59,7 @@ def test_sentinels_have_their_own_password_and_share_only_tls() -> None:
     assert sentinels.options["ssl"] is True
 
 
-def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
+def test_sentinels_without_their_own_password_are_sent_no_password() -> None:
     _, sentinels = sentinels_of("redis+sentinel://user:secret@a/main")
 
     assert not {"username", "password"} & set(sentinels.options)
@@ -77,14 +77,14 @@ def test_without_a_password_of_their_own_sentinels_are_sent_none() -> None:
     ],
 )
 @pytest.mark.parametrize("transport", [PoolTransport, AsyncPoolTransport])
-def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_sent(
+def test_an_invalid_sentinel_url_is_refused_before_anything_is_sent(
     url: str, words: str, transport: type[Any]
 ) -> None:
     with pytest.raises(InvalidOption, match=words):
         transport(url)
 
 
-def test_messages_show_no_password() -> None:
+def test_messages_about_sentinels_contain_no_password() -> None:
     asking = Asking(url="redis+sentinel://u:secret@a:1,b:2/main?db=1&sentinel_password=other&x=1")
 
     assert asking.url == "redis+sentinel://u:***@a:1,b:2/main?db=1&sentinel_password=***&x=1"

@@ -76,7 +76,7 @@ def test_processes_that_start_together_share_one_server(
     assert connect(url).info()["process_id"] == pid_of(directory)
 
 
-def test_a_killed_server_is_started_again_with_its_data(
+def test_a_killed_server_is_restarted_with_its_data(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     first = connect(server.ensure_server(directory))
@@ -91,7 +91,7 @@ def test_a_killed_server_is_started_again_with_its_data(
     assert pid_of(directory) != before
 
 
-def test_a_server_whose_keeper_was_killed_is_still_the_only_one(
+def test_no_second_server_starts_if_the_keeper_of_a_server_was_killed(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """The server holds the lock by itself, so nobody starts a second one beside it."""
@@ -107,7 +107,9 @@ def test_a_server_whose_keeper_was_killed_is_still_the_only_one(
     assert connect(server.ensure_server(directory)).ping()
 
 
-def test_a_starters_end_and_interrupt_do_not_reach_the_server(directory: Path) -> None:
+def test_the_end_or_interrupt_of_the_starting_process_does_not_reach_the_server(
+    directory: Path,
+) -> None:
     starter = ensure_elsewhere(directory)
     starter.communicate(timeout=60)
     process = psutil.Process(pid_of(directory))
@@ -117,7 +119,7 @@ def test_a_starters_end_and_interrupt_do_not_reach_the_server(directory: Path) -
     assert server.server_status(directory).running
 
 
-def test_a_stopped_server_is_gone_and_its_data_is_kept(
+def test_a_stopped_server_ends_and_its_data_is_kept(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     url = server.ensure_server(directory)
@@ -132,7 +134,7 @@ def test_a_stopped_server_is_gone_and_its_data_is_kept(
     assert connect(server.ensure_server(directory)).get("kept") == "1"
 
 
-def test_a_hung_server_is_neither_joined_by_a_second_nor_unstoppable(directory: Path) -> None:
+def test_a_hung_server_can_be_stopped_and_no_second_server_starts(directory: Path) -> None:
     """Not answering is not dead: starting another one on the same data would corrupt it."""
     server.ensure_server(directory)
     pid = pid_of(directory)
@@ -156,7 +158,7 @@ def test_a_server_without_clients_ends_itself(directory: Path) -> None:
     wait_until(lambda: not (directory / "server.json").exists(), "its record is removed")
 
 
-def test_a_server_with_a_client_stays(
+def test_a_server_with_a_client_keeps_running(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
     """An idle worker only blocks on a list; it still needs its server."""
@@ -169,7 +171,7 @@ def test_a_server_with_a_client_stays(
     assert server.server_status(directory).clients == 1
 
 
-def test_a_long_directory_path_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_server_starts_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
     """A socket's path has at most 108 bytes; a data directory's may be longer."""
     directory = tmp_path / ("long-" * 20) / ("path-" * 20)
     try:
@@ -181,7 +183,7 @@ def test_a_long_directory_path_is_no_obstacle(tmp_path: Path) -> None:
         server.stop_server(directory)
 
 
-def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
+def test_the_error_of_a_server_that_cannot_start_says_why(directory: Path) -> None:
     (directory / "appendonlydir").mkdir(parents=True)
     manifest = directory / "appendonlydir" / "appendonly.aof.manifest"
     manifest.write_text("this is no manifest\n")
@@ -192,7 +194,7 @@ def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
     assert manifest.read_text() == "this is no manifest\n"
 
 
-def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_the_error_of_a_directory_that_cannot_be_created_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ServerUnavailable, match="cannot keep an embedded server's data in"):
         server.ensure_server(tmp_path / "file" / "data")
@@ -207,7 +209,7 @@ def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
         ("redis://localhost:1", "redis://localhost:1"),
     ],
 )
-def test_errors_name_the_folder_of_an_embedded_server(
+def test_errors_name_the_directory_of_an_embedded_server(
     url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They said "another Redis than embedded://"."""
@@ -235,7 +237,7 @@ def test_without_the_wheel_the_error_says_what_to_install(
     assert not server.server_status(directory).running
 
 
-def test_run_serves_in_the_foreground_until_interrupted(directory: Path) -> None:
+def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
     """Ctrl-C is for us: a server that got it, too, while it was ending exited with 1 and saved nothing more."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
@@ -288,7 +290,7 @@ with server._try_lock(place) as lock_fd:
 
 
 @pytest.mark.parametrize("who", STRUCK)
-def test_a_signal_right_after_the_start_leaves_no_server_alone(
+def test_a_signal_right_after_the_start_ends_the_server_too(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
     """It ended the process that was to end the server, which ran on, in the foreground of nobody."""
@@ -308,11 +310,11 @@ def test_a_signal_right_after_the_start_leaves_no_server_alone(
         ("embedded:///with%20space?idle=60", "/with space"),
     ],
 )
-def test_a_url_names_its_directory(url: str, directory: str) -> None:
+def test_an_embedded_url_names_its_directory(url: str, directory: str) -> None:
     assert server.directory_of(url) == Path(directory)
 
 
-def test_resolve_starts_only_what_is_embedded(directory: Path) -> None:
+def test_resolve_url_starts_a_server_only_for_embedded_urls(directory: Path) -> None:
     url = server.resolve_url(f"embedded://{directory}?idle=60")
 
     assert server.resolve_url("redis://example.org/0") == "redis://example.org/0"
@@ -320,7 +322,7 @@ def test_resolve_starts_only_what_is_embedded(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("idle", ["soon", "0", "-1", "nan"])
-def test_a_bad_idle_time_starts_nothing(directory: Path, idle: str) -> None:
+def test_an_invalid_idle_time_starts_no_server(directory: Path, idle: str) -> None:
     with pytest.raises(ValueError, match="idle must be"):
         server.resolve_url(f"embedded://{directory}?idle={idle}")
 

@@ -14,7 +14,7 @@ GOOD = {
 }
 
 
-def test_a_server_as_it_should_be_needs_no_words() -> None:
+def test_a_suitable_server_gets_no_remark() -> None:
     assert judge_info(GOOD) == []
     assert judge_info({}) == []
     assert judge_persistence({"aof_enabled": "1"}, {"save": "", "appendfsync": "everysec"}) == []
@@ -30,7 +30,7 @@ def test_a_server_as_it_should_be_needs_no_words() -> None:
         ({"maxmemory": "9", "maxmemory_policy": "volatile-lru"}, "eviction", False, "no expiry"),
     ],
 )  # fmt: skip
-def test_what_info_says_against_a_server(
+def test_the_check_reports_a_bad_version_role_or_eviction_policy(
     facts: dict[str, str], about: str, refuse: bool, words: str
 ) -> None:
     (remark,) = judge_info({**GOOD, **facts})
@@ -39,7 +39,7 @@ def test_what_info_says_against_a_server(
     assert words in remark.says
 
 
-def test_only_the_version_is_beyond_overruling() -> None:
+def test_force_overrules_every_refusal_except_the_version() -> None:
     remarks = judge_info(
         {
             "redis_version": "5.0",
@@ -62,14 +62,16 @@ def test_only_the_version_is_beyond_overruling() -> None:
         ("1", "", "no", "fsync", "CONFIG SET appendfsync everysec"),
     ],
 )
-def test_what_a_restart_would_lose(aof: str, save: str, fsync: str, about: str, words: str) -> None:
+def test_the_check_remarks_on_persistence_that_would_lose_data_at_a_restart(
+    aof: str, save: str, fsync: str, about: str, words: str
+) -> None:
     (remark,) = judge_persistence({"aof_enabled": aof}, {"save": save, "appendfsync": fsync})
 
     assert (about, False) == (remark.about, remark.refuse)
     assert words in remark.says
 
 
-def test_a_cluster_that_requires_full_coverage_gets_a_remark() -> None:
+def test_the_check_remarks_on_a_cluster_that_requires_full_coverage() -> None:
     (remark,) = judge_coverage({"cluster-require-full-coverage": "yes"})
 
     assert (remark.about, remark.refuse) == ("coverage", False)

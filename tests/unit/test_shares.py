@@ -20,24 +20,24 @@ def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counte
 
 
 @pytest.mark.parametrize("places", [1, 2, 3, 7, 50])
-def test_queues_get_places_by_weight(places: int) -> None:
+def test_places_are_divided_among_queues_by_weight(places: int) -> None:
     got = served(Shares({"mail": 3}), 400, places, ["mail", "reports"])
 
     assert abs(got["mail"] - 3 * got["reports"]) <= 4
 
 
-def test_a_single_place_goes_round() -> None:
+def test_a_single_place_goes_to_each_queue_in_turn_by_weight() -> None:
     """With fewer places than queues no queue starves, however small its weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
     assert {"a": 50, "b": 2, "c": 1} == got
 
 
-def test_what_a_queue_does_not_use_goes_to_others() -> None:
+def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
     assert {"mail": 10} == Shares({"reports": 9}).divide(10, ["mail"])
 
 
-def test_a_queue_that_was_idle_has_saved_nothing_up() -> None:
+def test_an_idle_queue_saves_up_no_places() -> None:
     """It gets its share again from now on; the others do not wait until it has caught up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
@@ -47,7 +47,7 @@ def test_a_queue_that_was_idle_has_saved_nothing_up() -> None:
     assert abs(got["mail"] - got["reports"]) <= 2
 
 
-def test_places_without_jobs_are_not_held_against_a_queue() -> None:
+def test_refunded_places_do_not_count_against_a_queue() -> None:
     shares = Shares({})
     shares.take("mail", 10)
     shares.refund("mail", 10)
@@ -59,11 +59,11 @@ def test_places_without_jobs_are_not_held_against_a_queue() -> None:
     st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1_000), min_size=1),
     st.integers(0, 5_000),
 )
-def test_all_places_are_given_and_no_more(weights: dict[str, int], places: int) -> None:
+def test_exactly_all_places_are_divided(weights: dict[str, int], places: int) -> None:
     assert places == sum(Shares(weights).divide(places, list(weights)).values())
 
 
-def test_one_queue_gets_all_places_and_keeps_no_clock() -> None:
+def test_a_single_queue_gets_all_places_without_bookkeeping() -> None:
     """Most workers have one; for them this is done before every claim."""
     shares = Shares({"mail": 3}, alone=True)
 

@@ -23,13 +23,13 @@ RUNNING = "running task=send claim=1 fence=5-1 by=w-1 seq=7 since=6"
         (None, None, None),
     ],
 )
-def test_a_job_without_a_line_is_ready_if_its_value_says_so(
+def test_a_job_without_a_state_line_is_ready_if_its_value_has_a_head(
     line: str | None, value: str | None, stands: str | None
 ) -> None:
     assert line_of_job(line, value) == stands
 
 
-def test_lines_of_all_jobs_are_those_of_each() -> None:
+def test_lines_of_jobs_returns_the_state_line_of_each_job() -> None:
     lines = {"runs": RUNNING, "bare": RUNNING}
     values = {"runs": f"{HEAD}\n{SPEC}", "waits": f"{HEAD}\n{SPEC}", "lost": SPEC}
 
@@ -41,5 +41,5 @@ def test_lines_of_all_jobs_are_those_of_each() -> None:
 
 
 @pytest.mark.parametrize("value", [SPEC, f"{HEAD}\n{SPEC}"])
-def test_a_job_s_json_is_all_behind_its_first_line(value: str) -> None:
+def test_the_spec_of_a_job_is_the_text_after_the_first_line_of_its_value(value: str) -> None:
     assert spec_of(value) == SPEC

@@ -26,17 +26,17 @@ from tests.kit.wait import wait_until
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_server_that_cannot_start_is_an_error(tmp_path: Path, engine: Engine) -> None:
+def test_a_test_server_that_cannot_start_raises_an_error(tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(ServerDidNotStart, match="ended at once"):
         RedisServer(engine, tmp_path, {"no-such-option": "1"}).start()
 
 
-def test_a_missing_engine_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_engine_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(ServerDidNotStart, match="redis-server is not on PATH"):
         RedisServer(Engine("redis7", None), tmp_path).start()
 
 
-def test_a_copy_of_the_schema_is_a_migrated_database_with_an_identity_of_its_own(
+def test_a_copy_of_the_schema_is_a_migrated_database_with_its_own_identity(
     audit_url: str, tmp_path: Path
 ) -> None:
     identities = set()
@@ -72,7 +72,7 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
         server.stop()
 
 
-def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:
+def test_test_servers_end_even_if_the_test_run_is_killed(tmp_path: Path) -> None:
     """SIGKILL leaves no fixture a chance; the reaper ends the servers by their ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
@@ -89,7 +89,7 @@ def test_servers_end_even_when_the_run_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not lives(pid), f"the killed run's server {pid} ends")
 
 
-def test_a_left_thread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_a_test_leaves_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 0.05)
     before, go = leaks.threads(), threading.Event()
     thread = threading.Thread(target=go.wait, name="left-behind")
@@ -102,7 +102,7 @@ def test_a_left_thread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
 
 
-def test_a_left_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_test_leaves_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 0.05)
     before = leaks.children()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -113,7 +113,9 @@ def test_a_left_process_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         child.communicate(b"\n")
 
 
-async def test_a_left_task_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_asyncio_task_that_a_test_leaves_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(leaks, "GRACE_S", 0.05)
     before = asyncio.all_tasks()
     task = asyncio.create_task(asyncio.Event().wait(), name="left-behind")
@@ -122,7 +124,7 @@ async def test_a_left_task_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     task.cancel()
 
 
-def test_a_test_that_is_alone_waits_for_others_and_lets_none_pass(tmp_path: Path) -> None:
+def test_an_exclusive_test_waits_for_running_tests_and_blocks_later_tests(tmp_path: Path) -> None:
     """In turn: one shares the room, one waits to be alone, one more would share it and must not slip in before."""
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()

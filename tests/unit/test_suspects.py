@@ -22,11 +22,11 @@ def test_a_job_that_lost_no_worker_never_waits() -> None:
     assert Suspects().pause(claim("fresh", 0), beside(claim("a"))) is None
 
 
-def test_a_suspect_runs_beside_jobs_that_lost_none() -> None:
+def test_a_suspect_runs_beside_jobs_that_lost_no_worker() -> None:
     assert Suspects().pause(claim("a"), beside(claim("fresh", 0))) is None
 
 
-def test_a_second_suspect_waits_longer_each_time_and_not_for_ever() -> None:
+def test_a_second_suspect_waits_longer_each_time_up_to_a_limit() -> None:
     suspects = Suspects(random.Random(1))
     pauses = [suspects.pause(claim("b"), beside(claim("a"))) or 0 for _ in range(12)]
 
@@ -35,7 +35,7 @@ def test_a_second_suspect_waits_longer_each_time_and_not_for_ever() -> None:
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
-def test_a_suspect_that_ran_pauses_shortly_again() -> None:
+def test_a_suspect_that_ran_begins_again_with_a_short_pause() -> None:
     suspects = Suspects()
     for _ in range(5):
         suspects.pause(claim("b"), beside(claim("a")))

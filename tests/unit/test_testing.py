@@ -94,7 +94,7 @@ def test_enqueued_jobs_run_in_a_drain(fake: testing.Fake) -> None:
     assert handle.state() == "gone"
 
 
-def test_waiting_jobs_can_be_looked_at_before_they_run(fake: testing.Fake) -> None:
+def test_a_test_can_read_waiting_jobs_before_they_run(fake: testing.Fake) -> None:
     greet.enqueue(["ada"])
     later = send.with_options(delay=90, priority="high").enqueue(to="grace", fails=1)
     now = send.enqueue(to="ada")
@@ -112,7 +112,7 @@ def test_waiting_jobs_can_be_looked_at_before_they_run(fake: testing.Fake) -> No
     assert fake.enqueued() == []
 
 
-def test_jobs_that_jobs_enqueue_run_too_and_delays_are_skipped(fake: testing.Fake) -> None:
+def test_a_drain_runs_jobs_that_handlers_enqueue_and_skips_delays(fake: testing.Fake) -> None:
     greet.enqueue(["ada", "grace"])
 
     ran = fake.drain()
@@ -130,7 +130,7 @@ def test_jobs_that_jobs_enqueue_run_too_and_delays_are_skipped(fake: testing.Fak
         (9, ["scheduled", "scheduled", "dead"], []),
     ],
 )
-def test_retries_run_without_waiting(
+def test_a_drain_runs_retries_without_waiting(
     fake: testing.Fake, fails: int, outcomes: list[str], sent: list[str]
 ) -> None:
     handle = send.enqueue("ada", fails=fails)
@@ -144,7 +144,7 @@ def test_retries_run_without_waiting(
     assert handle.state() == ("gone" if sent else "dead")
 
 
-def test_giving_up_is_final(fake: testing.Fake) -> None:
+def test_a_job_that_gives_up_is_dead(fake: testing.Fake) -> None:
     refuse.enqueue()
 
     (ran,) = fake.drain()
@@ -152,14 +152,14 @@ def test_giving_up_is_final(fake: testing.Fake) -> None:
     assert (ran.outcome, ran.error) == ("dead", "GiveUp: no such user")
 
 
-def test_a_cancelled_job_does_not_run(fake: testing.Fake) -> None:
+def test_a_drain_does_not_run_a_cancelled_job(fake: testing.Fake) -> None:
     handle = send.enqueue("ada")
 
     assert handle.cancel(why="a test") == "cancelled"
     assert fake.drain() == []
 
 
-def test_an_edited_job_runs_when_the_edit_says(fake: testing.Fake) -> None:
+def test_a_drain_runs_an_edited_job_at_its_new_time(fake: testing.Fake) -> None:
     first = send.with_options(delay=60).enqueue("first")
     second = send.with_options(delay=60).enqueue("second")
 
@@ -175,7 +175,7 @@ def test_an_edited_job_runs_when_the_edit_says(fake: testing.Fake) -> None:
         first.edit(now=True)
 
 
-def test_a_delay_can_be_waited_for_step_by_step(fake: testing.Fake) -> None:
+def test_advance_makes_a_delayed_job_claimable_at_its_due_time(fake: testing.Fake) -> None:
     handle = send.with_options(delay=60).enqueue("ada")
     client = app.client
 
@@ -234,7 +234,7 @@ async def test_a_hook_that_fails_in_a_drain_is_logged_and_runs_again(
     assert "job failed: ConnectionError: the hook's server is away" in caplog.text
 
 
-async def test_a_blocking_drain_in_an_event_loop_names_the_other_one(fake: testing.Fake) -> None:
+async def test_a_blocking_drain_in_an_event_loop_names_drain_async(fake: testing.Fake) -> None:
     handle = send.enqueue(to="ada")
 
     with pytest.raises(UsageError, match="await drain_async"):
@@ -243,7 +243,7 @@ async def test_a_blocking_drain_in_an_event_loop_names_the_other_one(fake: testi
     assert handle.state() == "ready"
 
 
-async def test_a_drain_in_an_event_loop(fake: testing.Fake) -> None:
+async def test_drain_async_runs_jobs_in_an_event_loop(fake: testing.Fake) -> None:
     await send.enqueue_async(to="ada")
 
     ran = await fake.drain_async()
@@ -252,14 +252,14 @@ async def test_a_drain_in_an_event_loop(fake: testing.Fake) -> None:
     assert [each.outcome for each in ran] == ["succeeded"]
 
 
-def test_a_drain_that_never_ends_is_an_error(fake: testing.Fake) -> None:
+def test_a_drain_that_never_ends_raises_an_error(fake: testing.Fake) -> None:
     forever.enqueue()
 
     with pytest.raises(RqCoreError, match="5 runs"):
         fake.drain(runs_max=5)
 
 
-def test_a_task_that_is_not_here_dies_after_its_limit(fake: testing.Fake) -> None:
+def test_a_job_of_an_unknown_task_dies_after_its_limit_in_a_drain(fake: testing.Fake) -> None:
     app.enqueue("mail", "elsewhere", {"a": 1})
 
     ran = fake.drain()
@@ -268,7 +268,7 @@ def test_a_task_that_is_not_here_dies_after_its_limit(fake: testing.Fake) -> Non
     assert ran[-1].outcome == "dead"
 
 
-def test_each_fake_is_empty_and_the_app_is_given_back() -> None:
+def test_each_fake_begins_empty_and_restores_the_connections_of_the_app() -> None:
     before = app.connections
     with testing.fake(app):
         send.enqueue("ada")
@@ -292,12 +292,12 @@ def test_a_fake_does_not_read_the_audit_log(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_async_function_can_be_called_without_anything() -> None:
+def test_an_async_task_can_be_called_directly_in_a_test() -> None:
     with testing.fake(app):
         asyncio.run(greet([]))
 
 
-def test_caps_hold_on_the_fake_server() -> None:
+def test_caps_and_rates_hold_on_the_fake_server() -> None:
     """What is full is full, and a rate is waited for by the clock."""
     capped = App("redis://nowhere.invalid")
     ran: list[str] = []
@@ -334,7 +334,7 @@ def test_a_job_that_was_enqueued_without_its_caps_runs_once() -> None:
 
 
 @pytest.mark.parametrize("missing", ["fakeredis", "lupa"])
-def test_without_fakeredis_and_lua_it_says_what_to_install(
+def test_the_error_without_fakeredis_or_lupa_says_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
@@ -346,7 +346,7 @@ def test_without_fakeredis_and_lua_it_says_what_to_install(
     assert app.connections is before
 
 
-def test_a_job_at_an_instant_waits_for_it(fake: testing.Fake) -> None:
+def test_a_job_with_at_waits_for_its_instant_in_a_drain(fake: testing.Fake) -> None:
     at = datetime.now(UTC) + timedelta(hours=2)
     send.with_options(at=at).enqueue(to="later")
     send.with_options(at=at - timedelta(days=1)).enqueue(to="at once")
@@ -358,7 +358,7 @@ def test_a_job_at_an_instant_waits_for_it(fake: testing.Fake) -> None:
     assert outbox == ["at once", "later"]
 
 
-def test_waiting_looks_once_since_jobs_run_when_the_test_drains() -> None:
+def test_a_wait_on_the_fake_checks_the_job_once() -> None:
     with testing.fake(app) as fake:
         handle = send.with_options(max_attempts=1).enqueue("ada", 5)
         with pytest.raises(WaitTimeout):
@@ -371,7 +371,7 @@ def test_waiting_looks_once_since_jobs_run_when_the_test_drains() -> None:
     assert JobError("ConnectionError", "mail server is away") == outcome.error
 
 
-def test_many_jobs_are_waited_for_at_once() -> None:
+def test_as_completed_works_on_the_fake_server() -> None:
     app = App()
 
     @app.task(queue="q")

@@ -29,7 +29,7 @@ class Pool:
         await wait_until_async(lambda: len(self.ended) == number, "all have ended")
 
 
-async def test_as_many_run_at_once_as_there_are_threads() -> None:
+async def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
     pool = Pool(8)
     together = threading.Barrier(8)
 
@@ -43,7 +43,7 @@ async def test_as_many_run_at_once_as_there_are_threads() -> None:
     pool.threads.close()
 
 
-async def test_a_thread_that_hangs_holds_up_no_other() -> None:
+async def test_a_thread_that_hangs_delays_no_other_call() -> None:
     pool = Pool(2)
     release = threading.Event()
     pool.threads.submit(lambda: release.wait(10) and None)
@@ -70,7 +70,7 @@ async def test_threads_are_started_when_they_are_needed() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-async def test_an_exception_is_passed_on_and_the_thread_goes_on(error: BaseException) -> None:
+async def test_an_exception_is_reported_and_its_thread_is_used_again(error: BaseException) -> None:
     pool = Pool(1)
 
     def raises() -> None:
@@ -85,7 +85,7 @@ async def test_an_exception_is_passed_on_and_the_thread_goes_on(error: BaseExcep
     pool.threads.close()
 
 
-async def test_ends_that_come_while_the_loop_is_busy_are_one_message(
+async def test_calls_that_end_while_the_event_loop_is_busy_are_reported_in_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ async def test_ends_that_come_while_the_loop_is_busy_are_one_message(
     pool.threads.close()
 
 
-async def test_each_end_is_reported_also_if_many_meet() -> None:
+async def test_the_end_of_each_call_is_reported_though_many_end_at_once() -> None:
     pool = Pool(4)
 
     for _ in range(200):
@@ -119,7 +119,7 @@ async def test_each_end_is_reported_also_if_many_meet() -> None:
     pool.threads.close()
 
 
-async def test_an_end_that_breaks_its_listener_harms_no_other() -> None:
+async def test_a_callback_that_raises_does_not_affect_other_callbacks() -> None:
     pool = Pool(2)
     heard: list[int] = []
 
@@ -138,7 +138,7 @@ async def test_an_end_that_breaks_its_listener_harms_no_other() -> None:
     pool.threads.close()
 
 
-async def test_what_a_call_sets_in_context_variables_is_gone_with_it() -> None:
+async def test_context_variables_that_a_call_sets_do_not_reach_the_next_call() -> None:
     pool = Pool(1)
     seen = []
 
@@ -154,7 +154,9 @@ async def test_what_a_call_sets_in_context_variables_is_gone_with_it() -> None:
     pool.threads.close()
 
 
-async def test_without_another_thread_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_is_refused_if_its_thread_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pool = Pool(2)
     release = threading.Event()
     pool.threads.submit(lambda: release.wait(10) and None)
@@ -174,7 +176,7 @@ async def test_without_another_thread_nothing_is_taken(monkeypatch: pytest.Monke
     pool.threads.close()
 
 
-async def test_closed_threads_begin_nothing_more_and_end() -> None:
+async def test_closed_threads_begin_no_call_and_end() -> None:
     pool = Pool(1)
     release, begun = threading.Event(), threading.Event()
     ran = []

@@ -49,12 +49,12 @@ def made(unique: Any, **options: Any) -> tuple[App, Any]:
         lambda: Latest(per=lambda tenant: tenant),
     ],
 )  # fmt: skip
-def test_an_invalid_option_is_refused(make: Callable[[], Any]) -> None:
+def test_an_invalid_option_of_a_throttle_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(InvalidOption):
         make()
 
 
-def test_an_async_function_makes_no_name() -> None:
+def test_unique_refuses_an_async_key_function() -> None:
     async def key(tenant: str) -> str:
         return tenant
 
@@ -62,7 +62,7 @@ def test_an_async_function_makes_no_name() -> None:
         Unique(per=key)
 
 
-def test_times_are_seconds_or_timedeltas() -> None:
+def test_throttle_times_are_seconds_or_timedeltas() -> None:
     assert 60_000 == Throttle(60).window_ms == Throttle(timedelta(minutes=1)).window_ms
     assert (5_000, 50_000) == (Debounce(5).after_ms, Debounce(5).most_ms)
     assert 60_000 == Debounce(5, at_most=timedelta(minutes=1)).most_ms
@@ -80,7 +80,9 @@ def test_times_are_seconds_or_timedeltas() -> None:
         (Latest(per="tenant"), [Cap(2, per="tenant")]),
     ],
 )
-def test_a_task_whose_jobs_cannot_be_named_so_is_refused(unique: Any, caps: list[Cap]) -> None:
+def test_a_task_whose_unique_option_does_not_fit_its_signature_or_caps_is_refused(
+    unique: Any, caps: list[Cap]
+) -> None:
     app = App()
 
     def send(tenant: str) -> None: ...
@@ -90,13 +92,13 @@ def test_a_task_whose_jobs_cannot_be_named_so_is_refused(unique: Any, caps: list
     assert {} == app.tasks
 
 
-def test_a_throttle_goes_with_caps_that_discard() -> None:
+def test_a_throttle_may_be_combined_with_caps_that_discard() -> None:
     made(Throttle(1), caps=[Cap(1, on_full="discard")])
 
 
 @pytest.mark.parametrize("unique", [Debounce(5), Latest(per="tenant")])
 @pytest.mark.parametrize("option", [{"delay": 3}, {"expires": 5}])
-def test_a_debounce_says_itself_when_the_job_is_ready(unique: Any, option: dict[str, Any]) -> None:
+def test_a_debounce_refuses_delay_and_expires(unique: Any, option: dict[str, Any]) -> None:
     _, send = made(unique)
     if "expires" in option and isinstance(unique, Latest):
         send.with_options(**option)
@@ -105,7 +107,7 @@ def test_a_debounce_says_itself_when_the_job_is_ready(unique: Any, option: dict[
         send.with_options(**option)
 
 
-def test_latest_brings_a_cap_of_one() -> None:
+def test_latest_adds_a_cap_of_1() -> None:
     for caps in ([], [Cap(1, per="tenant")]):
         _, send = made(Latest(per="tenant"), caps=caps)
         assert "2+send.tenant=acme" == send.job("acme").lane
@@ -114,7 +116,7 @@ def test_latest_brings_a_cap_of_one() -> None:
 # Names by a function.
 
 
-def test_a_function_makes_the_name() -> None:
+def test_a_key_function_makes_the_unique_name() -> None:
     for unique in (Unique(per=by_tenant), Throttle(1, per=by_tenant), Debounce(1, per=by_tenant)):
         _, send = made(unique)
         assert "send/by_tenant=acme" == send.job("ACME").name == send.job("acme", month="x").name
@@ -122,7 +124,7 @@ def test_a_function_makes_the_name() -> None:
     assert "send/key=%22%5B%5C%22acme%5C%22%2C1%5D%22" == send.job("acme").name
 
 
-def test_a_function_that_raises_or_returns_no_json_is_named() -> None:
+def test_the_error_of_a_key_function_that_fails_names_it() -> None:
     def fails(tenant: str, month: str) -> str:
         raise KeyError(tenant)
 
@@ -138,7 +140,7 @@ def test_a_function_that_raises_or_returns_no_json_is_named() -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_throttled_call_gets_the_existing_job(by_name: bool) -> None:
+def test_a_throttled_call_returns_the_existing_job(by_name: bool) -> None:
     app, send = made(Throttle(60, per="tenant"))
     with testing.fake(app) as fake:
         first = send.enqueue("acme")
@@ -192,7 +194,7 @@ def test_a_debounced_call_runs_once_with_the_last_arguments() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_a_producer_without_the_code_makes_the_same_job(
+def test_a_producer_without_the_code_creates_the_same_job(
     unique: Any, keys: dict[str, str] | None, valkey: Any
 ) -> None:
     _, send = made(unique)
@@ -208,7 +210,7 @@ def test_a_producer_without_the_code_makes_the_same_job(
         assert '"unique":' in late.ties
 
 
-def test_a_producer_without_the_code_has_to_say_what_a_function_would(valkey: Any) -> None:
+def test_a_producer_without_the_code_must_pass_the_key_of_a_function(valkey: Any) -> None:
     worker = App(valkey.url)
 
     @worker.task(queue="q", unique=Debounce(5, per=by_tenant))

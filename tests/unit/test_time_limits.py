@@ -22,7 +22,7 @@ class Told(list[str]):
         self.append(thing.name)
 
 
-async def test_things_are_over_in_the_order_of_their_ends() -> None:
+async def test_time_limits_expire_in_deadline_order() -> None:
     told = Told()
     limits = TimeLimits(told)
     loop = asyncio.get_running_loop()
@@ -38,9 +38,7 @@ async def test_things_are_over_in_the_order_of_their_ends() -> None:
     assert loop.time() - began >= 0.059
 
 
-async def test_a_limit_of_an_ended_handler_does_not_expire_and_the_next_one_expires_at_its_own_time() -> (
-    None
-):
+async def test_the_limit_of_an_ended_handler_does_not_expire_and_the_next_limit_does() -> None:
     told = Told()
     limits = TimeLimits(told)
     ended, left = Thing("ended"), Thing("left")
@@ -53,7 +51,7 @@ async def test_a_limit_of_an_ended_handler_does_not_expire_and_the_next_one_expi
     assert told == ["left"]
 
 
-async def test_many_things_wait_for_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_time_limits_share_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     made: list[object] = []
     call_later = loop.call_later
@@ -70,7 +68,7 @@ async def test_many_things_wait_for_one_timer(monkeypatch: pytest.MonkeyPatch) -
     limits.close()
 
 
-async def test_limits_that_no_two_jobs_share_leave_nothing_behind() -> None:
+async def test_time_limits_of_different_lengths_leave_no_timer_behind() -> None:
     limits = TimeLimits(Told())
 
     for n in range(1_000):
@@ -83,7 +81,7 @@ async def test_limits_that_no_two_jobs_share_leave_nothing_behind() -> None:
     assert limits._timers == {}
 
 
-async def test_a_thing_may_be_limited_again() -> None:
+async def test_a_handler_may_be_limited_again() -> None:
     told = Told()
     limits = TimeLimits(told)
     thing = Thing("thing")
@@ -99,7 +97,9 @@ async def test_a_thing_may_be_limited_again() -> None:
     assert limits._timers == {}
 
 
-async def test_one_that_breaks_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_does_not_stop_other_time_limits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told = Told()
 
     def tell(thing: Thing) -> None:

@@ -8,7 +8,7 @@ ODD = "a\udcff\udc80é"
 """Bytes that are not UTF-8, as they are read."""
 
 
-async def test_bytes_that_are_no_text_go_back_as_they_came(valkey_url: str) -> None:
+async def test_bytes_that_are_not_utf_8_are_sent_back_unchanged(valkey_url: str) -> None:
     """Without that, a worker could say nothing of a job whose id somebody damaged, again and again."""
     commands = [["SET", "key", ODD], ["GET", "key"], ["STRLEN", "key"]]
     waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)

@@ -44,7 +44,7 @@ def name_of(unique: Unique, *args: Any, **kwargs: Any) -> str:
     return send.job(*args, **kwargs).name
 
 
-def test_arguments_that_are_left_out_count_as_their_defaults() -> None:
+def test_omitted_arguments_have_the_unique_name_of_their_defaults() -> None:
     for unique in (Unique(), Unique(per=("tenant", "month", "price"))):
         names = {
             name_of(unique, "acme"),
@@ -55,7 +55,7 @@ def test_arguments_that_are_left_out_count_as_their_defaults() -> None:
         assert name_of(unique, "acme", "then") not in names
 
 
-def test_sets_and_keys_make_one_name_in_whatever_order_they_come() -> None:
+def test_the_unique_name_does_not_depend_on_the_order_of_sets_and_keys() -> None:
     one = name_of(Unique(), "a", tags={"x", "y", "z"}, row=Row(frozenset("abc"), {"k": 1, "l": 2}))
     other = name_of(
         Unique(), "a", tags={"z", "y", "x"}, row=Row(frozenset("cba"), {"l": 2, "k": 1})
@@ -64,7 +64,7 @@ def test_sets_and_keys_make_one_name_in_whatever_order_they_come() -> None:
     assert one == other
 
 
-def test_a_name_is_the_same_in_every_process() -> None:
+def test_a_unique_name_is_the_same_in_every_process() -> None:
     """Python orders the texts of a set differently in each."""
     program = (
         "from tests.unit.test_unique import *;"
@@ -80,13 +80,13 @@ def test_a_name_is_the_same_in_every_process() -> None:
     assert 1 == len(names)
 
 
-def test_named_keys_can_be_read_and_all_arguments_cannot() -> None:
+def test_a_unique_name_per_argument_shows_its_value_and_a_name_of_all_arguments_does_not() -> None:
     assert "send/tenant=a%20b%2Fc" == name_of(Unique(per="tenant"), "a b/c")
     assert "send/tenant=acme,month=now" == name_of(Unique(per=("tenant", "month")), "acme")
     assert "acme" not in name_of(Unique(), "acme")
 
 
-def test_texts_that_look_alike_have_names_of_their_own() -> None:
+def test_texts_that_look_alike_have_different_unique_names() -> None:
     texts = ["1", 'a"b', "a\\b", "null", "ä", "a,b=c", "", "x" * 500, "x" * 501]
     names = [name_of(Unique(per="tenant"), text) for text in texts]
 
@@ -94,7 +94,7 @@ def test_texts_that_look_alike_have_names_of_their_own() -> None:
     assert all(len(name) <= NAME_MAX + 40 and " " not in name and "|" not in name for name in names)
 
 
-def test_values_of_different_types_have_names_of_their_own() -> None:
+def test_values_of_different_types_have_different_unique_names() -> None:
     values = [None, 1, 1.5, 1e16, -2, True, [1], {"a": 1}]
     texts = [
         "null", "1", "1.5", "1e+16", "-2", "true", "[1]", '{"a":1}', "false", "NaN", "-Infinity", "{}",
@@ -112,7 +112,7 @@ def test_values_of_different_types_have_names_of_their_own() -> None:
     ]
 
 
-def test_what_a_function_returns_is_named_as_a_producer_names_it_without_the_code() -> None:
+def test_a_key_function_makes_the_unique_name_that_a_producer_without_the_code_makes() -> None:
     app = App()
 
     @app.task(unique=Unique(per=lambda value: value))
@@ -124,13 +124,13 @@ def test_what_a_function_returns_is_named_as_a_producer_names_it_without_the_cod
     assert naming.name("send", {}, "null") != send.job(None).name
 
 
-def test_no_name_is_that_of_a_call_slot() -> None:
+def test_no_unique_name_equals_the_field_of_a_call_slot() -> None:
     assert name_field(unique_name("a", {"b": "1"})) != f"unique{SLOT_ANSWER}"
     assert "/" in name_field(unique_name("a", None, digest="0"))
 
 
 @pytest.mark.parametrize("options", [{"per": 5}, {"per": ()}, {"on_duplicate": "drop"}])
-def test_an_option_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_option_of_unique_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         Unique(**options)
 
@@ -144,7 +144,7 @@ def test_an_option_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
         (Unique(on_duplicate="replace"), [Cap(1, max_waiting=3)]),
     ],
 )
-def test_a_task_that_cannot_be_unique_so_is_refused(unique: Any, caps: list[Cap]) -> None:
+def test_a_task_whose_unique_option_does_not_fit_is_refused(unique: Any, caps: list[Cap]) -> None:
     app = App()
 
     def send(tenant: str) -> None: ...
@@ -155,7 +155,7 @@ def test_a_task_that_cannot_be_unique_so_is_refused(unique: Any, caps: list[Cap]
 
 
 @pytest.mark.parametrize("given", [Unique, Throttle, Debounce, Latest])
-def test_a_class_in_the_place_of_what_is_made_of_it_is_refused_with_what_to_write(
+def test_the_error_of_a_class_instead_of_an_instance_says_what_to_write(
     given: Any,
 ) -> None:
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_a_class_in_the_place_of_what_is_made_of_it_is_refused_with_what_to_writ
 
 
 @pytest.mark.parametrize("how", ["keep", "replace", "reject"])
-def test_a_producer_gets_the_job_that_holds_the_name(how: Any) -> None:
+def test_a_duplicate_call_returns_the_job_that_holds_the_name(how: Any) -> None:
     app = App()
 
     @app.task(queue="q", unique=Unique(on_duplicate=how))

@@ -56,7 +56,7 @@ def watcher(
     return made, looked
 
 
-async def test_a_token_that_comes_while_a_claim_is_under_way_is_not_forgotten() -> None:
+async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
     """The job came after the claim had looked. The token is taken; without another look the job would wait."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
@@ -68,7 +68,7 @@ async def test_a_token_that_comes_while_a_claim_is_under_way_is_not_forgotten() 
     assert queue.look
 
 
-async def test_an_empty_queue_is_not_looked_at_again() -> None:
+async def test_an_empty_queue_is_not_asked_again() -> None:
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -78,7 +78,7 @@ async def test_an_empty_queue_is_not_looked_at_again() -> None:
     assert (queue.look, queue.empty) == (False, True)
 
 
-async def test_a_due_job_is_looked_at_when_it_is_due() -> None:
+async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -92,7 +92,7 @@ async def test_a_due_job_is_looked_at_when_it_is_due() -> None:
     watching.close()
 
 
-async def test_an_older_answer_that_comes_late_does_not_call_off_the_look_at_a_due_job() -> None:
+async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
     """Two claims were under way; the one that Redis took first, when nothing was scheduled, was answered last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
@@ -109,7 +109,7 @@ async def test_an_older_answer_that_comes_late_does_not_call_off_the_look_at_a_d
     watching.close()
 
 
-async def test_what_was_due_once_is_looked_at_once() -> None:
+async def test_the_timer_of_a_due_job_fires_once() -> None:
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -124,7 +124,7 @@ async def test_what_was_due_once_is_looked_at_once() -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_no_token_is_taken_while_claims_are_under_way_anyway(asked: bool) -> None:
+async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> None:
     queue, server = WatchedQueue("mail", look=False, asked=asked), Server()
     watching, looked = watcher(queue, client=server)
 
@@ -138,8 +138,8 @@ async def test_no_token_is_taken_while_claims_are_under_way_anyway(asked: bool) 
     assert queue.look, "it looks now and then all the same"
 
 
-async def test_a_token_is_used_when_it_is_heard_of() -> None:
-    """Once, and without waiting for the watcher's own turn on the loop: a job is waiting."""
+async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
+    """The token is used once, before the watcher's own turn on the loop, since a job is waiting."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)
@@ -155,7 +155,7 @@ async def test_a_token_is_used_when_it_is_heard_of() -> None:
     assert server.returned == []
 
 
-async def test_a_token_that_comes_too_late_goes_back() -> None:
+async def test_a_token_that_arrives_too_late_is_put_back() -> None:
     """It is for another worker, if this one has no room any more or stops."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")

@@ -68,7 +68,7 @@ def shipped(folder: str, *patterns: str) -> set[str]:
     }
 
 
-def test_the_wheel_holds_every_file(wheel: Path) -> None:
+def test_the_wheel_contains_every_file(wheel: Path) -> None:
     """A forgotten Lua file or migration would only show at a user's first call."""
     names = set(zipfile.ZipFile(wheel).namelist())
     lua = shipped("lua", "*.lua")

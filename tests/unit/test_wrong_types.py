@@ -120,7 +120,9 @@ def parameters() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("value", [object(), b"x", 1j], ids=["object", "bytes", "complex"])
 @pytest.mark.parametrize("name, parameter", list(parameters()))
-def test_a_wrong_type_is_refused_where_it_is_given(name: str, parameter: str, value: Any) -> None:
+def test_a_public_function_refuses_an_argument_of_a_wrong_type(
+    name: str, parameter: str, value: Any
+) -> None:
     function, given = CALLS[name]
 
     with pytest.raises((UsageError, TypeError)) as caught:
@@ -155,14 +157,14 @@ SAID: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize("call, says", SAID, ids=[says[:40] for _, says in SAID])
-def test_what_is_wrong_is_named_with_what_to_write(call: Callable[[], Any], says: str) -> None:
+def test_the_error_of_a_wrong_type_says_what_to_write(call: Callable[[], Any], says: str) -> None:
     with pytest.raises(UsageError) as caught:
         call()
 
     assert says in str(caught.value)
 
 
-def test_every_public_callable_is_among_these() -> None:
+def test_every_public_callable_is_tested_with_wrong_types() -> None:
     errors = {
         n
         for n in rq_core.__all__

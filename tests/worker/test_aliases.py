@@ -44,7 +44,7 @@ def is_gone(client: Client, job_id: str) -> Callable[[], bool]:
     return lambda: client.run(client.calls.reads.job(job_id, ["mail"])) is None
 
 
-async def test_old_jobs_run_under_the_name_that_they_were_enqueued_by(
+async def test_jobs_of_an_alias_run_under_the_name_that_they_were_enqueued_by(
     make_app: Callable[[], App],
 ) -> None:
     """The log and the handler have one name for it."""
@@ -66,7 +66,7 @@ async def test_old_jobs_run_under_the_name_that_they_were_enqueued_by(
         assert enqueued["task"] == "send_email"
 
 
-def test_a_producer_with_the_new_code_may_go_on_with_the_old_name(
+def test_a_producer_with_the_new_code_may_enqueue_by_the_alias(
     make_app: Callable[[], App],
 ) -> None:
     app, ran = make_app(), []
@@ -78,7 +78,7 @@ def test_a_producer_with_the_new_code_may_go_on_with_the_old_name(
     assert app.tasks["send_email"] is app.tasks["send"]
 
 
-async def test_old_and_new_jobs_share_the_caps_of_the_new_code(
+async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_code(
     make_app: Callable[[], App],
 ) -> None:
     """Jobs wait in lanes of the old name; their worker moves them where the new jobs are counted."""
@@ -114,10 +114,10 @@ async def test_old_and_new_jobs_share_the_caps_of_the_new_code(
     assert (enqueued["task"], enqueued["lane"]) == ("send_email", "2+send.tenant=acme")
 
 
-async def test_a_stored_cap_of_the_old_name_counts_old_jobs_beside_the_new_one(
+async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """Until an operator lifts it. The log holds, and SQL has each job under the name that it was enqueued by."""
+    """The cap applies until an operator removes it. The log holds, and SQL has each job under its enqueued name."""
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []
 
@@ -145,7 +145,7 @@ async def test_a_stored_cap_of_the_old_name_counts_old_jobs_beside_the_new_one(
     }
 
 
-async def test_the_hook_of_the_new_task_runs_for_old_jobs_that_died(
+async def test_the_hook_of_the_new_task_runs_for_dead_jobs_of_the_alias(
     make_app: Callable[[], App],
 ) -> None:
     app = make_app()
@@ -176,7 +176,7 @@ async def test_the_hook_of_the_new_task_runs_for_old_jobs_that_died(
         ({"aliases": ["a"], "caps": [Cap(4)]}, r"add name=, like Cap\(4, name='send'\)"),
     ],
 )
-def test_aliases_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_aliases_are_refused(options: dict[str, Any], words: str) -> None:
     app = App()
 
     def send() -> None: ...

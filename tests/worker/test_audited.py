@@ -54,7 +54,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
 
 
 @pytest.mark.slow
-def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
+def test_the_mirror_copies_the_events_of_its_downtime(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
@@ -76,7 +76,7 @@ def test_the_mirror_catches_up_with_what_happened_while_it_was_away(
 
 
 @pytest.mark.slow
-def test_a_worker_of_another_redis_does_not_start_and_one_of_an_empty_redis_does(
+def test_a_worker_with_audit_starts_on_an_emptied_redis_and_not_on_another_redis(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     """The server that the log is of has lost everything; of another one nothing is mirrored."""
@@ -102,7 +102,7 @@ def test_a_worker_of_another_redis_does_not_start_and_one_of_an_empty_redis_does
     assert _left(client) == 1
 
 
-def test_many_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
+def test_many_finished_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
     """Memory is bounded by live work: 10,000 jobs of three queues leave a few dozen keys, and no job."""
     for queue in ("one", "two", "three"):
         send = crew.coroutine.with_options(queue=queue)

@@ -13,7 +13,7 @@ from rq_core.worker import Worker, WorkerOptions
 from tests.kit import crew
 
 
-async def test_burst_ends_when_nothing_is_ready_running_or_due(
+async def test_a_burst_ends_when_no_job_is_ready_running_or_due(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     app.enqueue_many(crew.function.job(n=n) for n in range(25))
@@ -27,7 +27,7 @@ async def test_burst_ends_when_nothing_is_ready_running_or_due(
     assert tomorrow.state() == "scheduled"
 
 
-async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
+async def test_a_burst_ends_though_a_paused_queue_has_jobs(app: App, client: Client) -> None:
     handle = crew.function.enqueue(1)
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
 
@@ -38,7 +38,9 @@ async def test_burst_ends_at_a_paused_queue(app: App, client: Client) -> None:
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=function"])
-async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) -> None:
+async def test_a_burst_ends_though_jobs_wait_for_a_cap_of_0(
+    app: App, client: Client, scope: str
+) -> None:
     handle = crew.function.enqueue(1)
     client.run(client.calls.caps.set("crew", [(scope, "0", -1)]))
 
@@ -50,7 +52,7 @@ async def test_burst_ends_at_a_cap_of_0(app: App, client: Client, scope: str) ->
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
-async def test_burst_says_what_it_leaves_once(
+async def test_a_burst_logs_once_the_jobs_that_it_leaves(
     app: App,
     client: Client,
     witness: crew.Witness,
@@ -71,11 +73,11 @@ async def test_burst_says_what_it_leaves_once(
     assert len(witness.lines("coroutine")) == 1
     (said,) = [r.getMessage() for r in caplog.records if "left" in r.getMessage()]
     assert said == (
-        "jobs are left that may not run now: 2 in crew; `rq-core caps crew` says what they wait for"
+        "jobs are left that may not run now: 2 in crew; `rq-core caps crew` shows the scopes that they wait for"
     )
 
 
-async def test_burst_works_off_what_waits_in_lanes(
+async def test_a_burst_runs_the_jobs_that_wait_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Jobs with scopes are in no list of ready ones."""

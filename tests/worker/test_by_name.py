@@ -20,7 +20,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 
 
 @pytest.mark.parametrize("attempts", [1, 5])
-async def test_a_task_is_tried_as_often_as_it_says_though_its_producer_knows_its_name_only(
+async def test_a_job_that_was_enqueued_by_name_has_the_max_attempts_of_its_task(
     make_app: Callable[[], App], attempts: int
 ) -> None:
     app, other = make_app(), make_app()

@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     await wait_until_async(condition, what)
 
 
-async def test_a_worker_registers_its_caps_and_holds_them(
+async def test_a_worker_registers_its_caps_and_respects_them(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     app, other = make_app(), make_app()
@@ -92,7 +92,7 @@ async def test_a_worker_registers_its_caps_and_holds_them(
     assert crowd.most == 3
 
 
-async def test_jobs_that_were_enqueued_without_their_scopes_are_put_right(
+async def test_a_worker_moves_jobs_that_were_enqueued_without_scopes_into_their_lanes(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     """A producer without the code was there before any worker: it knew of no caps."""
@@ -126,7 +126,7 @@ def lines(app: App) -> list[str]:
     return list(lines_of(app.client.run(app.client.calls.reads.snapshot("mail"))).values())
 
 
-async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
+async def test_a_deploy_that_adds_a_cap_applies_it_to_waiting_jobs(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     old, new = make_app(), make_app()
@@ -151,7 +151,7 @@ async def test_a_deploy_that_adds_a_cap_takes_in_what_waits(
 
 
 @pytest.mark.alone
-async def test_a_live_change_is_followed_at_once(
+async def test_a_worker_follows_a_live_change_of_a_cap_at_once(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     app = make_app()
@@ -176,7 +176,7 @@ async def test_a_live_change_is_followed_at_once(
 
 
 @pytest.mark.alone
-async def test_a_rate_resumes_by_itself(
+async def test_a_worker_claims_again_when_an_exhausted_rate_admits_jobs(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     app = make_app()
@@ -201,7 +201,7 @@ def _said(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
-async def test_a_cap_that_an_operator_set_is_kept_and_logged(
+async def test_a_worker_keeps_and_logs_a_cap_that_an_operator_set(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
@@ -255,7 +255,7 @@ async def test_a_key_function_that_fails_gives_the_job_back(
     assert event_types(app.client, handle.id, "mail") == ["enqueued", "claimed", "rolled_back"]
 
 
-async def test_caps_in_code_hold_when_redis_has_forgotten_everything(
+async def test_workers_declare_their_caps_again_after_redis_lost_everything(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     """Workers declare them again, each before it runs anything that was claimed in the new epoch."""
@@ -294,7 +294,7 @@ class Late(AsyncPoolTransport):
         return replies
 
 
-async def test_neither_of_two_turns_runs_jobs_that_no_cap_has_counted(
+async def test_neither_of_two_turns_runs_jobs_that_were_claimed_before_the_caps_were_declared(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
     """Both were carried out before the caps were declared again; the first to be answered declares them."""

@@ -22,7 +22,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> None:
+def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path) -> None:
     """N in 1, 2, 3, 10; per task, per queue, per key, and all three together; 4 worker processes.
 
     The log and the witness agree that N was reached and never passed, and a place that a job left is taken again
@@ -43,7 +43,7 @@ def test_exactly_as_many_run_as_the_caps_say(client: Client, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rounds", [wakeups.race, wakeups.turns])
 @pytest.mark.slow
-def test_no_wake_up_is_lost(
+def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
     """3,000 enqueues and cancels race with the ends of the last holders, and no worker looks by the clock."""
@@ -59,7 +59,9 @@ def test_no_wake_up_is_lost(
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_path: Path) -> None:
+def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
+    client: Client, tmp_path: Path
+) -> None:
     """At every moment, holders are the claimed jobs of a scope; nothing leaks however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)
 
@@ -70,7 +72,9 @@ def test_slots_of_killed_workers_are_free_within_a_lease(client: Client, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_worker_that_comes_back_releases_nothing(client: Client, tmp_path: Path) -> None:
+def test_a_worker_that_continues_after_its_lease_releases_no_holder(
+    client: Client, tmp_path: Path
+) -> None:
     """Workers stopped past their lease settle their job when they go on: refused, audited, and the cap of 1 holds."""
     found = faults.stop_and_continue(client, tmp_path, 2)
 

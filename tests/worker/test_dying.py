@@ -45,7 +45,7 @@ def _workers(client: Client):
     return sum("cmd=blpop" in line for line in text.splitlines())
 
 
-def test_a_stopped_worker_that_comes_back_can_settle_nothing(
+def test_a_suspended_worker_that_continues_after_its_lease_settles_nothing(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """The zombie: it wakes after its lease, finishes, and reports a claim that is no longer in force."""
@@ -72,7 +72,7 @@ def test_a_stopped_worker_that_comes_back_can_settle_nothing(
     assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
 
 
-def test_a_pause_of_the_whole_fleet_costs_no_claim(
+def test_a_suspension_of_all_workers_costs_no_claim(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """A machine that was suspended: the worker that wakes up first must not take the others for dead."""
@@ -132,7 +132,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_a_job_that_is_not_finished_after_the_grace_is_given_back_unspent(
+def test_a_job_that_is_not_finished_after_the_grace_is_given_back_without_an_attempt(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
@@ -165,7 +165,7 @@ def test_a_second_signal_ends_the_grace(
     assert handle.state() == "ready"
 
 
-def test_a_job_that_takes_its_worker_down_again_and_again_is_dead(
+def test_a_job_that_kills_its_worker_repeatedly_is_dead(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handle = crew.sleeping.with_options(max_losses=2).enqueue(60)
@@ -213,7 +213,7 @@ def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     assert max(losses) <= len(bad), "one for each poison job at most"
 
 
-def test_the_supervisor_replaces_a_dead_worker_and_ends_all_on_one_signal(
+def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signal(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
@@ -244,7 +244,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
 @one_engine
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 @pytest.mark.slow
-def test_sigterm_ends_a_worker_though_the_server_is_away(
+def test_sigterm_ends_a_worker_though_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
     server = start_redis()

@@ -57,7 +57,9 @@ def _ends(
 
 @pytest.mark.parametrize("now", [False, True], ids=["in order", "at once"])
 @pytest.mark.parametrize("left", LEAVES)
-def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, now: bool) -> None:
+def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
+    left: str, *, now: bool
+) -> None:
     """A thread that nobody shut down kept it for ever, and no signal ended it."""
     line, named = LEAVES[left]
     by_force = bool(line) and (not now or "exit function" in left)
@@ -79,7 +81,7 @@ def test_a_process_whose_work_is_over_ends_whatever_is_left_in_it(left: str, *, 
     ],
     ids=["a filter", "the end of a handler"],
 )
-def test_a_process_ends_by_force_though_its_log_raises(breaks: str) -> None:
+def test_a_process_ends_by_force_though_its_log_handler_raises(breaks: str) -> None:
     """The thread that ends it died of the error, and the process stayed."""
     done = _ends(
         "def broken(*_): raise KeyError('no')",
@@ -91,7 +93,7 @@ def test_a_process_ends_by_force_though_its_log_raises(breaks: str) -> None:
     assert done.stdout == "exit functions are called\n"
 
 
-def test_a_task_that_swallows_its_cancellation_keeps_no_process() -> None:
+def test_a_process_ends_though_an_asyncio_task_ignores_its_cancellation() -> None:
     done = _ends("""
 async def stubborn():
     while True:
@@ -113,7 +115,7 @@ asyncio.run(main())
     assert done.stdout == "exit functions are called\n"
 
 
-def test_a_worker_ends_though_a_handler_left_a_thread(
+def test_a_worker_ends_though_a_handler_left_a_thread_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """SIGTERM twice did not end it: its executor waited for a sleep that outlived its job's timeout."""
@@ -127,7 +129,7 @@ def test_a_worker_ends_though_a_handler_left_a_thread(
 
 
 @pytest.mark.slow
-def test_workers_that_retire_are_replaced_though_handlers_left_threads(
+def test_retired_workers_are_replaced_though_handlers_left_threads_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Both retired, hung, and were never replaced: nothing worked any more."""
@@ -164,7 +166,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
 
 
 @pytest.mark.usefixtures("own_directory")
-def test_the_supervisor_reports_a_worker_that_is_stopped_longer_than_a_lease(
+def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """It looked as if it worked: only its jobs ran again, elsewhere."""

@@ -17,7 +17,7 @@ from tests.kit.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types, events, gone
 
 
-async def test_an_async_handler_is_stopped_at_its_timeout(
+async def test_an_async_handler_is_cancelled_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.sleeping.with_options(timeout=0.1, max_attempts=1).enqueue(60)
@@ -29,7 +29,7 @@ async def test_an_async_handler_is_stopped_at_its_timeout(
     assert witness.lines("end") == []
 
 
-async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_loss(
+async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_not_a_loss(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.1)
@@ -44,7 +44,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_no_los
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
-async def test_the_late_success_of_a_sync_handler_after_its_timeout_counts_for_nothing(
+async def test_a_success_of_a_sync_handler_after_its_timeout_is_ignored(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()
@@ -59,7 +59,7 @@ async def test_the_late_success_of_a_sync_handler_after_its_timeout_counts_for_n
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", ["SystemExit", "KeyboardInterrupt", "Ending"])
-async def test_any_error_of_a_handler_is_a_failure_of_its_job_only(
+async def test_any_error_of_a_handler_fails_only_its_own_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, name: str
 ) -> None:
     handle = task.enqueue(name)
@@ -77,7 +77,7 @@ async def test_any_error_of_a_handler_is_a_failure_of_its_job_only(
 @pytest.mark.parametrize(
     "task", [crew.snoozes, crew.snoozes_async, crew.snoozes_apart], ids=lambda t: t.name
 )
-async def test_a_job_that_snoozes_spends_no_attempt(
+async def test_a_job_that_snoozes_uses_no_attempt(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     handle = task.enqueue()
@@ -115,7 +115,7 @@ def _raise(how: type[BaseException]) -> Any:
 @pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 @pytest.mark.parametrize("where", ["backoff", "redactor", "words", "notes"])
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_what_is_asked_about_a_failure_cannot_end_the_worker(
+async def test_an_error_while_a_failure_is_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
     """`sys.exit()` there ended the worker, with all that it ran."""
@@ -165,7 +165,7 @@ async def test_a_cancellation_that_was_not_requested_is_a_failure(
 
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
-async def test_an_error_that_cannot_say_what_it_is_is_reported_all_the_same(
+async def test_an_error_whose_str_raises_is_reported(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     handle = task.enqueue("Speechless")
@@ -197,7 +197,7 @@ async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker
 
 
 @pytest.mark.parametrize("n", [-1, -2], ids=["error", "exit"])
-async def test_a_check_of_arguments_that_breaks_gives_the_job_back_and_harms_no_other(
+async def test_a_validator_that_raises_gives_its_job_back_and_affects_no_other_job(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, n: int
 ) -> None:
     other = App(app.redis_url)

@@ -59,7 +59,7 @@ def make_app(url: str) -> App:
 
 
 @pytest.mark.slow
-async def test_a_full_server_refuses_jobs_whole_and_drains_itself(
+async def test_a_full_server_refuses_whole_enqueues_and_lets_workers_drain_it(
     app: App, server: RedisServer, audit_url: str
 ) -> None:
     send = app.tasks["take"]

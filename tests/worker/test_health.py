@@ -63,7 +63,7 @@ def test_a_machine_without_workers_is_not_healthy() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_claim_grows_old_though_it_lives(
+def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     server, port = start_redis(), free_port()
@@ -85,7 +85,7 @@ def test_a_worker_that_cannot_claim_grows_old_though_it_lives(
     assert ask()[1]["workers"] == []
 
 
-def test_each_worker_says_which_server_and_queues_it_works_for(
+def test_health_lists_the_server_and_queues_of_each_worker_and_filters_by_queue(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     """Workers of other queues and servers made a queue that had none look well."""
@@ -104,7 +104,7 @@ def test_each_worker_says_which_server_and_queues_it_works_for(
     assert (none.exit_code, none.stdout) == (1, "no worker of mail runs here\n")
 
 
-def test_the_probe_of_a_supervisor_answers_for_its_workers(
+def test_the_health_probe_of_a_supervisor_reports_its_workers(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     port = free_port()
@@ -118,7 +118,7 @@ def test_the_probe_of_a_supervisor_answers_for_its_workers(
     assert report["age_s"] <= report["max_age_s"] == 30
 
 
-def test_the_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
+def test_the_health_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     place = tmp_path / "workers"
@@ -133,7 +133,7 @@ def test_the_file_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     assert health.local_workers(place) == []
 
 
-def test_a_worker_that_starts_removes_what_killed_ones_left(tmp_path: Path) -> None:
+def test_a_worker_that_starts_removes_the_health_files_of_killed_workers(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     (tmp_path / "old.json").write_text(
@@ -145,7 +145,7 @@ def test_a_worker_that_starts_removes_what_killed_ones_left(tmp_path: Path) -> N
     assert [each.name for each in tmp_path.glob("*.json")] == ["new.json"]
 
 
-def test_a_directory_of_another_user_is_not_used(
+def test_a_health_directory_of_another_user_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, elsewhere = tmp_path / "workers", tmp_path / "elsewhere"
@@ -158,7 +158,7 @@ def test_a_directory_of_another_user_is_not_used(
     assert "belongs to another user" in caplog.text
 
 
-def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
+def test_the_age_of_a_worker_is_the_time_since_its_last_claim(tmp_path: Path) -> None:
     pulse = health.Pulse(tmp_path / "workers")
     pulse.start("w-1", ["q"])
     os.utime(tmp_path / "workers" / "w-1.json", (1, 1))
@@ -173,12 +173,12 @@ def test_age_is_that_of_the_last_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:x", "70000", "-1"])
-def test_an_invalid_address_is_refused(text: str) -> None:
+def test_an_invalid_address_of_the_health_probe_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="PORT"):
         http_port.parse_address(text)
 
 
-def test_the_probe_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_health_probe_makes_no_dns_query(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("socket.getfqdn", asked.append)
 
@@ -189,7 +189,7 @@ def test_the_probe_asks_no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
-def test_an_address_that_cannot_be_had_is_refused_by_name(host: str) -> None:
+def test_the_error_of_an_address_that_cannot_be_bound_names_it(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"{host}:{taken.getsockname()[1]}"
         with pytest.raises(InvalidOption, match=f"health='{address}' .* can listen on \\("):
@@ -205,7 +205,7 @@ def clients() -> Iterator[list[socket.socket]]:
         yield made
 
 
-def test_slow_clients_keep_no_one_from_an_answer_and_no_descriptors(
+def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
     clients: list[socket.socket],
 ) -> None:
     """200 of them took all descriptors of a worker, which could not connect to Redis again."""
@@ -225,10 +225,10 @@ def test_slow_clients_keep_no_one_from_an_answer_and_no_descriptors(
 
 
 @pytest.mark.parametrize("part", ["request", "answer"])
-def test_a_deadline_is_not_moved_by_single_bytes(
+def test_a_client_that_sends_or_reads_single_bytes_does_not_extend_its_timeout(
     clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Each byte began the time of a request anew."""
+    """Each byte restarted the timeout of a request."""
     for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(http_port, name, 0.3)
     large = health.Answer(200, "text/plain", b"x" * 50_000_000)
@@ -249,7 +249,9 @@ def test_a_deadline_is_not_moved_by_single_bytes(
         assert get(probe.port, "/")[0] == 503
 
 
-def test_a_page_that_fails_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_page_that_raises_is_logged_and_answered_with_500(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail() -> health.Answer:
         raise ZeroDivisionError("planted")
 
@@ -262,7 +264,7 @@ def test_a_page_that_fails_is_logged_and_answered(caplog: pytest.LogCaptureFixtu
     assert "planted" in caplog.text
 
 
-def test_a_client_that_does_not_wait_for_its_answer_is_no_error(
+def test_a_client_that_disconnects_early_logs_no_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     asked, gone = threading.Event(), threading.Event()

@@ -36,7 +36,7 @@ async def begun_apart(client: Client) -> None:
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
 
-async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
+async def test_processes_are_reused_and_are_never_more_than_the_running_jobs(
     client: Client, run_worker: RunWorker, witness: crew.Witness, app: App
 ) -> None:
     app.enqueue_many(crew.apart.job(n=n) for n in range(40))
@@ -49,7 +49,7 @@ async def test_processes_are_used_again_and_are_never_more_than_jobs_run(
     await wait_until_async(lambda: not any(map(lives, pids)), "they end with the worker")
 
 
-async def test_a_handler_that_hangs_is_killed_at_its_timeout(
+async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """No thread and no signal handler of Python would get a word in."""
@@ -67,7 +67,7 @@ async def test_a_handler_that_hangs_is_killed_at_its_timeout(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
-async def test_a_timeout_bounds_the_start_of_the_process_and_the_import_too(
+async def test_a_timeout_includes_the_start_of_the_process_and_the_import(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 s for these came on top: a timeout of 1.5 s was one of 21.5 s where an import blocked."""
@@ -102,7 +102,7 @@ async def test_a_timeout_bounds_the_start_of_the_process_and_the_import_too(
     ],
     ids=["native crash", "memory"],
 )
-async def test_a_crash_is_a_failure_and_no_loss(
+async def test_a_crash_of_an_isolated_handler_is_a_failure_and_not_a_loss(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, kind: str, words: str
 ) -> None:
     handle = task.with_options(max_attempts=2).enqueue()
@@ -125,7 +125,7 @@ async def test_a_crash_is_a_failure_and_no_loss(
         ("value", 5, "attempts_spent", ("ValueError", "value")),
     ],
 )
-async def test_what_it_raises_is_judged_by_its_own_policy(
+async def test_an_exception_of_an_isolated_handler_follows_its_tasks_retry_policy(
     client: Client,
     run_worker: RunWorker,
     witness: crew.Witness,
@@ -143,7 +143,7 @@ async def test_what_it_raises_is_judged_by_its_own_policy(
     assert "in apart_raising" in said["traceback"]
 
 
-async def test_an_async_handler_is_cancelled_and_its_process_lives_on(
+async def test_an_isolated_async_handler_is_cancelled_and_its_process_is_kept(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.apart_sleeping.enqueue(60)
@@ -159,7 +159,7 @@ async def test_an_async_handler_is_cancelled_and_its_process_lives_on(
     assert (len(witness.lines("cancelled")), len(pids)) == (1, 1)
 
 
-async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_the_worker_stops(
+async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_killed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     cancelled, given_back = crew.apart_deaf.enqueue(60), crew.apart_deaf.enqueue(60)
@@ -176,7 +176,7 @@ async def test_a_handler_that_does_not_listen_is_killed_when_it_is_cancelled_or_
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
+def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """It killed the process of a handler that was just starting, and that was a failure of its job."""
@@ -195,7 +195,7 @@ def test_a_signal_to_all_processes_spends_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_process_that_a_handler_started_ends_with_the_handlers_process(
+async def test_a_process_that_an_isolated_handler_started_ends_with_the_handlers_process(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -206,7 +206,7 @@ async def test_a_process_that_a_handler_started_ends_with_the_handlers_process(
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_a_process_that_a_handler_started_ends_with_a_killed_worker(
+def test_a_process_that_an_isolated_handler_started_ends_with_a_killed_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)
@@ -217,7 +217,7 @@ def test_a_process_that_a_handler_started_ends_with_a_killed_worker(
         wait_until(lambda: not lives(line["started"]), "the program has ended", timeout=10)
 
 
-def test_isolated_handlers_end_with_a_worker_that_was_killed(
+def test_the_isolated_handlers_of_a_killed_worker_end(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_deaf.enqueue(60)
@@ -232,7 +232,7 @@ def test_isolated_handlers_end_with_a_worker_that_was_killed(
     assert time.monotonic() - began < 10
 
 
-async def test_a_task_that_no_other_process_can_find_is_refused_at_the_start(
+async def test_a_task_that_another_process_cannot_import_is_refused_at_the_start(
     valkey_url: str,
 ) -> None:
     with App(valkey_url) as app:
@@ -252,6 +252,6 @@ async def test_a_task_that_no_other_process_can_find_is_refused_at_the_start(
         ({"isolation": "process", "max_memory": 5}, "must be a number of bytes from 67,108,864"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], expected: str) -> None:
+def test_invalid_options_of_isolation_are_refused(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidOption, match=expected):
         App().task(name="t", **options)

@@ -79,7 +79,7 @@ def long_lease(app: App) -> Iterator[float]:
     app.queue("crew", lease=crew.LEASE)
 
 
-async def test_a_job_whose_claim_is_answered_late_but_in_force_is_begun(
+async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
     """After an outage all claims are late: to give them back would spend their rates."""
@@ -96,7 +96,7 @@ async def test_a_job_whose_claim_is_answered_late_but_in_force_is_begun(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_jobs_that_wait_for_a_blocked_loop_are_given_back(
+async def test_claimed_jobs_that_wait_for_a_blocked_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Nobody keeps the leases of what has arrived and has not begun: a handler held the loop for that long."""
@@ -118,7 +118,7 @@ async def test_jobs_that_wait_for_a_blocked_loop_are_given_back(
     assert worker.stats.rolled_back == 1
 
 
-async def test_a_thread_that_is_to_stop_before_it_begins_does_not_begin(
+async def test_a_thread_that_is_stopped_before_its_handler_begins_does_not_call_the_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine was busy between the two: its handler ran all the same."""

@@ -111,7 +111,7 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_def_handler_that_is_late_beside_one_that_blocks_the_loop_has_timed_out(
+def test_a_def_handler_that_ends_late_beside_a_blocked_loop_has_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
     """Its timeout was suspended, too, and nothing told it to stop."""
@@ -152,7 +152,7 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
-def test_a_session_is_rolled_back_where_a_blocked_loop_could_not_tell_of_the_timeout(
+def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_loop_could_not_announce(
     valkey_url: str,
 ) -> None:
     """It was committed, and the job would have run again."""
@@ -172,7 +172,7 @@ def test_a_session_is_rolled_back_where_a_blocked_loop_could_not_tell_of_the_tim
 
 
 @LOOPS
-def test_a_def_handler_that_ends_in_time_succeeds_however_late_a_blocked_loop_looks(
+def test_a_def_handler_that_ends_in_time_succeeds_though_a_blocked_loop_notices_late(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)
@@ -191,7 +191,7 @@ def test_a_def_handler_that_ends_in_time_succeeds_however_late_a_blocked_loop_lo
 
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
-def test_an_isolated_handler_is_judged_by_when_it_ended_and_not_by_when_a_blocked_loop_looked(
+def test_the_timeout_of_an_isolated_handler_is_compared_with_its_end_beside_a_blocked_loop(
     valkey_url: str,
     witness: crew.Witness,
     run: Callable[..., Any],

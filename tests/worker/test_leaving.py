@@ -55,7 +55,7 @@ async def ended(client: Client, job: Any) -> None:
 
 
 @ALL
-async def test_dependencies_are_left_before_a_success(
+async def test_dependencies_are_exited_before_a_success(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
 ) -> None:
     async with run_worker():
@@ -72,7 +72,7 @@ async def test_dependencies_are_left_before_a_success(
 
 
 @ALL
-async def test_dependencies_are_left_before_a_failure(
+async def test_dependencies_are_exited_before_a_failure(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
 ) -> None:
     async with run_worker():
@@ -97,7 +97,7 @@ async def test_dependencies_are_left_before_a_failure(
     ],
 )
 @pytest.mark.slow
-async def test_dependencies_are_left_after_a_timeout_as_the_table_says(
+async def test_dependencies_are_exited_after_a_timeout(
     app: App,
     client: Client,
     run_worker: RunWorker,
@@ -134,7 +134,7 @@ async def test_dependencies_are_left_after_a_timeout_as_the_table_says(
         ("process, async", "CancelledError"),
     ],
 )
-async def test_dependencies_are_left_before_a_cancellation_is_settled(
+async def test_dependencies_are_exited_before_a_cancellation_is_settled(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str, error: str
 ) -> None:
     async with run_worker():
@@ -156,7 +156,7 @@ async def test_dependencies_are_left_before_a_cancellation_is_settled(
         ("process, async", "CancelledError"),
     ],
 )
-async def test_dependencies_are_left_when_the_lease_is_lost(
+async def test_dependencies_are_exited_when_the_lease_is_lost(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str, error: str
 ) -> None:
     async with run_worker() as worker:
@@ -181,7 +181,7 @@ async def test_dependencies_are_left_when_the_lease_is_lost(
         ("process, async", "CancelledError"),
     ],
 )
-async def test_dependencies_are_left_before_a_worker_that_stops_gives_the_job_back(
+async def test_dependencies_are_exited_before_a_stopping_worker_gives_the_job_back(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str, error: str
 ) -> None:
     async with run_worker(grace=0.0):
@@ -197,7 +197,7 @@ async def test_dependencies_are_left_before_a_worker_that_stops_gives_the_job_ba
 
 @ALL
 @pytest.mark.slow
-async def test_a_process_that_is_killed_leaves_nothing_and_the_next_attempt_is_whole(
+async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_all(
     app: App,
     client: Client,
     run_worker: RunWorker,
@@ -227,7 +227,7 @@ async def test_a_process_that_is_killed_leaves_nothing_and_the_next_attempt_is_w
     assert left(witness, 2) == both(None, "running")
 
 
-async def test_what_an_isolated_handler_leaves_running_is_cancelled_and_its_loop_goes_on(
+async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_its_loop_is_kept(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker(concurrency=1):
@@ -266,7 +266,7 @@ async def test_a_handler_does_not_begin_if_its_dependencies_are_not_entered_in_t
     [handling.headers_on_loop, handling.headers_in_thread, handling.headers_apart],
     ids=["async", "thread", "process"],
 )
-async def test_a_handler_sees_the_headers_of_its_job(
+async def test_a_handler_in_a_worker_sees_the_headers_of_its_job(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     async with run_worker(concurrency=1):

@@ -26,7 +26,7 @@ def app(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     handling.app.close()
 
 
-def test_records_of_a_handler_say_for_which_job(
+def test_log_records_of_a_handler_name_its_job(
     app: App, client: Client, witness: crew.Witness, valkey_url: str
 ) -> None:
     jobs = [
@@ -63,7 +63,7 @@ def test_records_of_a_handler_say_for_which_job(
     assert "job" not in started
 
 
-def test_a_filter_of_ones_own_set_up_adds_facts_inside_of_handlers_only(
+def test_job_log_filter_on_a_users_log_handler_adds_fields_only_inside_task_handlers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     handler = logging.StreamHandler()

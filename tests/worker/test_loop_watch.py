@@ -15,7 +15,7 @@ from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.working import at_work, working
 
 
-async def test_the_lag_of_a_blocked_loop_is_shown_for_a_while(
+async def test_the_lag_of_a_blocked_loop_is_published_and_later_reset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_lag, "EVERY_S", 0.01)
@@ -53,7 +53,7 @@ async def test_the_log_names_the_handler_that_blocks_the_loop(
     assert f", at {__file__}:{line}: " in said.getMessage()
 
 
-async def test_a_worker_publishes_its_last_answer_until_it_has_ended(app: App) -> None:
+async def test_a_worker_publishes_the_time_of_its_last_answer_until_it_has_ended(app: App) -> None:
     flow = FlowTable()
     began = time.monotonic()
     worker = Worker(app, WorkerOptions(queues=("crew",)), flow=flow)
@@ -67,7 +67,7 @@ async def test_a_worker_publishes_its_last_answer_until_it_has_ended(app: App) -
     assert flow.vitals().answered_at == 0
 
 
-async def test_a_worker_that_lets_its_jobs_end_is_not_expected_to_claim(app: App) -> None:
+async def test_a_stopping_worker_publishes_that_it_does_not_claim(app: App) -> None:
     flow = FlowTable()
     worker = Worker(app, WorkerOptions(queues=("crew",), grace=60), flow=flow)
     async with at_work(worker):

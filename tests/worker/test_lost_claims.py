@@ -32,7 +32,7 @@ async def test_cancelling_a_running_async_job_stops_it_within_two_heartbeats(
 
 
 @pytest.mark.alone
-async def test_a_sync_handler_learns_that_it_is_cancelled(
+async def test_a_sync_handler_sees_that_its_job_is_cancelled(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.dozing.enqueue(60)
@@ -56,7 +56,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_jobs_of_ten_leases_are_claimed_once(
+async def test_jobs_that_run_for_ten_leases_are_claimed_once(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """On the loop and in a thread, with another worker that looks for leases that are over."""
@@ -68,7 +68,7 @@ async def test_jobs_of_ten_leases_are_claimed_once(
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_nothing(
+async def test_an_async_handler_whose_lease_is_lost_is_cancelled_and_settles_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Another worker has the job now; whatever this one still did would be done twice."""
@@ -86,7 +86,7 @@ async def test_an_async_handler_whose_claim_is_lost_is_cancelled_and_settles_not
     assert "settlement_refused" not in event_types(client, handle.id)
 
 
-async def test_a_sync_handler_whose_claim_is_lost_is_cancelled(
+async def test_a_sync_handler_whose_lease_is_lost_is_cancelled(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.dozing.enqueue(60)
@@ -101,7 +101,7 @@ async def test_a_sync_handler_whose_claim_is_lost_is_cancelled(
     assert witness.lines("end") == []
 
 
-def test_no_claim_is_extended_beyond_its_time(client: Client, app: App) -> None:
+def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client, app: App) -> None:
     """A handler that ignores its end would keep its job, and the places in its caps, for ever."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))

@@ -26,7 +26,7 @@ def told(witness: crew.Witness, job_id: str) -> list[dict[str, Any]]:
     return [line["facts"] for line in witness.lines("mourned") if line["dead"] == job_id]
 
 
-async def test_a_hook_runs_once_and_soon_for_each_death(
+async def test_a_hook_runs_once_and_promptly_for_each_death(
     client: Client,
     run_worker: RunWorker,
     witness: crew.Witness,
@@ -96,7 +96,7 @@ async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_a_hook_runs_at_once_for_a_death_in_the_middle_of_a_look(
+async def test_a_hook_runs_at_once_for_a_death_during_a_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
@@ -166,7 +166,7 @@ async def test_the_next_worker_runs_the_hook_of_a_death_that_an_ended_worker_mis
     assert len(told(witness, job)) == 1
 
 
-def test_a_worker_that_looks_late_calls_no_hook_that_has_run(
+def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker found the same death, and its hook had ended and left the queue before this one called it."""
@@ -200,7 +200,7 @@ def test_a_worker_that_looks_late_calls_no_hook_that_has_run(
 async def test_a_hook_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Each look ended at it, and no later death of its queue was told of any more."""
+    """Each search for deaths ended at the unreadable job, and no later death of its queue ran a hook."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():
@@ -212,7 +212,7 @@ async def test_a_hook_runs_for_an_unreadable_job(
     assert facts["arguments"] == {}
 
 
-def test_each_of_many_jobs_that_died_together_gets_its_hook(client: Client, app: App) -> None:
+def test_the_hook_runs_for_each_of_many_jobs_that_died_together(client: Client, app: App) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())

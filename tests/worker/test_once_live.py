@@ -13,7 +13,7 @@ from tests.rigs.once.race import race
 
 
 @pytest.mark.slow
-def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
+def test_a_contended_unique_name_has_one_holder_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """Never two jobs alive, and never a name without a job, by the log and by looks at one moment each."""
@@ -28,7 +28,7 @@ def test_a_name_that_many_ask_for_is_held_once_while_workers_are_killed(
 
 
 @pytest.mark.alone
-def test_jobs_expire_as_fast_as_they_come(valkey_url: str, tmp_path: Path) -> None:
+def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Path) -> None:
     """A sweep takes 250, and ten a second would let 2,500 go."""
     found = expire(valkey_url, tmp_path, 4_000, 4)
 
@@ -43,7 +43,7 @@ def test_jobs_expire_as_fast_as_they_come(valkey_url: str, tmp_path: Path) -> No
     "size, chunk, log", [(60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)]
 )
 @pytest.mark.slow
-def test_results_kept_for_a_second_go_as_fast_as_they_come(
+def test_results_kept_for_a_second_expire_as_fast_as_they_are_stored(
     valkey_url: str, size: int, chunk: int, log: str
 ) -> None:
     """And the median call that ends jobs does not take Redis long. The dearest one shows the machine, too."""

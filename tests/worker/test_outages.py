@@ -25,7 +25,7 @@ from tests.rigs import outages
 from tests.worker.conftest import begin, emptied, event_types, gone, log_of
 
 
-async def test_work_goes_on_after_redis_was_killed_and_restarted(
+async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
@@ -92,7 +92,7 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_the_worker_claims_again_whatever_the_outage_was(tmp_path: Path, place: int) -> None:
+def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: int) -> None:
     """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/prove/live outages in short."""
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
@@ -100,7 +100,7 @@ def test_the_worker_claims_again_whatever_the_outage_was(tmp_path: Path, place: 
     assert outages.problems(found) == []
 
 
-async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
+async def test_scripts_forgotten_within_a_pipeline_cost_no_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """What went before in the same pipeline was carried out, and must not be taken for lost or done again."""
@@ -134,7 +134,7 @@ async def test_scripts_forgotten_within_a_pipeline_cost_nothing(
     assert len(witness.lines("coroutine")) == len(jobs)
 
 
-async def test_a_wait_for_tokens_that_is_given_up_is_no_answer(
+async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_another_reply(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """It was taken for "no token", and the reply that came after all for that to the connection's next command."""
@@ -184,7 +184,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 
 
 @pytest.mark.slow
-def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisServer) -> None:
+def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: RedisServer) -> None:
     """With uvloop, which the command line uses. Connections that are half greeted must not be used either."""
     import uvloop
 
@@ -223,7 +223,7 @@ def test_a_reset_in_the_middle_of_a_greeting_is_an_outage(redis_server: RedisSer
     assert found == {"three"}
 
 
-async def test_an_outage_of_two_leases_costs_no_claim(
+async def test_an_outage_that_lasts_two_leases_costs_no_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Nobody could extend meanwhile; whoever of two workers comes first must not take the other for dead."""
@@ -253,7 +253,7 @@ async def test_an_outage_of_two_leases_costs_no_claim(
     assert types == [["enqueued", "claimed", "succeeded"]] * 4
 
 
-async def test_a_lease_made_shorter_is_extended_more_often(
+async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """Otherwise old workers would lose the leases of healthy jobs, and those would die as poison."""
@@ -273,7 +273,7 @@ async def test_a_lease_made_shorter_is_extended_more_often(
     crew.app.client.close()
 
 
-async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
+async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """A claim that is given back has spent its rates, so that is done only if nothing may have counted it."""
@@ -302,7 +302,9 @@ async def test_a_restart_that_keeps_the_caps_gives_no_claim_back(
     assert "rolled_back" not in types
 
 
-def test_a_disk_that_takes_no_writes_is_waited_for(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     """Redis refuses what writes (MISCONF) when it could not save, before anything is carried out; then goes on."""
     server = start_redis(save="3600 1")
     obstacle = server.directory / "dump.rdb"

@@ -36,9 +36,7 @@ def attending(client: Client, name: str = "w-1", **how: Any) -> Attendance:
     return Attendance(client, name, **(given | how))
 
 
-async def test_an_idle_worker_is_seen_and_gone_when_it_has_stopped(
-    app: App, client: Client
-) -> None:
+async def test_an_idle_worker_is_listed_until_it_has_stopped(app: App, client: Client) -> None:
     async with working(app, queues=("crew",), concurrency=7) as worker:
         (seen,) = await wait_until_async(lambda: look(client).present, "it says that it is there")
         assert (seen.worker, seen.says.places, seen.says.busy) == (worker.name, 7, 0)
@@ -47,7 +45,7 @@ async def test_an_idle_worker_is_seen_and_gone_when_it_has_stopped(
     assert look(client).workers == ()
 
 
-async def test_a_worker_says_how_many_of_its_places_are_taken(
+async def test_a_worker_reports_how_many_of_its_places_are_in_use(
     app: App, client: Client, monkeypatch: pytest.MonkeyPatch, witness: crew.Witness
 ) -> None:
     monkeypatch.setattr(attendance, "TELL_EVERY_S", 0.02)
@@ -61,14 +59,14 @@ async def test_a_worker_says_how_many_of_its_places_are_taken(
         await wait_until_async(lambda: busy() == [2], "two places are taken")
 
 
-def test_the_list_of_workers_makes_no_queue(client: Client) -> None:
+def test_the_list_of_workers_creates_no_queue(client: Client) -> None:
     attending(client).tell()
 
     assert client.run(client.calls.reads.queues()) == []
     assert client.run(client.calls.reads.counts("crew")).epoch == 0
 
 
-def test_the_list_of_workers_is_no_damage_to_the_doctor(client: Client, app: App) -> None:
+def test_the_doctor_does_not_report_the_list_of_workers(client: Client, app: App) -> None:
     app.enqueue("crew", "coroutine", {})
     attending(client).tell()
 
@@ -78,7 +76,7 @@ def test_the_list_of_workers_is_no_damage_to_the_doctor(client: Client, app: App
     assert examine(snapshot) == []
 
 
-def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
+def test_a_silent_worker_is_no_longer_listed_and_its_row_is_swept(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client, "w-killed").tell()
@@ -101,7 +99,7 @@ def test_a_worker_that_fell_silent_is_taken_for_gone_and_its_row_is_swept(
         assert set(control.hkeys(KEY)) == {"w-1", "w-killed", here}
 
 
-def test_the_tasks_of_workers_are_known_while_they_are_there(client: Client) -> None:
+def test_the_tasks_of_a_worker_are_known_while_it_is_listed(client: Client) -> None:
     known = client.run(client.calls.reads.known_tasks("crew"))
     assert (known.workers, known.knows("coroutine")) == (0, None)
 
@@ -113,7 +111,7 @@ def test_the_tasks_of_workers_are_known_while_they_are_there(client: Client) -> 
     assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
 
 
-def test_no_task_is_unknown_while_the_tasks_of_a_worker_cannot_be_read(
+def test_no_task_is_reported_as_unknown_while_the_tasks_of_a_worker_are_unreadable(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client).tell()
@@ -123,7 +121,7 @@ def test_no_task_is_unknown_while_the_tasks_of_a_worker_cannot_be_read(
     assert client.run(client.calls.reads.known_tasks("crew")).knows("nonesuch") is None
 
 
-def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServer) -> None:
+def test_a_full_server_accepts_the_rows_of_workers(client: Client, valkey: RedisServer) -> None:
     with valkey.client() as control:
         control.config_set("maxmemory", "1")
         with pytest.raises(redis.OutOfMemoryError):
@@ -134,7 +132,7 @@ def test_a_full_server_still_learns_who_works(client: Client, valkey: RedisServe
     assert [each.worker for each in look(client).present] == ["w-1"]
 
 
-def test_a_server_that_is_away_does_not_harm_the_heartbeat() -> None:
+def test_an_unreachable_server_raises_no_error_in_the_presence_of_a_worker() -> None:
     with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
         one = attending(away)
         one.tell()
@@ -143,13 +141,15 @@ def test_a_server_that_is_away_does_not_harm_the_heartbeat() -> None:
     assert one.due > 0
 
 
-def test_a_server_that_failed_the_last_heartbeat_is_not_asked(client: Client) -> None:
+def test_the_presence_is_not_written_to_a_server_that_failed_the_last_heartbeat(
+    client: Client,
+) -> None:
     attending(client).tell(failed={client.place("crew")})
 
     assert look(client).workers == ()
 
 
-def test_a_row_of_another_version_is_passed_over() -> None:
+def test_a_worker_row_of_another_version_is_ignored() -> None:
     says = Presence("h", 1, "9", "c", ("q",), 1, 0, 5)
     row = json.dumps({"host": "h", "unheard_of": 1})
 
@@ -171,7 +171,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in LIES.items() for v in values])
-def test_a_row_that_is_not_what_it_says_is_passed_over(name: str, value: object) -> None:
+def test_a_worker_row_with_an_invalid_field_is_ignored(name: str, value: object) -> None:
     says = _dict(Presence("h", 1, "9", "c", ("q",), 1, 0, 5))
     assert worker_registry.read_row("w", f"5 {json.dumps(says)}", 6_000)
 
@@ -181,13 +181,11 @@ def test_a_row_that_is_not_what_it_says_is_passed_over(name: str, value: object)
 @pytest.mark.parametrize(
     "row", ["", "5", "5 []", "5 7", "5 null", f"{'9' * 5_000} {{}}", "5 " + "[" * 9_999]
 )
-def test_a_row_that_is_no_row_is_passed_over(row: str) -> None:
+def test_a_malformed_worker_row_is_ignored(row: str) -> None:
     assert worker_registry.read_row("w", row, 6_000) is None
 
 
-def test_a_row_from_the_future_is_not_taken_for_a_worker(
-    client: Client, valkey: RedisServer
-) -> None:
+def test_a_worker_row_from_the_future_is_ignored(client: Client, valkey: RedisServer) -> None:
     """Redis' clock was set back, or a client lies: else the worker would be there for as long as that lasts."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
@@ -203,7 +201,7 @@ def _dict(says: Presence) -> dict[str, Any]:
     return {name: getattr(says, name) for name in Presence.__slots__}
 
 
-def test_different_code_has_a_different_digest() -> None:
+def test_tasks_with_different_code_have_different_digests() -> None:
     def app_with(handler: Callable[..., Any]) -> App:
         app = App()
         app.task(handler, name="t")
@@ -223,7 +221,7 @@ def test_different_code_has_a_different_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_change_within_a_decorated_handler_changes_the_digest() -> None:
+def test_a_change_in_a_decorated_handler_changes_the_digest() -> None:
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(*args: Any) -> Any:
@@ -245,7 +243,7 @@ def test_a_change_within_a_decorated_handler_changes_the_digest() -> None:
     assert code_digest(app_with(one).tasks) != code_digest(app_with(two).tasks)
 
 
-def test_a_change_of_a_set_in_the_code_changes_the_digest() -> None:
+def test_a_change_of_a_set_literal_changes_the_digest() -> None:
     def app_with(handler: Callable[..., Any]) -> App:
         app = App()
         app.task(handler, name="t")
@@ -265,7 +263,7 @@ def test_a_change_of_a_set_in_the_code_changes_the_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_killed_worker_process_is_seen_to_be_gone(
+def test_a_killed_worker_process_disappears_from_the_list(
     app: App, client: Client, witness: crew.Witness, valkey: RedisServer
 ) -> None:
     with worker_process(app.redis_url, witness) as process:

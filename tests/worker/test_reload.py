@@ -70,7 +70,7 @@ def app(valkey_url: str) -> Iterator[App]:
         yield made
 
 
-def test_a_changed_file_restarts_the_worker_and_what_ran_is_given_back(
+def test_a_changed_file_restarts_the_worker_and_its_running_job_is_given_back(
     project: Project, process: Child, app: App
 ) -> None:
     job = app.enqueue("reloaded", "note")
@@ -88,7 +88,7 @@ def test_a_changed_file_restarts_the_worker_and_what_ran_is_given_back(
     assert process.wait(20) == 0
 
 
-def test_broken_code_is_reported_and_the_next_change_mends_it(
+def test_a_syntax_error_is_reported_and_the_next_change_restarts_the_worker(
     project: Project, process: Child, app: App
 ) -> None:
     app.enqueue("reloaded", "note")
@@ -114,12 +114,12 @@ def test_broken_code_is_reported_and_the_next_change_mends_it(
 @pytest.mark.parametrize(
     "given", [{"processes": 2}, {"worker": WorkerOptions(burst=True)}], ids=["processes", "burst"]
 )
-def test_it_is_refused_where_it_has_no_sense(given: dict[str, object]) -> None:
+def test_reload_is_refused_with_processes_and_with_burst(given: dict[str, object]) -> None:
     with pytest.raises(InvalidOption, match="leave out --processes and --burst"):
         ServeOptions(target="tasks", reload=True, **given)  # type: ignore[arg-type]
 
 
-def test_changes_of_python_files_are_seen_and_of_nothing_else(tmp_path: Path) -> None:
+def test_only_changes_of_python_files_are_seen(tmp_path: Path) -> None:
     time = 0.0
     for name in ("env/pyvenv.cfg", "env/lib.py", ".git/x.py", "pkg/a.py", "pkg/__pycache__/a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

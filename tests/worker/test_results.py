@@ -110,7 +110,7 @@ def connected(valkey_url: str) -> App:
 
 
 @pytest.mark.parametrize("task", [in_thread, on_loop, apart, apart_on_loop], ids=lambda t: t.name)
-async def test_a_value_arrives_as_what_the_task_returns(connected: App, task: Any) -> None:
+async def test_a_result_has_the_type_that_the_task_returns(connected: App, task: Any) -> None:
     async with working(connected, queues=("results",)):
         handle = await task.enqueue_async(3)
         value = await handle.result_async(LONG_S)
@@ -129,7 +129,7 @@ async def test_a_value_arrives_as_what_the_task_returns(connected: App, task: An
     ],
     ids=["object", "nan", "long", "another type"],
 )
-async def test_a_value_that_cannot_be_kept_fails_no_job(
+async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
     connected: App, enqueue: Callable[[], Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(connected, queues=("results",)):
@@ -161,7 +161,7 @@ async def test_a_value_that_cannot_be_kept_fails_no_job(
         "exits in a thread", "exits in a process", "exits on the loop", "kills its process",
     ],
 )  # fmt: skip
-async def test_what_a_value_does_while_it_is_made_json_fails_no_job(
+async def test_a_result_that_fails_while_it_is_encoded_does_not_fail_its_job(
     connected: App, enqueue: Callable[[], Any], reason: str | None
 ) -> None:
     """Its handler has returned: the job was run again, as if it had not done its work."""
@@ -173,7 +173,7 @@ async def test_what_a_value_does_while_it_is_made_json_fails_no_job(
     assert reason == outcome.missing
 
 
-async def test_a_call_may_keep_what_its_task_does_not(connected: App) -> None:
+async def test_keep_result_of_a_call_overrides_that_of_its_task(connected: App) -> None:
     async with working(connected, queues=("results",)):
         kept = await keeps_nothing.with_options(keep_result=60).enqueue_async()
         plain = await untyped.with_options(keep_result=False).enqueue_async("list")
@@ -184,7 +184,7 @@ async def test_a_call_may_keep_what_its_task_does_not(connected: App) -> None:
     assert 5 == value
 
 
-async def test_many_results_of_one_turn_each_find_their_handle(connected: App) -> None:
+async def test_each_of_many_results_of_one_turn_reaches_its_handle(connected: App) -> None:
     async with working(connected, queues=("results",), concurrency=50):
         jobs = await connected.enqueue_many_async(on_loop.job(n) for n in range(600))
         by_id = {job_id: n for n, job_id in enumerate(jobs.ids)}
@@ -196,7 +196,7 @@ async def test_many_results_of_one_turn_each_find_their_handle(connected: App) -
     assert by_id == found
 
 
-async def test_long_values_go_in_calls_of_their_own(connected: App) -> None:
+async def test_long_results_are_split_into_several_calls(connected: App) -> None:
     """A turn of a hundred values of 60 KB would keep Redis from others."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]
@@ -214,7 +214,7 @@ async def _long(n: int) -> str:
     return chr(ord("a") + n % 26) * 60_000
 
 
-async def test_a_result_is_kept_for_as_long_as_was_said(connected: App) -> None:
+async def test_a_result_expires_after_the_given_time(connected: App) -> None:
     """Whoever looks later is told that it is over, whether a claim has swept it away or not."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)

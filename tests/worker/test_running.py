@@ -33,7 +33,7 @@ async def test_async_and_sync_handlers_run_in_one_worker(
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_a_failing_job_is_tried_max_attempts_times_and_then_dead(
+async def test_a_failing_job_runs_max_attempts_times_and_is_then_dead(
     client: Client, run_worker: RunWorker, witness: crew.Witness, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = crew.failing.enqueue("it is broken")
@@ -54,7 +54,7 @@ async def test_a_failing_job_is_tried_max_attempts_times_and_then_dead(
     assert said.job == handle.id  # type: ignore[attr-defined]
 
 
-async def test_a_job_that_fails_once_succeeds_the_second_time(
+async def test_a_job_that_fails_once_is_retried_and_succeeds(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.fails_once.enqueue()
@@ -66,7 +66,7 @@ async def test_a_job_that_fails_once_succeeds_the_second_time(
     assert event_types(client, handle.id)[-2:] == ["claimed", "succeeded"]
 
 
-async def test_a_handler_that_gives_up_spends_no_other_attempt(
+async def test_a_handler_that_gives_up_uses_no_further_attempt(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gives_up.enqueue()
@@ -77,7 +77,7 @@ async def test_a_handler_that_gives_up_spends_no_other_attempt(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
-async def test_a_handler_says_when_it_wants_to_be_tried_again(
+async def test_retry_later_sets_the_time_of_the_next_attempt(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.later.enqueue()
@@ -90,7 +90,7 @@ async def test_a_handler_says_when_it_wants_to_be_tried_again(
     assert retried["due_ms"] == at + 20
 
 
-async def test_an_unknown_task_goes_back_with_a_growing_pause_and_spends_no_attempt(
+async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays_and_uses_no_attempt(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
     """Another worker may know it: in a rolling deploy, the new code's jobs must not die on the old workers."""
@@ -107,7 +107,7 @@ async def test_an_unknown_task_goes_back_with_a_growing_pause_and_spends_no_atte
     assert rolled_back["reason"] == "unknown_task"
 
 
-async def test_arguments_that_the_task_does_not_take_go_back_too(
+async def test_a_job_with_unknown_arguments_is_given_back(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     client.run(client.calls.enqueue.many([]))
@@ -129,7 +129,7 @@ async def test_arguments_that_the_task_does_not_take_go_back_too(
     assert witness.lines() == []
 
 
-async def test_a_spec_that_cannot_be_read_kills_the_job_not_the_worker(
+async def test_a_job_with_an_unreadable_spec_dies_and_the_worker_continues(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     bad, good = crew.function.enqueue(1), crew.function.enqueue(2)
@@ -144,7 +144,7 @@ async def test_a_spec_that_cannot_be_read_kills_the_job_not_the_worker(
 
 
 @pytest.mark.alone
-async def test_delayed_jobs_run_in_time_and_never_early(
+async def test_delayed_jobs_run_promptly_and_never_early(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -166,7 +166,7 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 
 
 @pytest.mark.alone
-async def test_every_queue_of_an_idle_worker_wakes_it(
+async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """A worker that waits for a token of one queue only would sleep for seconds beside a full other one."""
@@ -186,7 +186,7 @@ async def test_every_queue_of_an_idle_worker_wakes_it(
 
 
 @pytest.mark.alone
-async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
+async def test_no_job_of_a_paused_queue_runs_until_it_is_resumed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker() as worker:
@@ -202,7 +202,7 @@ async def test_a_paused_queue_gives_out_nothing_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_forgotten_scripts_are_loaded_again_without_an_error(
+async def test_a_worker_loads_forgotten_scripts_again_without_an_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -228,7 +228,7 @@ async def test_a_worker_claims_no_more_than_it_can_start(
     assert (counts.running, sum(counts.ready.values())) == (0, 10)
 
 
-def test_a_worker_reports_and_claims_in_one_round_trip(client: Client) -> None:
+def test_a_worker_settles_and_claims_in_one_round_trip(client: Client) -> None:
     """Group commit: however many jobs finished, a turn is one pipeline of one command per kind."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of
@@ -260,7 +260,7 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
 
 
 @pytest.mark.alone
-async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_worker(
+async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_time(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The wait for tokens may have begun before the due time was known; it must not be slept through."""
@@ -283,7 +283,7 @@ async def test_delayed_jobs_and_retries_are_on_time_in_every_queue_of_an_idle_wo
 
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
-def test_an_invalid_number_of_seconds_is_refused(option: str, seconds: Any) -> None:
+def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
     """A timeout that is not a number would leave the loop's timers in no order."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

@@ -52,7 +52,7 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
+def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
     """Twice, so that the old primary has come back as a replica and is promoted in turn."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
@@ -65,7 +65,7 @@ def test_the_worker_claims_again_after_a_failover(tmp_path: Path, place: int) ->
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_primary_that_is_replaced_while_it_lives_is_left(
+def test_a_worker_stops_using_a_live_primary_that_was_replaced(
     tmp_path: Path, place: int, kind: str
 ) -> None:
     """It takes writes, or answers NOREPLICAS, for some ten seconds until Sentinel makes it a replica."""
@@ -74,7 +74,7 @@ def test_a_primary_that_is_replaced_while_it_lives_is_left(
     assert shards.problems([found]) == [], found
 
 
-def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> None:
+def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
     """Its calls end with an answer, and every job whose acknowledgement was replicated is there once."""
     told: list[str] = []
     stop = threading.Event()
@@ -120,7 +120,7 @@ def test_a_producer_in_mid_call_waits_the_failover_out(group: SentinelGroup) -> 
     assert len(reasons) == 2, "the queue knows that its history is another one"
 
 
-async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) -> None:
+async def test_an_async_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
     client = AsyncClient(group.url, patience=PATIENT)
     try:
         (first,) = (await client.run(client.calls.enqueue.many([deliver.job(1)]))).ids
@@ -138,7 +138,9 @@ async def test_an_asyncio_producer_waits_it_out_as_well(group: SentinelGroup) ->
 
 
 @pytest.mark.slow
-def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_path: Path) -> None:
+def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
+    group: SentinelGroup, tmp_path: Path
+) -> None:
     """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
     with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
@@ -163,7 +165,7 @@ def test_what_the_replica_did_not_have_is_reported(group: SentinelGroup, tmp_pat
     assert {each["job_id"] for each in said["queues"][QUEUE]["lost"]} == set(gone)
 
 
-def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
+def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:
     """With ``min-replicas-to-write``: what it cannot replicate it refuses, and carries nothing out."""
@@ -184,7 +186,7 @@ def test_a_primary_that_was_cut_off_accepts_nothing_that_would_be_lost(
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {kept, later}
 
 
-async def test_a_demoted_server_is_asked_on_new_connections_only(
+async def test_a_client_of_a_demoted_server_opens_new_connections(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """It lives, and answers READONLY on the connections that are there: a transport that kept them would get that for
@@ -214,7 +216,7 @@ async def test_a_demoted_server_is_asked_on_new_connections_only(
 
 
 @pytest.mark.slow
-def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
+def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGroup) -> None:
     """The old primary lives on as a replica."""
     with Client(group.url, patience=PATIENT) as client:
         (first,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
@@ -227,7 +229,7 @@ def test_a_failover_that_an_operator_asks_for(group: SentinelGroup) -> None:
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {first, second}
 
 
-def test_every_command_takes_such_a_url(group: SentinelGroup, tmp_path: Path) -> None:
+def test_commands_accept_a_sentinel_url(group: SentinelGroup, tmp_path: Path) -> None:
     url = group.url
     with Client(url) as client:
         (job_id,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
@@ -239,7 +241,9 @@ def test_every_command_takes_such_a_url(group: SentinelGroup, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
-def test_servers_and_sentinels_have_passwords(tmp_path: Path, place: int) -> None:
+def test_clients_connect_to_servers_and_sentinels_with_passwords(
+    tmp_path: Path, place: int
+) -> None:
     group = SentinelGroup(
         engines()[place], tmp_path, password="secret", sentinel_password="watchword"
     )
@@ -260,7 +264,7 @@ def test_servers_and_sentinels_have_passwords(tmp_path: Path, place: int) -> Non
             client.run(client.calls.reads.queues())
 
 
-async def test_a_service_that_no_sentinel_knows_is_named(group: SentinelGroup) -> None:
+async def test_the_error_of_an_unknown_sentinel_service_names_it(group: SentinelGroup) -> None:
     url = group.url.replace(f"/{SERVICE}", "/typo")
     for transport in (PoolTransport(url), AsyncPoolTransport(url)):
         exchanged = transport.exchange([["PING"]])

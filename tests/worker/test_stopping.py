@@ -18,7 +18,7 @@ from tests.kit.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types, gone
 
 
-async def test_a_cancelled_handler_may_take_its_time_to_clean_up(
+async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Every heartbeat says again that the job is unwanted; the handler is interrupted once."""
@@ -31,7 +31,7 @@ async def test_a_cancelled_handler_may_take_its_time_to_clean_up(
     assert len(witness.lines("tidied")) == 1
 
 
-async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
+async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.tidying.enqueue(4.0)
@@ -45,7 +45,7 @@ async def test_an_async_handler_that_ignores_the_end_is_given_back_all_the_same(
     await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
 
 
-async def test_a_job_that_falls_due_in_the_grace_does_not_end_it(
+async def test_a_job_that_falls_due_during_the_grace_does_not_end_the_grace(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """The worker woke to report nothing, fell over that, and gave back what had the time to finish."""
@@ -62,7 +62,7 @@ async def test_a_job_that_falls_due_in_the_grace_does_not_end_it(
 @pytest.mark.parametrize(
     "options", [{}, {"burst": True}, {"max_jobs": 1}], ids=["stopped", "burst", "retired"]
 )
-async def test_a_thread_that_does_not_come_back_holds_up_no_end(
+async def test_a_thread_that_never_returns_does_not_delay_the_end_of_its_worker(
     valkey_url: str, options: dict[str, Any]
 ) -> None:
     """Its job was reported at its timeout. A worker that retires waited for it for ever, and took nothing else."""
@@ -86,7 +86,7 @@ async def test_a_thread_that_does_not_come_back_holds_up_no_end(
             release.set()
 
 
-async def test_workers_that_stop_together_leave_one_token(client: Client, app: App) -> None:
+async def test_workers_that_stop_together_leave_one_wake_token(client: Client, app: App) -> None:
     """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]

@@ -21,7 +21,7 @@ from tests.worker.conftest import begin, event_types, one_engine
 
 
 @one_engine
-async def test_a_worker_can_be_stopped_while_redis_is_away(
+async def test_a_worker_can_be_stopped_while_redis_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     server = start_redis()
@@ -38,7 +38,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_away(
     assert witness.lines("end") == []
 
 
-async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
+async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
@@ -70,7 +70,7 @@ async def test_a_worker_that_stops_in_an_outage_claims_nothing_after_it(
 
 
 @one_engine
-async def test_the_grace_is_not_given_twice_where_the_server_is_away(
+async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
@@ -93,7 +93,7 @@ async def test_the_grace_is_not_given_twice_where_the_server_is_away(
     assert 2.5 < took < 5.0
 
 
-async def test_a_worker_that_is_stopped_while_it_looks_for_its_server_ends_in_order(
+async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """It ended with an error; one of several processes that was still starting made their supervisor fail."""
@@ -155,7 +155,7 @@ def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 
 
 @pytest.mark.parametrize("reportable", [True, False])
-async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish(
+async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
     forgetful: Forgetful,
     witness: crew.Witness,
     caplog: pytest.LogCaptureFixture,
@@ -186,7 +186,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_lets_its_jobs_finish
     assert _said(caplog, "could not report 1 finished job:") == (not reportable)
 
 
-async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace(
+async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
     """It has all the time that its jobs need, but not for ever to report them."""
@@ -206,7 +206,7 @@ async def test_a_worker_that_retires_and_may_report_nothing_ends_after_the_grace
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 @pytest.mark.slow
-def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
+def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
     """The loop waited for that handler, and nobody took the place of the process."""
@@ -229,7 +229,7 @@ def test_a_process_that_is_refused_for_good_ends_though_a_handler_does_not(
             assert "worker cannot run: " in witness.log().splitlines()[-1]
 
 
-async def test_a_worker_without_a_server_says_so_and_ends(witness: crew.Witness) -> None:
+async def test_a_worker_without_a_server_reports_that_and_ends(witness: crew.Witness) -> None:
     crew.app.connect_to("redis://127.0.0.1:1/0")
 
     with pytest.raises(ServerUnavailable, match="Is it running"):

@@ -25,7 +25,7 @@ from tests.kit.wait import wait_until
 from tests.worker.conftest import attached, event_types, gone, mirrored
 
 
-def test_the_mirror_ends_with_a_supervisor_that_was_killed(
+def test_the_mirror_of_a_killed_supervisor_ends(
     client: Client, witness: crew.Witness, app: App, sqlite_url: str
 ) -> None:
     """It would hold the database against the mirror of the next deploy."""
@@ -47,7 +47,7 @@ def test_the_mirror_ends_with_a_supervisor_that_was_killed(
         ("postgresql://127.0.0.1:1/x", 1, "does not answer: connection failed"),
     ],
 )
-def test_an_audit_database_that_cannot_be_used_is_refused_at_the_start(
+def test_an_unusable_audit_database_is_refused_at_the_start(
     app: App, client: Client, witness: crew.Witness, audit: str, status: int, expected: str
 ) -> None:
     """It was tried again every second for ever, and the jobs ran unaudited."""
@@ -61,7 +61,7 @@ def test_an_audit_database_that_cannot_be_used_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
-def test_a_mirror_that_dies_is_replaced(
+def test_the_supervisor_replaces_a_mirror_that_dies(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
@@ -77,10 +77,10 @@ def test_a_mirror_that_dies_is_replaced(
         assert process.wait(30) == 0
 
 
-def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
+def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """And those of the jobs beside it: the supervisor extends them, since no thread of their process can."""
+    """The jobs beside it keep their leases, too: the supervisor extends them, since no thread of the process can."""
     beside = crew.sleeping.enqueue(1.0)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
@@ -95,7 +95,7 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_own(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 @pytest.mark.slow
-def test_one_signal_to_all_processes_is_one_signal(
+def test_a_signal_to_all_processes_counts_as_one_signal(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """A terminal and systemd signal all of them, and the supervisor its workers again: they took it for the second."""
@@ -109,7 +109,7 @@ def test_one_signal_to_all_processes_is_one_signal(
 
 
 @pytest.mark.slow
-def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
+def test_a_worker_that_ignores_signals_is_killed_after_the_grace(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Its supervisor waited for it for ever, whatever was pressed, and kept its lease meanwhile."""
@@ -125,7 +125,7 @@ def test_a_worker_that_hears_no_signal_is_killed_after_the_grace(
 
 
 @pytest.mark.parametrize("beyond", [False, True])
-def test_a_stuck_worker_is_killed_only_if_a_claim_is_beyond_its_time(
+def test_a_stuck_worker_is_killed_only_if_a_claim_has_passed_its_time_limit(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
     monkeypatch.setattr(lease_guard, "STUCK_S_MIN", 0.05)
@@ -160,7 +160,7 @@ def _deadline(client: Client, job_id: str) -> float:
     return deadline
 
 
-def test_a_worker_that_was_stopped_is_not_helped(
+def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Nobody knows when it goes on; its jobs run elsewhere, as they would without a supervisor."""
@@ -195,7 +195,7 @@ def test_workers_are_replaced_after_max_jobs_and_no_job_is_given_back(
         assert event_types(client, job.id) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_worker_that_has_grown_is_replaced(
+def test_a_worker_that_exceeds_its_memory_limit_is_replaced(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     with worker_process(app.redis_url, witness, "--max-memory", "1", "--concurrency", "1") as it:

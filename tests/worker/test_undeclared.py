@@ -39,7 +39,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rq_core.worker.startup.LOOK_S_MAX", 0.05)
 
 
-async def test_a_worker_makes_no_queue_that_its_app_does_not_declare(
+async def test_a_worker_creates_no_queue_that_its_app_does_not_declare(
     valkey: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_at(valkey.url, [])
@@ -54,10 +54,12 @@ async def test_a_worker_makes_no_queue_that_its_app_does_not_declare(
     assert {key for key in (made | keys(valkey)) if "default" in key} == set()
     (said,) = [r.getMessage() for r in caplog.records if "queue default" in r.getMessage()]
     assert "declares tasks of: mail, reports" in said
-    assert "does not make it" in said
+    assert "does not create it" in said
 
 
-async def test_it_works_for_the_queue_once_a_producer_has_made_it(valkey: RedisServer) -> None:
+async def test_a_worker_serves_an_undeclared_queue_once_a_producer_has_created_it(
+    valkey: RedisServer,
+) -> None:
     ran: list[str] = []
     app = app_at(valkey.url, ran)
 
@@ -73,7 +75,7 @@ async def test_it_works_for_the_queue_once_a_producer_has_made_it(valkey: RedisS
 
 
 @pytest.mark.parametrize("queues", [("default",), ("default", "mail")])
-async def test_a_burst_ends_though_a_queue_is_not_there(
+async def test_a_burst_ends_though_a_queue_does_not_exist(
     valkey: RedisServer, queues: tuple[str, ...]
 ) -> None:
     app = app_at(valkey.url, [])
@@ -98,7 +100,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_naming_no_declared_queue_is_refused_unless_forced(
+def test_a_worker_without_a_declared_queue_is_refused_unless_forced(
     valkey: RedisServer, processes: str
 ) -> None:
     words = ("-p", processes, "--redis", valkey.url, "--queues", "mail,other")
@@ -114,7 +116,7 @@ def test_naming_no_declared_queue_is_refused_unless_forced(
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_without_queues_serves_those_that_its_app_declares(
+def test_a_worker_without_queues_option_serves_the_declared_queues(
     valkey: RedisServer, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))
@@ -135,6 +137,8 @@ def test_a_worker_whose_app_declares_no_queue_is_refused(tmp_path: Path) -> None
     assert "must name a queue: the app declares none" in ran.stderr
 
 
-def test_one_declared_queue_is_enough(valkey: RedisServer) -> None:
+def test_a_worker_with_a_declared_and_an_undeclared_queue_is_not_refused(
+    valkey: RedisServer,
+) -> None:
     assert run("--redis", valkey.url, "--queues", "crew,other")[0] == 0
     assert {key for key in keys(valkey) if "other" in key} == set()

@@ -35,7 +35,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """And who has nothing left leaves its share to the other: the light queue's last jobs do not crawl."""
+    """A queue without jobs leaves its places to the other queue: the light queue's last jobs do not crawl."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)
@@ -43,20 +43,20 @@ async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
     assert 80 <= first["mail"] <= 100, first
 
 
-async def test_no_queue_starves_for_one_place(valkey_url: str) -> None:
+async def test_no_queue_starves_at_a_worker_with_one_place(valkey_url: str) -> None:
     queues = await ran(valkey_url, jobs=40, weight=9, places=1)
 
     assert 3 <= Counter(queues[:40])["reports"] <= 5
 
 
 @pytest.mark.parametrize("weights", [{"mail": 0}, {"mail": 1_001}, {"other": 2}])
-def test_weights_that_mean_nothing_are_refused(weights: dict[str, int]) -> None:
+def test_invalid_weights_are_refused(weights: dict[str, int]) -> None:
     with pytest.raises(InvalidOption, match="must be from 1 to 1000"):
         WorkerOptions(queues=("mail",), weights=weights)
 
 
 @pytest.mark.parametrize("given", ["mail=", "mail=x", "mail=-1", "mail=1.5"])
-def test_weight_that_is_no_number_is_refused_on_the_command_line(given: str) -> None:
+def test_a_weight_that_is_not_a_number_is_refused_on_the_command_line(given: str) -> None:
     result = CliRunner().invoke(command, ["tasks:app", "--queues", given])
 
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""The context of a handler, what surrounds it, and what follows its error.
+"""Handlers: the context of a running job, dependencies and arounds, retries, hooks, and redaction of errors.
 
 - ``context``, ``log_context``: the running job, for its handler; the job's id in log records.
 - ``depends``, ``handler_setup``, ``process_scope``: dependencies; entering and leaving them and the app's ``around``

@@ -1,4 +1,4 @@
-"""The job that is running here: its facts for the handler, and the signal to stop."""
+"""The running job as its handler sees it: the facts of its claim, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _making: Final = threading.Lock()
 
 
 class JobContext:
-    """One claim of a job, as its handler sees it. The worker makes it; its facts do not change.
+    """One claim of a job, as its handler sees it. The worker creates it; its attributes do not change.
 
-    ``claim`` is 1 for the job's first claim; ``failures`` and ``losses`` are those before this
-    claim. ``headers`` are what the producer sent beside the arguments. ``schedule`` and ``tick`` are those
-    of a job that a schedule enqueued.
+    ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of
+    lost workers before this claim. ``headers`` are the texts that the producer sent beside the arguments.
+    ``schedule`` and ``tick`` are the name and the instant of the schedule that enqueued the job.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class JobContext:
         self.worker = worker
         self.headers = headers
         self._stop: threading.Event | None = None
-        """Made for the first who waits for it: most handlers never do, and it costs more than all the rest."""
+        """Made by the first wait_cancelled: most handlers never call it, and an Event costs more than the rest."""
         self._signal: HandlerSignal | None = None
         self._timeout = 0.0
         self._over: float | None = None
@@ -65,7 +65,7 @@ class JobContext:
     def of_claim(
         cls, claim: Claim, task: str, worker: str, headers: Mapping[str, str] = NO_HEADERS
     ) -> JobContext:
-        """The context of a claim's handler."""
+        """Return the context for the handler of a claim."""
         return cls(
             id=claim.id,
             queue=claim.queue,
@@ -99,13 +99,13 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the job was cancelled, has timed out, or its claim is lost."""
+        """Whether the handler should stop: its job was cancelled, its timeout is over, or its lease is lost."""
         return self._why() is not None
 
     def raise_if_cancelled(self) -> None:
         """Raise JobCancelled, HandlerTimeout or LeaseLost if the handler should stop.
 
-        For ``def`` handlers, which cannot be interrupted; ``async def`` ones are cancelled where
+        For ``def`` handlers, which cannot be interrupted; ``async def`` handlers are cancelled where
         they await.
         """
         if (why := self._why()) is not None:
@@ -114,7 +114,7 @@ class JobContext:
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may run again, so a dependency that is left must not take this run for a success.
+        The job may run again, so its dependencies must not be left as after a success.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):
@@ -126,30 +126,32 @@ class JobContext:
             raise why
 
     def wait_cancelled(self, seconds: float) -> bool:
-        """Sleep, but wake as soon as the handler should stop. Returns ``cancelled``."""
+        """Sleep for ``seconds``, or until the handler should stop. Returns whether it should stop (``cancelled``)."""
         if self._stop is None:
             with _making:
                 if self._stop is None:
                     self._stop = threading.Event()
         if self._over is not None:
             seconds = min(seconds, max(0.0, self._over - time.monotonic()) + 0.001)
-        # Read after the event exists: ``tell`` sets the signal first, and looks for an event then.
+        # Read the signal after the event exists: ``tell`` sets the signal first, and then sets an event that exists.
         return self._signal is not None or self._stop.wait(seconds) or self.cancelled
 
     def limit(self, timeout: float, over: float) -> None:
-        """Set when its timeout is over, on the monotonic clock. Called by the worker, before the handler begins."""
+        """Set the handler's ``timeout`` (seconds) and the monotonic time ``over`` (seconds) at which it is over.
+
+        Called by the worker, before the handler begins."""
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | None:
-        """Return why to stop, or None. The clock counts, too: a worker with a blocked event loop signals no timeout."""
+        """Return the reason to stop, or None. It reads the clock, since a blocked event loop signals no timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal
 
     def tell(self, signal: HandlerSignal) -> None:
-        """Tell the handler to stop, and why.
+        """Signal the handler to stop, with the reason.
 
-        The first reason stays. Called by the worker, from any thread.
+        A later signal does not replace the first. Called by the worker, from any thread.
         """
         if self._signal is None:
             self._signal = signal
@@ -158,7 +160,7 @@ class JobContext:
 
 
 def current_job() -> JobContext:
-    """Return the job that is running here, in its thread or asyncio task.
+    """Return the job whose handler runs in this thread or asyncio task.
 
     Raises NoCurrentJob outside a handler.
     """
@@ -169,18 +171,18 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """Return the job that is running in these context variables, by default the present ones; None without a job."""
+    """Return the job that runs in these context variables (by default the caller's); None outside a handler."""
     return _current.get() if variables is None else variables.get(_current)
 
 
 def enter(context: JobContext | None) -> None:
-    """Make ``context`` the current job for good, where no other code shares these context variables."""
+    """Make ``context`` the current job and never reset it: for a thread or task that runs nothing else."""
     _current.set(context)
 
 
 @contextmanager
 def running(context: JobContext) -> Iterator[JobContext]:
-    """Make ``context`` the current job of the block, and of tasks started in it."""
+    """Make ``context`` the current job of a block, and of asyncio tasks that are started in the block."""
     token = _current.set(context)
     try:
         yield context

@@ -14,26 +14,26 @@ from rq_core.model.job import read_spec
 
 @dataclass(frozen=True)
 class DeadJob:
-    """A job that died, as its hook gets it."""
+    """A dead job: the argument of its task's hook."""
 
     id: str
     queue: str
     task: str
     arguments: dict[str, Any]
-    """The arguments as JSON has them; empty if they cannot be read."""
+    """The job's arguments in the types of JSON; empty if they cannot be read."""
     reason: str
-    """A :class:`rq_core.model.table.reasons.Reason`, or a word of another client."""
+    """The reason of the death: a :class:`rq_core.model.table.reasons.Reason`, or a word that another client gave."""
     claims: int
     failures: int
     losses: int
     died_at_ms: int
-    """Unix milliseconds."""
+    """Unix ms of the death."""
     event: str
-    """An id of this death: the same in each call for it, and in no call for another."""
+    """The id of this death: repeated calls for one death have the same id, and no other death has it."""
 
 
 Hook = Callable[..., Any]
-"""Called with a DeadJob, and with its dependencies."""
+"""A function that is called with a DeadJob, and with the values of its dependencies."""
 
 
 def hook_name(task: str) -> str:
@@ -42,7 +42,9 @@ def hook_name(task: str) -> str:
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return the function of the task that runs the hook. It has the hook's dependencies. Raises InvalidTask."""
+    """Return a function that calls the hook, for the task that runs it. It has the hook's dependencies.
+
+    Raises InvalidTask."""
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 
@@ -69,6 +71,6 @@ def arguments_of(spec: str) -> dict[str, Any]:
     try:
         arguments: object = json.loads(read_spec(spec).args_json)
     except ValueError:
-        # Another program wrote it. Its hook is called anyway, and later jobs' hooks must be called, too.
+        # Another program wrote this job. The hook is still called, without arguments, so that later hooks run, too.
         return {}
     return arguments if isinstance(arguments, dict) else {}

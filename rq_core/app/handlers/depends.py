@@ -1,4 +1,4 @@
-"""``Depends``: values that a handler gets beside the arguments of its job.
+"""``Depends``: values that a handler receives beside the arguments of its job.
 
     async def session() -> AsyncIterator[Session]:
         async with make_session() as session:
@@ -7,9 +7,9 @@
     @app.task
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
-A dependency is no argument of the job: it is not sent, not part of the digest, and refused if it is given. This module
-finds the dependencies of a function and puts them in order; :mod:`rq_core.app.handlers.handler_setup` enters and leaves
-them.
+A dependency is no argument of the job: it is neither sent nor part of the digest, and a producer that passes it gets an
+error. This module finds the dependencies of a function and puts them in order;
+:mod:`rq_core.app.handlers.handler_setup` enters and leaves them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Dependency:
 
 
 class _Injected:
-    """The default of a parameter whose annotation has a Depends: for type checkers, callers may leave it out."""
+    """The type of ``injected``, a default for parameters annotated with ``Depends``. With the default, type checkers
+    accept calls that leave the parameter out."""
 
     def __repr__(self) -> str:
         return "injected"
@@ -70,13 +71,12 @@ def Depends(provider: Callable[..., Awaitable[T]], /, *, scope: DependencyScope 
 @overload
 def Depends(provider: Callable[..., T], /, *, scope: DependencyScope = ...) -> T: ...
 def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any:  # noqa: N802 - it reads as a declaration
-    """Declare that a parameter gets what ``provider`` makes: in ``Annotated[…]``, or as its default.
+    """Declare that ``provider`` makes a parameter's value: in ``Annotated[…]``, or as the parameter's default.
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
-    ``asynccontextmanager``, or a class; all but plain functions also in an async form. It is called without
-    arguments, except for dependencies of its own. It is called once per attempt of a job, also if several
-    parameters need it; with ``scope="process"`` once per worker process, when it is first needed.
-    Raises InvalidOption.
+    ``asynccontextmanager``, or a class; each may also be async. Its only arguments are dependencies of its own.
+    It is called once per attempt of a job, even if several parameters need its value; with ``scope="process"``
+    once per worker process, when the value is first needed. Raises InvalidOption.
     """
     if not callable(provider):
         raise InvalidOption.of("Depends", provider, "must get a function or a class")
@@ -86,7 +86,7 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
 
 class Step:
-    """One provider, and the steps whose values it is called with."""
+    """One provider, and the steps that make the arguments of its call."""
 
     __slots__ = ("needs", "owned", "provider", "scope")
 
@@ -97,7 +97,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """Whether what it returns is entered if it is a context manager."""
+        """Whether a context manager that the provider returns is entered."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"
@@ -110,13 +110,15 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return the steps that give a task's parameters their values. ``owner`` is the task. Raises InvalidTask."""
+    """Return the steps that make the values of a task's parameters, by parameter. Raises InvalidTask.
+
+    ``owner`` is the task's name."""
     planner = _Planner(owner, is_async, overrides or {})
     return {name: planner.step(dependency, ()) for name, dependency in dependencies.items()}
 
 
 class _Planner:
-    """Puts the providers that one task needs in order."""
+    """Orders the providers of one task: each provider after those that it needs."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner
@@ -164,8 +166,8 @@ def dependencies_of(
 ) -> dict[str, Dependency]:
     """Return the parameters of a function that have a Depends. Raises InvalidTask.
 
-    ``of`` is the function's name if it is a provider, not the task ``owner`` itself: it is called with its
-    dependencies only, so each of its other parameters must have a default.
+    ``of`` is the name of a provider; None if ``function`` is that of the task ``owner`` itself. A provider is called
+    with its dependencies only, so each of its other parameters must have a default.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -233,7 +235,7 @@ def _in_annotation(
 
 
 def has_dependency(hint: Any) -> bool:
-    """Whether there is a Depends anywhere in a type."""
+    """Whether a type contains a Depends at any depth."""
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated and any(isinstance(each, Dependency) for each in inner):
         return True
@@ -241,8 +243,10 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """Whatever an annotation does with a name that is not known: it is the type of a dependency, which does not matter,
-    or it is found out when the arguments' types are looked at."""
+    """Lets an annotation use an unknown name in any way.
+
+    The unknown type of a dependency does not matter; that of an argument is reported when the arguments' types are
+    resolved."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -260,11 +264,11 @@ class _AnyUse(type):
 
 
 class _Unknown(metaclass=_AnyUse):
-    """A stand-in for a name that is undefined where an annotation is read: imported under TYPE_CHECKING, or below."""
+    """A stand-in for an undefined name in an annotation: imported under TYPE_CHECKING, or defined further down."""
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use; a missing one is noted."""
+    """The names that an annotation may use; an undefined name is added to ``unknown`` and replaced by _Unknown."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()
@@ -281,7 +285,7 @@ class _Names(dict[str, Any]):
 
 
 def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
-    """Return the value of an annotation that is text; None if it cannot be evaluated yet."""
+    """Return the value of an annotation that is written as text; None if it cannot be evaluated yet."""
     names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
     try:
         return eval(text, {}, names)  # noqa: S307 - the program's own annotation
@@ -290,7 +294,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """Return the function that has a provider's signature."""
+    """Return the function that a call of the provider runs: ``__init__`` of a class, ``__call__`` of an object."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
@@ -300,26 +304,27 @@ def _function_of(provider: Any) -> Any:
 
 
 def _called(provider: Any) -> Any:
-    """Return the function inside of functools.partial objects; anything else as it is."""
+    """Return the function inside of functools.partial objects; any other provider unchanged."""
     while isinstance(provider, functools.partial):
         provider = provider.func
     return provider
 
 
 def name_of(provider: Any) -> str:
-    """Return a provider's name, for people."""
+    """Return a provider's name for messages."""
     provider = _called(provider)
     return str(getattr(provider, "__qualname__", None) or repr(provider))
 
 
 def makes_managers(provider: Any) -> bool:
-    """Whether a provider is a class of context managers, so that no other code owns what it makes."""
+    """Whether a provider is a class whose instances are context managers. Each call makes a new instance, which no
+    other code owns."""
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 
 
 def is_async(provider: Any) -> bool:
-    """Whether a provider needs an event loop, as far as its type shows without a call."""
+    """Whether a provider needs an event loop, judged by its type, without a call."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

@@ -1,4 +1,4 @@
-"""The surroundings of an app's handlers: its arounds, the tasks' dependencies, and their overrides in tests."""
+"""Calls handlers inside the app's arounds, with the values of their dependencies or of overrides in tests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
 # A handler runs inside of the app's arounds, outermost, and the task's dependencies.
 #
-# They are left in the reverse order, whatever the handler raises, and before its end is reported. Each sees the
-# handler's error while it is left, and may raise another one in its place; it cannot hide one.
+# They are left in the reverse order, also after an exception of the handler, and before the worker reports the job's
+# end. Each sees the handler's exception while it is left, and may raise another one in its place; it cannot suppress
+# one.
 #
-# There is one way for both kinds of handlers, a coroutine. Around a ``def`` handler nothing is awaited, so its thread
-# steps it once, and it has ended (:func:`now`).
+# One coroutine serves both kinds of handlers. Around a ``def`` handler it awaits nothing, so one step in the handler's
+# thread completes it (:func:`now`).
 
 
 def _makes_manager(function: Any) -> bool:
-    """Whether a call gives a context manager, or the generator of one, as far as its type shows without a call."""
+    """Whether a call of ``function`` returns a context manager or a generator, judged by its type, without a call."""
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)
@@ -41,7 +42,7 @@ def _makes_manager(function: Any) -> bool:
 
 
 class Around:
-    """A context manager around every handler of an app, which sees the error of the handler.
+    """A context manager around every handler of an app; it sees the handler's exception.
 
         @app.around
         @contextmanager
@@ -50,7 +51,7 @@ class Around:
             yield
             statistics.observe(job.task, time.monotonic() - began)
 
-    Raises InvalidOption for a function that cannot be one.
+    Raises InvalidOption for a function that cannot be an around.
     """
 
     def __init__(self, function: Callable[[JobContext], Any]) -> None:
@@ -80,7 +81,7 @@ class Around:
             )
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raise InvalidTask for a task that cannot have it."""
+        """Raise InvalidTask if the task is a ``def`` function and this around is async."""
         if self.is_async and not is_async:
             raise InvalidTask(
                 task=task,
@@ -98,26 +99,27 @@ class ProcessValues(Protocol):
     """The dependencies that live as long as the process (:mod:`rq_core.app.handlers.process_scope`)."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of a provider; without ``awaits`` the caller is a thread, which waits by itself."""
+        """Return the value of a provider. With ``awaits`` the caller runs on an event loop; otherwise the call blocks
+        the caller's thread."""
 
 
 class Entered:
-    """The context managers and values that one handler's stack has; a provider that several need is called once.
+    """Enters providers and arounds on one handler's stack, and holds the values; each provider is called once.
 
-    With ``awaits`` this is a coroutine of an event loop, else one that must not wait.
+    With ``awaits`` its coroutines run on an event loop; without, they complete in one step and await nothing.
     """
 
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` has the dependencies of the process; None: they live as long as the stack."""
+        """``resources`` holds the dependencies of the process; with None they live as long as the stack."""
         self._stack = stack
         self._resources = resources
         self._awaits = awaits
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """Return the value of a dependency; its provider is called at first use."""
+        """Return the value of a dependency; the first use calls its provider."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)
@@ -126,7 +128,7 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider, after those that it needs, and enter what it makes."""
+        """Call a provider, after the providers that it needs, and return its value, entered if necessary."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
@@ -141,9 +143,10 @@ class Entered:
         owned: bool,
         args: Sequence[Any] = (),
     ) -> Any:
-        """Call a provider and enter what it makes. Returns the value to hand over.
+        """Call a provider, enter a context manager that it returns, and return the value for the handler.
 
-        ``owned``: a context manager that it returns is entered; otherwise other code may own it.
+        Without ``owned``, only generators and context managers of contextlib's decorators are entered: other code may
+        own any other context manager. ``what`` names the provider in a note on an exception.
         """
         try:
             made = provider(*args, **needs)
@@ -179,7 +182,7 @@ class Entered:
 
 
 def _of_generator(made: Any) -> Any:
-    """Return a generator as a context manager; anything else as it is."""
+    """Return a generator as a context manager; any other object unchanged."""
     if isinstance(made, GeneratorType):
         return contextlib.contextmanager(lambda: made)()
     if isinstance(made, AsyncGeneratorType):
@@ -239,7 +242,7 @@ async def call_surrounded(
 ) -> Any:
     """Call a task's function inside the arounds, with the values of ``steps`` beside its arguments.
 
-    Without a ``job`` it is called directly, not by a worker, and there are no arounds.
+    Without a ``job`` the caller is not a worker, and there are no arounds. Returns the function's result.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)
@@ -249,7 +252,7 @@ async def call_surrounded(
             )
         given = {name: await entered.value(step) for name, step in steps.items()}
         if job is not None and not is_async:
-            # A thread is not interrupted: its time may have run out while it entered.
+            # A thread is not interrupted: the timeout may have passed while its dependencies were entered.
             job.raise_if_cancelled()
         result = function(*args, **kwargs, **given)
         if is_async:
@@ -260,7 +263,7 @@ async def call_surrounded(
 
 
 def now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that awaits nothing, without an event loop."""
+    """Run a coroutine that awaits nothing, without an event loop. Returns its result."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -294,26 +297,27 @@ class Surroundings:
         """The overrides in force, the newest last."""
 
     def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
-        """Put a context manager around every handler. Raises InvalidOption, or InvalidTask if a task cannot have it."""
+        """Add an around for every handler. Raises InvalidOption, or InvalidTask if one of ``tasks`` cannot have it."""
         around = Around(function)
         for task in tasks:
             around.check(task.name, is_async=task.is_async)
         self.arounds.append(around)
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raise InvalidTask for a task that cannot have all arounds."""
+        """Raise InvalidTask for a task that cannot have one of the arounds."""
         for around in self.arounds:
             around.check(task, is_async=is_async)
 
     def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
-        """Return the steps that give a task's parameters their values now."""
+        """Return the steps that make the values of a task's parameters, with the overrides in force."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
     def wrap(
         self, task: TaskFunction, job: JobContext, resources: ProcessValues
     ) -> Callable[..., Any]:
-        """Return the function to call in place of a task's own, with the same arguments. It calls the task's function
-        inside of the arounds, with its dependencies."""
+        """Return a function for the worker to call in place of the task's own, with the job's arguments.
+
+        It calls the task's function inside the arounds, with the values of its dependencies."""
         running = functools.partial(
             call_surrounded,
             task.function,
@@ -329,7 +333,7 @@ class Surroundings:
         return lambda **arguments: now(running(arguments))
 
     def call(self, task: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a task's function here, as its caller does; a dependency that is given is not made."""
+        """Call a task's function directly, without a job. Only dependencies that the caller does not pass are made."""
         given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
         steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
         called = call_surrounded(task.function, args, kwargs, is_async=task.is_async, steps=steps)
@@ -339,7 +343,7 @@ class Surroundings:
     def override(
         self, provider: Provider, other: Provider, tasks: Iterable[TaskFunction]
     ) -> Iterator[None]:
-        """Let ``other`` make what ``provider`` would, within the block. Raises InvalidOption or InvalidTask."""
+        """Call ``other`` in place of ``provider`` within a block. Raises InvalidOption or InvalidTask."""
         for each in (provider, other):
             if not callable(each):
                 raise InvalidOption.of(

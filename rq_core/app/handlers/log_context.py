@@ -1,6 +1,6 @@
-"""Log records that are made inside a handler say for which job.
+"""A log filter that adds the job to each record that is made inside a handler.
 
-`rq-core worker` does so by itself. With a logging set-up of your own, add the filter to your handlers:
+`rq-core worker` installs it. With a logging set-up of your own, add the filter to your log handlers:
 
     handler = logging.StreamHandler()
     handler.addFilter(JobLogFilter())
@@ -14,9 +14,10 @@ from rq_core.app.handlers.context import job_here
 
 
 class JobLogFilter(logging.Filter):
-    """Gives each record that is made inside a handler ``job``, ``queue``, ``task`` and ``claim``; it drops none.
+    """Adds ``job``, ``queue``, ``task`` and ``claim`` to each record that is made inside a handler; drops no record.
 
-    Fields that a record has itself stay. Add it to log handlers, not to loggers: loggers below do not ask it.
+    Fields that a record already has are kept. Add the filter to log handlers, not to loggers: a logger's filter does
+    not see the records of the loggers below it.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -17,41 +17,42 @@ from rq_core.app.handlers.handler_setup import Entered, now
 log = logging.getLogger(__name__)
 
 LEAVE_WAIT_S: Final = 5.0
-"""Seconds for leaving all of them; then the process ends without that."""
+"""Seconds for leaving all values; after these, the process ends without leaving the rest."""
 
 
 class _Kept:
-    """One value that is being made, exists, or is being left."""
+    """The value of one dependency: being made, in use, or being left."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider
         self.name = name_of(step.provider)
         self.value: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        # Then a job that waits for it and is cancelled cannot cancel it for the others.
+        # So a job that is cancelled while it waits for the value cannot cancel it for other jobs.
         self.value.set_running_or_notify_cancel()
         self.stack = AsyncExitStack()
-        # Not the job's that happens to need it first, and the same when it is left.
+        # Entering and leaving the value share a context, which is not that of the job that needs it first.
         self.context = contextvars.Context()
         self.keeper: asyncio.Task[None] | None = None
-        """Where it was made on a loop: the task that enters it and leaves it, since some must be left by the task that
-        entered them."""
+        """The asyncio task that enters and leaves a value made on an event loop (some context managers must be left by
+        the task that entered them); None for a value made in a thread."""
         self.over = asyncio.Event()
 
 
 class Resources:
     """Makes each value when it is first needed, and keeps it until ``close``.
 
-    Handlers on the loop and in threads share them. A value that could not be made is made again for the next job.
+    Handlers on the loop and in threads share the values. If making a value fails, the next job tries again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Provider, _Kept] = {}
         self._made: list[_Kept] = []
-        """The values in the order in which they were made: each after those that it needs."""
+        """The values in the order in which they were made: each value after those that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """The value of a provider. Without ``awaits`` this is a thread, which waits by itself."""
+        """Return the value of a provider. With ``awaits`` the caller runs on an event loop; otherwise the call blocks
+        the caller's thread."""
         with self._lock:
             kept = self._kept.get(step.provider)
             mine = kept is None
@@ -89,7 +90,7 @@ class Resources:
 
     def _failed(self, kept: _Kept, error: BaseException) -> None:
         if kept.value.done() and isinstance(error, asyncio.CancelledError):
-            return  # Given up, which has been said.
+            return  # ``close`` gave up leaving it, and logged that.
         if kept.value.done():
             log.error("leaving the dependency %s failed", kept.name, exc_info=error)
             return
@@ -98,13 +99,13 @@ class Resources:
         kept.value.set_exception(error)
 
     async def close(self) -> None:
-        """Leave all of them, the last one first; give up after LEAVE_WAIT_S. Call it when no handler runs any more."""
+        """Leave all values, the newest first; give up after LEAVE_WAIT_S. Call it when no handler runs any more."""
         with self._lock:
             made, self._made = self._made, []
             kept, self._kept = self._kept, {}
         for each in kept.values():
             if each.keeper is not None and not each.value.done():
-                # Its job has given up meanwhile.
+                # The value is still being made, for a job that no longer waits for it.
                 each.keeper.cancel()
         try:
             async with asyncio.timeout(LEAVE_WAIT_S):
@@ -121,7 +122,8 @@ class Resources:
     async def _leave(self, kept: _Kept) -> None:
         if kept.keeper is not None:
             kept.over.set()
-            # It may end without an error though it was cancelled, and the time would not be seen to be over.
+            # Without the shield, the timeout would cancel the keeper; if it ends without an error nevertheless, the
+            # timeout would go unnoticed.
             await asyncio.shield(kept.keeper)
             return
         loop = asyncio.get_running_loop()
@@ -135,13 +137,13 @@ class Resources:
             with contextlib.suppress(RuntimeError):  # The loop is closed: it waits no longer.
                 loop.call_soon_threadsafe(_set_once, left)
 
-        # One that hangs must not keep the process alive.
+        # A dependency that hangs while it is left must not keep the process alive.
         threading.Thread(target=leave, name="rq-core-leave", daemon=True).start()
         await left
 
 
 def _retrieved(there: asyncio.Future[Any]) -> None:
-    """Look at an error, so that asyncio does not complain if the handler that waited for it was cancelled."""
+    """Retrieve a future's error, so that asyncio does not complain if the handler that waited for it was cancelled."""
     if not there.cancelled():
         there.exception()
 

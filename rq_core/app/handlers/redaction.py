@@ -1,9 +1,9 @@
 r"""Keeping secrets out of the log: the texts of a handler's error pass through the app's redactor.
 
-Arguments are in no log line, and in events and SQL only where a producer asks for that
-(``audit_payload="full"``), as they are. What an exception says is up to the code that
-raised it, so an app may have a function that every such text goes through, message and traceback,
-before it is sent to Redis or logged. Passwords in URLs are masked in any case (:mod:`rq_core.masking`).
+Arguments are in no log line. Events and SQL have them, unredacted, only if a producer asks for it
+(``audit_payload="full"``). The text of an exception is up to the code that raised it, so an app may
+have a function through which each message and traceback passes before a worker sends it to Redis or
+logs it. Passwords in URLs are always masked (:mod:`rq_core.masking`).
 
     def redact(text: str) -> str:
         return re.sub(r"token=\w+", "token=…", text)
@@ -30,14 +30,17 @@ Redact = Callable[[str], str]
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
-"""Characters of an error that go into the log; a job's history is not the place for a core dump."""
+"""Maximum number of characters of an error's type, message and traceback in the log: a job's history is no place for a
+core dump."""
 
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"
 
 
 def redactor_of(said: Redact | str | None) -> Redact | None:
-    """Return the redactor that an option names. Raises InvalidOption if there is no such function."""
+    """Return the redactor for an option: the function itself, or the function at an import path; None for None.
+
+    Raises InvalidOption if there is no such function."""
     if said is None or callable(said):
         return said
     if not isinstance(said, str):
@@ -54,7 +57,7 @@ def redactor_of(said: Redact | str | None) -> Redact | None:
 
 
 def redacted(redact: Redact | None, text: str) -> str:
-    """Return the part of ``text`` that may be kept. Never raises: a text that breaks the redactor is left out whole."""
+    """Return ``text`` after redaction. Never raises: if the redactor fails, a note replaces the whole text."""
     if redact is None:
         return text
     try:
@@ -69,9 +72,9 @@ def redacted(redact: Redact | None, text: str) -> str:
 def describe_error(
     error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
 ) -> str:
-    """Return an exception as the JSON object that events carry. ASCII only: lone surrogates and NUL are escaped.
+    """Return an exception as the JSON object that events carry. It is ASCII: lone surrogates and NUL are escaped.
 
-    Its texts pass through ``redact`` before they are shortened: half a secret is a secret, too.
+    Message and traceback pass through ``redact`` before they are shortened: half a secret is a secret, too.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
@@ -80,7 +83,7 @@ def describe_error(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """Return the same object for an exception that is known by its texts only. ``lines`` is its traceback."""
+    """Return describe_error's JSON object for an exception, given as texts. ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
@@ -89,13 +92,13 @@ def describe_words(
 
 
 def traceback_in(said: str) -> str | None:
-    """Return the traceback in an error's JSON, as ``describe_error`` writes it; None if it has no traceback."""
+    """Return the traceback in the JSON that describe_error returned; None if it has no traceback."""
     lines: str | None = json.loads(said).get("traceback")
     return lines and lines.rstrip("\n")
 
 
 def message_of(error: BaseException) -> str:
-    """Return an exception's own text. Never raises, whatever the ``__str__`` of its class does."""
+    """Return the message of an exception. Never raises, even if the exception's ``__str__`` does."""
     try:
         return str(error)
     except BaseException as unsaid:  # noqa: BLE001 - it is the user's code; also SystemExit
@@ -103,7 +106,9 @@ def message_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of an exception, with its causes, from the handler on; never raises either."""
+    """Return the traceback of an exception, with its causes, without rq-core's frames above the handler.
+
+    Never raises."""
     try:
         begins = error.__traceback__
         while begins is not None and begins.tb_frame.f_code.co_filename.startswith(_PACKAGE):

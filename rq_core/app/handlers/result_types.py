@@ -1,6 +1,6 @@
-"""Results of handlers, between Python and JSON, by the annotation of the task's function.
+"""Converts results of handlers to JSON and back, by the annotation of the task's function.
 
-A worker dumps the value where the handler ran, and the producer that waits loads it into the annotated type.
+A worker dumps the result in the process of the handler; a producer that waits loads it into the annotated type.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Returned:
         self._function = function
 
     def check(self, *, is_defined: bool = True) -> None:
-        """Look at the annotation now. Raises InvalidTask if it cannot be resolved, or if JSON cannot carry such values.
+        """Resolve the annotation now. Raises InvalidTask if that fails, or if JSON cannot carry its values.
 
-        Without ``is_defined`` it may name what is defined later; then it is not looked at.
+        Without ``is_defined``, an annotation with an undefined name is skipped: the name may be defined later.
         """
         if not is_defined:
             try:
@@ -42,17 +42,19 @@ class Returned:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, value: Any, kept: str = DIGEST) -> str:
-        """Return a value as JSON behind its digest (:func:`rq_core.model.result_encoding.pack_result`), or ``!`` and in
-        one word why it cannot be kept: too_large or not_json. ``kept`` is what the log keeps of it: digest or full."""
+        """Return a value's digest and its JSON (:func:`rq_core.model.result_encoding.pack_result`).
+
+        If the value cannot be kept, return ``!`` and the reason in one word: too_large or not_json. ``kept`` is what
+        the log keeps: the digest, or the full value."""
         if isinstance(value, Iterator):
-            # To read it to its end would be work after the handler's end, of any length, on the worker's event loop.
+            # Reading it to its end would be work of any length on the worker's event loop, after the handler's end.
             return f"{NO_VALUE}{NOT_JSON}"
         try:
             found: bytes = self._adapter.dump_json(value, warnings="error")
             if b"NaN" in found or b"Infinity" in found:
                 # pydantic writes these numbers, and JSON does not have them.
                 json.loads(found, parse_constant=_refuse)
-        except Exception:  # noqa: BLE001 - also what a model's own code raises: its job has done its work
+        except Exception:  # noqa: BLE001 - also an error of a model's own code: the job has done its work
             return f"{NO_VALUE}{NOT_JSON}"
         return (
             pack_result(found.decode(), kept)
@@ -61,7 +63,7 @@ class Returned:
         )
 
     def load(self, value_json: str) -> Any:
-        """Return a value as the annotated type. Raises ValueError for one that it does not fit, and InvalidTask."""
+        """Return a value in the annotated type. Raises ValueError if the JSON does not fit the type, or InvalidTask."""
         return self._adapter.validate_json(value_json)
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Whether a failed job is tried again, and how long it waits for that.
+"""Retry policies: whether a failed job runs again, and after how long.
 
-The worker asks the policy of the job's task. ``fail.lua`` counts the failures and may say ``dead`` instead.
+The worker asks the policy of the job's task. ``fail.lua`` counts the failures; without an attempt left the job is dead.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 _BACKOFFS: Final = ("exponential", "linear", "fixed")
 _JITTERS: Final = ("full", "equal", "none")
 _DOUBLINGS_MAX: Final = 64
-"""More would overflow before ``maximum`` could cap them."""
+"""Maximum number of doublings of ``base``: more would overflow before ``maximum`` could limit the delay."""
 
 
 class RetryVerdict(NamedTuple):
     """The next state of a job whose handler raised an error.
 
-    ``rollback``: the job is given back, and no attempt is spent. ``delay`` is in seconds; ``reason`` is one word for
-    the log.
+    ``rollback``: the job returns to its queue, and the claim does not count as an attempt. ``delay`` is in seconds;
+    ``reason`` is one word for the log.
     """
 
     outcome: Outcome
@@ -44,21 +44,21 @@ class RetryVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often and how soon a task is retried. Durations are in seconds. Raises InvalidOption.
+    """How often and how soon a task's failed jobs are retried. Durations are in seconds. Raises InvalidOption.
 
-    After the n-th failure the delay is, at most ``maximum``:
+    The delay after the n-th failure, limited to ``maximum``, depends on ``backoff``:
 
     - exponential: base * 2**(n-1)
     - linear: base * n
     - fixed: base
-    - a function: what it returns for n. Jitter is left to it.
+    - a function: its result for n. No jitter is added.
 
-    Jitter spreads retries, so that jobs which failed together do not come back together. ``"full"``
-    (or True) is a random time from 0 to the delay, ``"equal"`` one from half of it to all of it,
-    ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker,
+    Jitter spreads retries, so that jobs which failed together are not retried together. ``"full"``
+    (or True) is a random time from 0 to the delay, ``"equal"`` a random time from half of the delay to
+    the delay, ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker,
     "Exponential Backoff And Jitter", AWS Architecture Blog, March 2015.
 
-    With ``retry_on``, other errors are final; errors in ``give_up_on`` are final in any case.
+    With ``retry_on``, errors of other types are final; errors in ``give_up_on`` are always final.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -78,7 +78,7 @@ class RetryPolicy:
             raise InvalidOption.of(
                 "backoff",
                 self.backoff,
-                f"must be one of {', '.join(_BACKOFFS)}, or a function of the failures so far",
+                f"must be one of {', '.join(_BACKOFFS)}, or a function of the number of failures",
             )
         if not isinstance(self.jitter, bool) and self.jitter not in _JITTERS:
             raise InvalidOption.of(
@@ -102,8 +102,8 @@ class RetryPolicy:
     def delay(self, failures: int, random: Callable[[], float]) -> float:
         """Return the seconds until the next attempt, after ``failures`` ≥ 1.
 
-        ``random`` gives a float in [0, 1). Raises InvalidOption if a backoff function returns no
-        duration, and whatever it raises.
+        ``random`` returns a float in [0, 1). Raises InvalidOption if a backoff function returns no
+        duration, and any exception of that function.
         """
         if callable(self.backoff):
             return min(seconds_of("backoff", self.backoff(failures)), self.maximum)
@@ -128,7 +128,7 @@ class RetryPolicy:
     ) -> RetryVerdict:
         """Return the next state of a job whose handler raised ``error``.
 
-        ``failures`` counts this one. Whether attempts are left is not decided here: fail.lua
+        ``failures`` includes this failure. Whether an attempt is left is decided by fail.lua, which
         knows the job's own limit. Never raises.
         """
         if isinstance(error, GiveUp):
@@ -149,7 +149,7 @@ class RetryPolicy:
         try:
             return self.delay(failures, random)
         except BaseException:
-            # The failure must be settled whatever the user's function does, also sys.exit().
+            # The failure must be settled even if the user's function raises or calls sys.exit().
             log = _log()
             log.exception(
                 "the backoff function failed; the job is retried after an exponential delay"
@@ -171,7 +171,7 @@ def _sane(error: BaseException, after: object, otherwise: float) -> float:
 
 
 def _log() -> logging.Logger:
-    # Only a worker that has something to complain of needs it; producers import policies, too.
+    # Imported at the first warning: only workers log, and producers import policies, too.
     import logging
 
     return logging.getLogger(__name__)

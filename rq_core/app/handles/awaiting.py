@@ -1,6 +1,6 @@
-"""How handles wait: for one job or several, with or without an event loop, in Redis and then in the log.
+"""Waits for the ends of one or more jobs, with or without an event loop, in Redis and then in the audit log.
 
-All steps are in one generator, :meth:`Ends.steps`; :func:`each` and :func:`each_async` drive it.
+All steps of a wait are in one generator, :meth:`Ends.steps`; :func:`each` and :func:`each_async` drive it.
 """
 
 from __future__ import annotations
@@ -29,42 +29,44 @@ if TYPE_CHECKING:
     from rq_core.app.producer import Producer
 
 GRACE_S: Final = 2.0
-"""Seconds beyond the timeout for which the last look, in Redis or in the log, may still be under way."""
+"""Seconds after the timeout in which the answer of the last read, of Redis or of the log, is still accepted."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between the first looks at a log that is behind; then always the last of them."""
+"""Seconds between the first reads of a log that lags behind Redis; between later reads, the last value."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child found. They stay open here: to close one would end its parent's connection."""
+"""Readers of the log that a forked child inherited. They stay open: closing one would end its parent's connection."""
 
 
 class Awaited(Protocol):
-    """The members of a handle that waiting uses."""
+    """The members of a handle that a wait uses."""
 
     id: str
     queue: str
     seen: Outcome[Any] | None
-    """The outcome of its job, once a wait has seen it."""
+    """The outcome of the job; None until a wait has found it."""
 
 
 H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """Wait for news, or until this moment."""
+    """A step: wait for news, at most until ``at`` (seconds of the wait's clock)."""
 
     at: float
 
 
 class ReadLog(NamedTuple):
-    """Read in the log how these jobs of a queue ended. The outcomes are sent back, or the RqCoreError."""
+    """A step: read from the log how jobs of a queue ended. The driver sends back the outcomes by id, or an RqCoreError.
+
+    ``jobs`` has, for each id, the place (epoch, seq) that the log must have reached."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
     by: float
-    """The moment until which an answer is waited for."""
+    """Latest time of the answer, in seconds of the wait's clock."""
 
 
 class Ended(NamedTuple, Generic[H]):
-    """One of the jobs has ended."""
+    """A step: one of the jobs has ended."""
 
     handle: H
     outcome: Outcome[Any]
@@ -74,8 +76,8 @@ Steps = Generator[Until | ReadLog | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """The ends of some jobs, as they come. A forked child may go on with what its parent has begun; each process that
-    does so calls ``begin`` first."""
+    """One wait for the ends of jobs. A forked child may continue its parent's wait: each process calls ``begin`` before
+    it waits."""
 
     def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
@@ -84,43 +86,43 @@ class Ends(Generic[H]):
         self._seconds = seconds
         self._deadline = self.clock() + seconds
         self._pid: int | None = None
-        """The process that has begun to wait."""
+        """Id of the process that called ``begin`` last; None before that."""
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """The handles whose jobs have left Redis, each with the place that the log must reach to have the end."""
+        """The handles whose jobs have left Redis, each with the place that the log must reach to have the job's end."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """The handles whose jobs had not ended when the time was up, and the error if that could not be read."""
+        """The handles whose jobs had not ended at the timeout; with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """Outcomes that Redis has of handles in ``_missing``; the log may also have the value."""
+        """Outcomes in Redis of handles in ``_missing``; the log may have the result's value, too."""
         self._heard_at = -math.inf
-        """When Redis last answered a look."""
+        """Time of the last answer of Redis about a job, in seconds of ``clock``."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
         self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
-        """The handles that are still waited for, in the order given."""
+        """The handles whose jobs have not ended yet, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """The outcomes of handles that need no wait."""
+        """The outcomes that handles have from earlier waits."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether this process waits. A child that was forked meanwhile does not."""
+        """Whether this process has called ``begin``; False in a child that was forked since."""
         return self._pid == os.getpid()
 
     def begin(self, notify: Callable[[], None]) -> None:
         """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
         self._leave_parents_reader()
         self._pid = os.getpid()
-        # News that a parent process got is looked at again.
+        # A child reads again what its parent had been notified of.
         self._news.clear()
         told = self._seen.keys() | self._missing.keys() | self._alive.keys()
-        # All in one step: the thread that looks would otherwise take the lock from this one, for each of many jobs.
+        # All in one call: otherwise this thread and the waiter's thread would compete for the lock at each job.
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """Yield steps until all jobs have ended. Raises WaitTimeout when the time is up, and errors of looks."""
+        """Yield steps until all jobs have ended. Raises WaitTimeout at the timeout, and errors of reads."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -146,7 +148,7 @@ class Ends(Generic[H]):
             yield Until(min(last, self._log_at) if self._missing else last)
 
     def close(self) -> None:
-        """Wait no more."""
+        """End the wait, and close the reader of the log."""
         for wait in self._waits.values():
             wait.over = True
         self._leave_parents_reader()
@@ -159,8 +161,9 @@ class Ends(Generic[H]):
             self._reader = None
 
     def read(self, step: ReadLog, notify: Callable[[], None]) -> LogReading:
-        """Begin to read in the log how jobs ended, if it goes so far. ``notify`` is called from another thread when
-        that is done."""
+        """Begin to read from the log how jobs ended, if the log has reached their ends.
+
+        ``notify`` is called from another thread when the read is done."""
         if self._reader is None:
             assert self._producer.audit_url is not None
             self._reader = BackgroundLogReader(self._producer.audit_url)
@@ -181,7 +184,7 @@ class Ends(Generic[H]):
             if self._producer.audit_url is None:
                 yield self._ended(handle, told.known or Gone(handle.id))
             else:
-                # Redis may have forgotten that a mirror reads the queue: the log is asked as it is.
+                # Redis may have forgotten that a mirror reads the queue: read the log, however far it has come.
                 self._missing[handle] = told.logged or (0, 0)
                 self._log_at = 0.0
                 if told.known is not None:
@@ -220,7 +223,7 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Return the outcome with its value in the task's type, or as JSON has it if this app lacks the task."""
+        """Return the outcome with its value in the task's type, or in JSON's types if this app lacks the task."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -229,11 +232,13 @@ class Ends(Generic[H]):
             return replace(
                 outcome, kept=json.loads(value) if returned is None else returned.load(value)
             )
-        except Exception:  # noqa: BLE001 - also what a validator of the task's own raises
+        except Exception:  # noqa: BLE001 - also an error of the task's own validator
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return why no news came of jobs although the time is up: a look at one of them was not answered."""
+        """Return the error for a timeout without news of a job: Redis did not answer, or no time was left to read it.
+
+        None if Redis has answered about each job."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
@@ -260,7 +265,7 @@ class Ends(Generic[H]):
 
 
 def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[Ended[H]]:
-    """The ends of these jobs, as they come. Blocks."""
+    """Yield the end of each job, as the jobs end. Blocks. Raises WaitTimeout."""
     import threading
 
     news = threading.Event()
@@ -269,7 +274,7 @@ def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[E
     try:
         while True:
             if not ends.has_begun:
-                # Of a parent's event, another thread may have had the lock.
+                # In a forked child: another thread of the parent may have held the lock of the parent's event.
                 news = threading.Event()
                 ends.begin(news.set)
             try:
@@ -337,7 +342,7 @@ async def _wait(news: asyncio.Event, seconds: float) -> None:
 
 def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
     def notify() -> None:
-        # The loop may be closed: then no task of it waits any more.
+        # The loop may be closed: then none of its tasks waits any more.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(news.set)
 
@@ -345,12 +350,12 @@ def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[
 
 
 def timeout_of(timeout: Duration) -> float:
-    """How long to wait, in seconds; 0 looks once. Raises InvalidOption."""
+    """Return a timeout in seconds; with 0, a wait reads the job once. Raises InvalidOption."""
     return seconds_of("timeout", timeout)
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused in a handler, and, if the wait ``blocks`` the thread, in an event loop."""
+    """Raise WaitRefused in a handler (unless allowed), and in an event loop if the wait ``blocks`` the thread."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

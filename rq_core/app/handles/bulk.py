@@ -1,4 +1,4 @@
-"""Many jobs at once: handed over in chunks, and waited for together."""
+"""Enqueues many jobs in chunks, and waits for many jobs at once."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ASYNC_CHUNK: Final = 1_000
 
 
 class ManyProducer(Producer):
-    """A producer with the methods for many jobs. Threads may share one."""
+    """A producer with the methods for many jobs. Threads may share a producer."""
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:
-        """Enqueue jobs of one or more queues, in chunks: each is accepted whole or not at all.
+        """Enqueue jobs of one or more queues, in chunks. Each chunk is accepted whole or not at all.
 
-        ``as_completed`` takes what it returns; the jobs' handles are its ``handles``. ``jobs`` may be a generator;
-        while Redis works on a chunk, the generator makes the jobs of the next.
-        An error half-way, KeyboardInterrupt and CancelledError too, has the jobs that were accepted before it in
-        ``accepted``; the chunk that was on its way may have been accepted, too. Raises what Task.enqueue raises.
+        Returns the outcome of each enqueue; the jobs' handles are its ``handles``, and ``as_completed`` takes it, too.
+        ``jobs`` may be a generator; it makes the jobs of the next chunk while Redis works on a chunk.
+        Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and CancelledError, has in its
+        ``accepted`` the outcomes before it; the chunk that was on its way may have been accepted, too.
         """
         from rq_core.app.handles.bulk_result import AcceptedJobs
 
@@ -40,7 +40,7 @@ class ManyProducer(Producer):
     async def enqueue_many_async(
         self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]
     ) -> AcceptedJobs:
-        """See enqueue_many. Takes asynchronous generators too."""
+        """See enqueue_many. ``jobs`` may also be an asynchronous generator."""
         from rq_core.app.handles.bulk_result import AcceptedJobs
         from rq_core.protocol.calls.enqueue import Accepted, tell_accepted
 
@@ -91,11 +91,11 @@ class ManyProducer(Producer):
         *,
         allow_in_handler: bool = False,
     ) -> Iterator[JobHandle[Any]]:
-        """Yield handles as their jobs end, each with its outcome: ``wait`` of it asks nothing more. Blocks; in an
-        event loop use as_completed_async.
+        """Yield each handle when its job has ended. The handle's ``wait`` then returns at once, without a call. Blocks;
+        in an event loop use as_completed_async.
 
-        ``handles`` are handles of this app, or what enqueue_many has returned. ``timeout`` (seconds or timedelta) is
-        for all of them together. See JobHandle.wait, also for what is raised.
+        ``handles`` are handles of this app, or the result of enqueue_many. ``timeout`` (seconds or timedelta) is
+        for all jobs together. Raises InvalidOption, and the errors of JobHandle.wait.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -129,7 +129,9 @@ class ManyProducer(Producer):
 
 
 def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], ...]:
-    """The handles that ``as_completed`` was given, all of the app with these connections. Raises InvalidOption."""
+    """Return the handles that a caller passed to ``as_completed``.
+
+    Raises InvalidOption unless all are of the app with these connections."""
     must = "must be handles of jobs, or what enqueue_many has returned"
     given = getattr(handles, "handles", handles)
     if not isinstance(given, Iterable):

@@ -1,4 +1,4 @@
-"""The return value of ``enqueue_many``: the outcome of each enqueue, and handles to wait with."""
+"""The result of ``enqueue_many``: the outcome of each enqueue, and the jobs' handles."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class AcceptedJobs(Accepted):
     def of(
         cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
     ) -> AcceptedJobs:
-        """``chunks`` are the parts of ``whole``, each with its queue."""
+        """Return the outcomes ``whole``; ``chunks`` are its parts, each with its queue."""
         made = cls(*whole)
         made._producer, made._chunks = producer, chunks
         return made
 
     @property
     def handles(self) -> list[JobHandle[Any]]:
-        """The handles of jobs that were accepted, and of jobs whose id or name an enqueue repeated, chunk by chunk: a
-        new list each time. Jobs that were discarded or rejected have no handle."""
+        """A new list of the handles of accepted jobs, and of the jobs whose id or name an enqueue repeated, chunk by
+        chunk. Jobs that were discarded or rejected have no handle."""
         producer, found = self._producer, []
         for queue, part in self._chunks:
             old = dict(part.replaced)

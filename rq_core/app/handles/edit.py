@@ -1,4 +1,4 @@
-"""The changes that a caller may make to a job that waits, and the errors if it was not changed."""
+"""The changes that a caller may make to a waiting job, and the errors if the job was not changed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class EditOptions(TypedDict, total=False):
-    """The changes of an edit; at least one must be given. All else stays as it is.
+    """The changes of an edit. The caller passes at least one; the rest of the job does not change.
 
-    ``priority``: the job joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
-    datetime with a time zone) or ``now=True`` say when it becomes ready. ``expires`` is its deadline, in seconds
-    from now or as a datetime with a time zone; None takes its deadline away. Of the others, None changes nothing.
+    ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
+    ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
+    job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. None for another
+    option changes nothing.
     """
 
     priority: Priority | PriorityName | None
@@ -34,8 +35,9 @@ _NAMES: Final = tuple(EditOptions.__annotations__)
 
 
 def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
-    """Return the change as the scripts take it. Raises InvalidOption, UsageError if nothing is given, or TypeError for
-    an option that there is not."""
+    """Return the change in the form that scripts read.
+
+    Raises InvalidOption, UsageError without a change, or TypeError for an unknown option."""
     unknown = next((name for name in options if name not in _NAMES), None)
     if unknown is not None:
         error = unexpected("edit() ", unknown, _NAMES, OF_JOBS, "its")
@@ -61,7 +63,7 @@ def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
 
 
 def check_line(line: str) -> None:
-    """Raise InvalidOption if what the change is to rest on is no text."""
+    """Raise InvalidOption if ``line``, the state line that the caller expects, is not text."""
     given: object = line
     if not isinstance(given, str):
         must = "must be the job's state line, as `rq-core job ID --json` prints it"
@@ -82,7 +84,7 @@ _WHY: Final = {
 
 
 def check_outcome(queue: str, job_id: str, outcome: str) -> None:
-    """Raise NotEdited if the job was not edited."""
+    """Raise NotEdited if the script's outcome is that the job was not edited."""
     if outcome in _WHY:
         why = _WHY[outcome].format(id=job_id)
         raise NotEdited(queue=queue, id=job_id, outcome=outcome, why=why)

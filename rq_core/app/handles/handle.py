@@ -24,25 +24,25 @@ R_co = TypeVar("R_co", covariant=True)
 """The type that the task's function returns."""
 
 GONE: Final = "gone"
-"""The state of a job that neither Redis nor the audit database, if there is one, knows."""
+"""The state of a job that is neither in Redis nor in the audit database, if one is set."""
 
 _STATES: Final = {
     **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
     "dead": "pruned",
     "same": "replaced",
 }
-"""The state of a job that has ended, by the outcome that Redis keeps."""
+"""The state of an ended job, by the outcome that Redis keeps with the job's result."""
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it. It holds names, and the outcome once it has seen that; else every method reads
-    Redis or SQL again.
+    """One job, as its producer sees it. It holds the job's names and, after a wait, its outcome; every other method
+    reads Redis or SQL on each call.
 
     ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered: then this is
     the handle of that job, and the call changed nothing. If another job holds the name of a unique job, this is the
-    handle of that job, and ``duplicate`` is True, too. ``discarded`` is True if the job was dropped, since a scope was
-    full and its cap says discard. ``replaced`` is the id of the job that this one has replaced, None if it replaced no
-    job. ``task`` is its task's name, None for a handle that was made from an id.
+    handle of that job, and ``duplicate`` is True, too. ``discarded`` is True if the job was dropped because a scope of
+    a cap with on_full="discard" was full. ``replaced`` is the id of the job that this job replaced; None if it replaced
+    no job. ``task`` is the task's name; None for a handle that was made from an id.
     """
 
     __slots__ = (
@@ -77,9 +77,9 @@ class JobHandle(Generic[R_co]):
         self.discarded = discarded
         self.replaced = replaced
         self.keeps = keeps
-        """Whether its result is kept; None: unknown."""
+        """Whether the job's result is kept; None if unknown."""
         self.seen: Outcome[R_co] | None = None
-        """The outcome of the job, if a wait with this handle has seen it."""
+        """The outcome of the job; None until a wait with this handle has found it."""
 
     def __repr__(self) -> str:
         note = ", duplicate" if self.duplicate else ", discarded" if self.discarded else ""
@@ -89,12 +89,12 @@ class JobHandle(Generic[R_co]):
     def state(self) -> str:
         """Return the job's state in one word.
 
-        It is scheduled, ready, running, cancelling or dead, as Redis has it; succeeded, cancelled,
-        pruned, expired, replaced or removed, as Redis keeps it with the job's result, or else as SQL has it if an audit
-        database is set; else ``gone``.
+        A job in Redis is scheduled, ready, running, cancelling or dead. A job that has ended is succeeded, cancelled,
+        pruned, expired, replaced or removed: Redis keeps this word with the job's result, and SQL has it if an audit
+        database is set. A job that neither of them has is ``gone``.
 
-        For a moment after the end of a job whose result is not kept, the mirror may not have it yet; it is ``gone``
-        then, too.
+        Right after the end of a job whose result is not kept, the mirror may not have copied the end yet; the state is
+        ``gone`` then, too.
         """
         client = self._producer.client
         if word := client.run(self._word(client.calls.reads)):
@@ -116,15 +116,15 @@ class JobHandle(Generic[R_co]):
         return None if ended is None else _STATES.get(ended[1].outcome)
 
     def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:
-        """Wait for the end of the job, however it ends, and return its outcome. Blocks; in an event loop use
-        wait_async.
+        """Wait for the end of the job (success, death, or any other), and return its outcome. Blocks; in an event loop
+        use wait_async.
 
-        ``timeout`` is in seconds, or a timedelta; 0 looks once. A dead job has ended. The outcome stays in the handle:
-        waiting once more asks nothing. Redis sends a message when the job ends; looks go on meanwhile, every 5 s in
-        the end. Where Redis cannot send one, the job is looked at 50 ms after the first look, then less and less often,
-        every second in the end. If Redis does not have the job any more, its outcome comes from the audit database;
-        without one it is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler, which would keep
-        the place that the job may need, unless ``allow_in_handler``; QueueDamaged or ServerUnsuitable.
+        ``timeout`` is in seconds, or a timedelta; 0 reads the job once. The outcome stays in the handle: a later wait
+        returns it without a call. Redis sends a message when the job ends; the wait also reads the job at growing
+        intervals, of at most 5 s. If Redis cannot send the message, the intervals grow from 50 ms to 1 s. If Redis no
+        longer has the job, its outcome comes from the audit database; without an audit database it is Gone. Raises
+        WaitTimeout, which is a TimeoutError; WaitRefused in a handler unless ``allow_in_handler``, since the handler
+        would keep the place that the job may need; QueueDamaged or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -136,20 +136,20 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
-        """Wait for the end of the job, and return its result, as the type that its task is annotated
-        with. Blocks; in an event loop use result_async.
+        """Wait for the end of the job, and return its result in the type that its task is annotated
+        with, like ``wait(timeout).value``. Blocks; in an event loop use result_async.
 
-        It is what ``wait(timeout).value`` gives. A task keeps its results with ``keep_result``; of one that keeps none,
-        ResultUnavailable is raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if
-        the job ended otherwise, ResultUnavailable if its value is not there, and what wait raises. All but WaitRefused,
-        QueueDamaged and ServerUnsuitable are NoResult.
+        A task keeps its results with ``keep_result``; without it, ResultUnavailable is raised at once. Raises
+        JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not succeed, ResultUnavailable if
+        the value of its result is missing, and the errors of wait. All of these but WaitRefused, QueueDamaged and
+        ServerUnsuitable are NoResult.
         """
         self._check_keeps()
         return self.wait(timeout, allow_in_handler=allow_in_handler).value
 
     async def result_async(
         self,
-        timeout: Duration,  # noqa: ASYNC109 - the last look is made when it is over
+        timeout: Duration,  # noqa: ASYNC109 - the job is read once more at the timeout
         *,
         allow_in_handler: bool = False,
     ) -> R_co:
@@ -163,12 +163,12 @@ class JobHandle(Generic[R_co]):
             raise keeps_none(self.id)
 
     def is_of(self, connections: object) -> bool:
-        """Whether its app has these connections."""
+        """Whether this is a handle of the app with these connections."""
         return self._producer.connections is connections
 
     async def wait_async(
         self,
-        timeout: Duration,  # noqa: ASYNC109 - the last look is made when it is over
+        timeout: Duration,  # noqa: ASYNC109 - the job is read once more at the timeout
         *,
         allow_in_handler: bool = False,
     ) -> Outcome[R_co]:
@@ -183,9 +183,9 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def cancel(self, *, why: str = "") -> str:
-        """Cancel the job.
+        """Cancel the job, and return the outcome.
 
-        Returns cancelled, cancelling (it runs, and was asked to stop), dead, or gone.
+        The outcome is cancelled, cancelling (the job runs, and was asked to stop), dead, or gone.
         """
         client = self._producer.client
         return client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))[self.id]
@@ -197,18 +197,19 @@ class JobHandle(Generic[R_co]):
         return outcomes[self.id]
 
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
-        """Change when the job will run, while it waits: ready, delayed, or between two attempts.
+        """Change when a waiting job will run. The job is ready, delayed, or between two attempts.
 
-        ``priority``: it joins the tail of that line. ``delay`` (seconds from now, or a timedelta), ``at`` (a
-        datetime with a time zone) or ``now=True`` say when it becomes ready; one that has waited before returns to its
-        place in line. ``expires`` is its deadline, in seconds from now or as a datetime with a time zone; None takes
-        its deadline away. What is not given stays as it is; the arguments always do. A job that is as asked already is
-        left alone.
+        ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
+        ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready; a job that was
+        in line before returns to its place. ``expires`` is the job's deadline, in seconds from now or as a datetime
+        with a time zone; None removes the deadline. Options that are left out, and the job's arguments, do not change.
+        An edit that would change nothing has no effect.
 
         With ``line``, the job is edited only if this is still its state line, as `rq-core job ID --json` prints it.
 
-        Raises NotEdited if the job does not wait, has another line, or could never run any more: its ``outcome`` is
-        running, cancelling, dead, gone, changed or never. Raises InvalidOption, and AuditBacklogFull.
+        Raises NotEdited if the job does not wait, has another state line, or could never run after the edit: the
+        error's ``outcome`` is running, cancelling, dead, gone, changed or never. Raises InvalidOption, and
+        AuditBacklogFull.
         """
         from rq_core.app.handles.edit import change_of, check_line, check_outcome
 
@@ -233,24 +234,26 @@ class JobHandle(Generic[R_co]):
     def history(self) -> list[Any]:
         """Return the job's events from SQL, oldest first.
 
-        Each has at least its ``type``, a word of machine.Event. The list is empty while the mirror has not
-        come to the job yet, and for ever once a prune has taken it out of the log: ``rq-core audit history ID``
-        says up to when the log was cut. Raises AuditNotConfigured if no audit database is set.
+        Each event has at least its ``type``, a word of machine.Event. The list is empty until the mirror has copied the
+        job's first event, and after a prune has deleted the job's events: ``rq-core audit history ID`` reports up to
+        when the log was pruned. Raises AuditNotConfigured if no audit database is set.
         """
         if self._producer.audit_url is None:
             raise AuditNotConfigured
         return plugins.history_reader()(self._producer.audit_url, self.id, self.queue)
 
     async def history_async(self) -> list[Any]:
-        """See history. The database is read in a thread."""
+        """See history. A thread reads the database."""
         import asyncio
 
         return await asyncio.to_thread(self.history)
 
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
-    """Return the handle of a job and what became of it. Raises ScopeFull if it was rejected, UniqueHeld if another job
-    holds its name and it says reject, IdempotencyMismatch if its id belongs to another call."""
+    """Return the handle for a job and the outcome of its enqueue (None: taken for accepted).
+
+    Raises ScopeFull if a full scope rejected the job, UniqueHeld if another job holds its name and the policy is
+    reject, IdempotencyMismatch if its id belongs to another call."""
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
         return JobHandle(

@@ -1,5 +1,4 @@
-"""Reads jobs' ends in the audit log, in threads of its own: a database that does not answer keeps no caller beyond its
-timeout."""
+"""Reads the ends of jobs from the audit log in threads: a silent database delays no caller after its timeout."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""SQLite has locks of its own. A lock that a thread of the parent had at the fork is locked for ever in the child."""
+"""Closed while SQLite is read: a lock of SQLite that a thread holds at a fork is never released in the child."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
 class LogReading:
-    """One read that was begun."""
+    """One read of the log, under way or done."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -27,13 +26,14 @@ class LogReading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Set the ends that were found, or the error."""
+        """Mark the read as done, with the ends that it found or with its error."""
         self._found, self._error = found, error
         self.is_done = True
 
     def answer(self) -> Any:
-        """Return how the jobs ended, or an RqCoreError that another try may mend: also if the read is not done. Raises
-        any other error."""
+        """Return how the jobs ended, by id; or an RqCoreError if a later read may succeed, or this read is not done.
+
+        Raises any other error of the read."""
         if not self.is_done:
             return RqCoreError(SILENT)
         if self._error is None:
@@ -44,25 +44,26 @@ class LogReading:
 
 
 class BackgroundLogReader:
-    """Reads for one wait, in a thread, from the first ``begin`` on. Close it."""
+    """Reads the log for one wait, each read in a thread. The wait calls ``close`` at its end."""
 
     def __init__(self, audit_url: str) -> None:
         self._audit_url = audit_url
-        # No fork must wait for a server that does not answer.
+        # Forks do not wait for reads of a server: it may not answer.
         self._is_server = audit_url.startswith("postgres")
         self._lock = threading.Lock()
         self._reader: EndingsReader | None = None
-        """The reader, which belongs to the reading thread while a read is under way."""
+        """The database's reader; while a read is under way, only its thread may use it."""
         self._current: LogReading | None = None
-        """The read that is under way."""
+        """The read that is under way, if any."""
         self._is_closed = False
 
     def begin(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
     ) -> LogReading:
         """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when the read is done.
-        While an earlier read goes on, no other begins: the answer is then SILENT, at once. Raises RuntimeError if the
-        process can begin no thread."""
+
+        While an earlier read is under way, no other begins: the returned read is done, with the error SILENT. Raises
+        RuntimeError if the process can start no thread."""
         reading = LogReading()
         with self._lock:
             if self._current is not None:
@@ -70,7 +71,7 @@ class BackgroundLogReader:
                 return reading
             self._current = reading
         try:
-            # It may never end: neither this process nor an event loop must wait for it.
+            # The thread may never end: neither this process nor an event loop must wait for it.
             threading.Thread(
                 target=self._read,
                 args=(reading, queue, jobs, notify),
@@ -83,7 +84,7 @@ class BackgroundLogReader:
         return reading
 
     def close(self) -> None:
-        """Close all connections; those of a read that is under way are closed when it has ended."""
+        """Close all connections. If a read is under way, its thread closes them at its end."""
         with self._lock:
             self._is_closed = True
             if self._current is not None:

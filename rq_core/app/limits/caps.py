@@ -3,9 +3,9 @@
     @app.task(queue="mail", caps=[Cap(10), Cap(1, per="tenant"), Rate(100, per_seconds=60, per="tenant")])
     def send(tenant: str, to: str) -> None: ...
 
-At most 10 of these run at once, at most one of each tenant, and at most 100 of a tenant are begun per minute. What
-counts them is called a scope (:mod:`rq_core.model.limits.scopes`); how a job gets its scopes is in
-:mod:`rq_core.app.limits.lane_assignment`.
+At most 10 of these jobs run at once, at most one job of each tenant, and at most 100 jobs of a tenant begin per minute.
+A group of jobs that is counted together is called a scope (:mod:`rq_core.model.limits.scopes`);
+:mod:`rq_core.app.limits.lane_assignment` finds the scopes of a job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.scopes import RESERVED
 
 Per = str | Callable[..., Any]
-"""The name of an argument, or a function that gets the arguments by name and returns the key."""
+"""The name of an argument, or a function that takes the arguments by name and returns the key."""
 OnFull = Literal["wait", "discard", "reject"]
 
 _POLICIES: Final = ("wait", "discard", "reject")
@@ -32,12 +32,13 @@ WINDOW_MAX: Final = timedelta(days=366)
 
 @dataclass(frozen=True)
 class Cap:
-    """At most ``n`` jobs claimed at once: of the task, or, with ``per``, of each value of a key.
+    """A limit of ``n`` claimed jobs at once: of the task, or, with ``per``, of each value of a key.
 
-    ``per`` is the name of an argument, or a function that gets the arguments by name and returns the key's value. A job
-    with the value None is not counted by the cap. ``name`` lets several tasks of a queue share the cap. ``on_full``
-    says what enqueue does when it is full: the job waits, is dropped (``discard``; the log has it), or is refused with
-    ScopeFull (``reject``). ``max_waiting`` is how many may wait in one lane; then enqueue raises ScopeFull, too.
+    ``per`` is the name of an argument, or a function that takes the arguments by name and returns the key's value. The
+    cap does not count a job with the value None. ``name`` lets several tasks of a queue share the cap. With
+    ``on_full``, a job that is enqueued while its scope is full waits, is dropped (``discard``; the log has an event of
+    it), or is refused with ScopeFull (``reject``). ``max_waiting`` is the most jobs that may wait in one lane; above
+    that, enqueue raises ScopeFull, too.
 
     Raises InvalidOption or InvalidName.
     """
@@ -67,22 +68,22 @@ class Cap:
 
     @property
     def limit(self) -> Limit:
-        """How much each scope takes."""
+        """The limit of each scope of the cap."""
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """The family of its scopes on this task. Raises InvalidName if it would be too long."""
+        """Return the family of the cap's scopes for a task. Raises InvalidName if it would be too long."""
         return _family(task, self.per, self.name)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """At most ``n`` jobs begun per ``per_seconds`` (a number, or a timedelta), by all workers together.
+    """A limit of ``n`` claims per ``per_seconds`` (a number, or a timedelta), by all workers together.
 
-    They are spread evenly; ``burst`` is how many may follow each other at once. In any window of that length there are
-    at most n + burst - 1. Above about a hundred a second give a burst: a millisecond is the smallest step of a queue's
-    clock, and a worker that wakes late has lost its turn. ``per`` and ``name`` are as Cap's. A claim spends it; a
-    rollback does not give it back.
+    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of that length has
+    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of
+    1 ms, and a claim that comes late is not made up for. ``per`` and ``name`` are as Cap's. A rollback does not undo
+    the count of its claim.
 
     Raises InvalidOption or InvalidName.
     """
@@ -113,11 +114,11 @@ class Rate:
 
     @property
     def limit(self) -> Limit:
-        """How much each scope takes."""
+        """The limit of each scope of the rate."""
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """The family of its scopes on this task, its window included. Raises InvalidName."""
+        """Return the family of the rate's scopes for a task; the window is part of it. Raises InvalidName."""
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         return f"{_family(task, self.per, self.name)}@{seconds}s"
 
@@ -131,7 +132,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """Return the name of a key whose cap has no name: the argument, or the function."""
+    """Return the key's name for a cap without a name: the name of the argument, or of the function."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 

@@ -1,4 +1,4 @@
-"""The caps, rates, fairness and settings that an app's code declares, by queue; checked when they are declared."""
+"""Checks and holds the caps, rates, fairness and settings that an app's code declares, by queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Highest weight of a key of a fair queue: turns are counted in ten-thousandths."""
+"""Highest weight of a key of a fair queue: turns are counted in units of 1/10,000."""
 
 
 class Declared:
@@ -29,7 +29,7 @@ class Declared:
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """The key argument of fair queues."""
+        """The argument whose value is the key of fairness, by queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
@@ -46,9 +46,10 @@ class Declared:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take note of a new task. Jobs under its ``aliases`` get the same scopes; ``naming`` says how its jobs get
-        their names, ``options`` what differs from the defaults of JobOptions. Raises InvalidTask; then nothing was
-        noted."""
+        """Add a new task. Jobs under its ``aliases`` have the same scopes.
+
+        ``naming`` is how its jobs get their unique names; ``options`` are those that differ from the defaults of
+        JobOptions. Raises InvalidTask, and then adds nothing."""
         sources: list[ScopeSource] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -68,7 +69,7 @@ class Declared:
                     task=task, why=f"two of its caps count {family}: leave one out, or name it"
                 )
             sources.append(source)
-            # What a task counts has its limit under the scope itself, what a key counts under the family.
+            # The limit of a task's own scope is under the scope; the limit of a key's scopes is under their family.
             limited = source.scope if cap.per is None and cap.name is None else family
             self._check_shared(task, queue, cap, limited)
             limits[limited] = cap.limit
@@ -102,7 +103,7 @@ class Declared:
             )
 
     def check_queue(self, task: str, queue: str) -> None:
-        """Raise InvalidOption if jobs of the task cannot go to this queue, since its caps count in another."""
+        """Raise InvalidOption if jobs of the task cannot go to this queue, since its caps count in another queue."""
         own = self._own.get(task)
         if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
             raise InvalidOption.of(
@@ -113,7 +114,7 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """Return the placing of the task's jobs in this queue, which gives them their lanes."""
+        """Return the placing of the task's jobs in this queue, which assigns their lanes."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -127,7 +128,7 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """Return the placing of a task that neither this app nor the queue's workers know."""
+        """Return the placing of a task that neither this app has nor a worker of the queue has registered."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
@@ -138,9 +139,9 @@ class Declared:
     def set_queue(
         self, queue: str, cap: int | None, fair: str | None, weights: Mapping[str, int] | None
     ) -> None:
-        """Take note of a queue's cap and fairness; an empty ``fair`` ends it, None changes nothing.
+        """Set a queue's cap, fairness and weights. An empty ``fair`` ends fairness; None changes nothing.
 
-        Raises InvalidOption; then nothing was noted.
+        Raises InvalidOption, and then sets nothing.
         """
         limits: dict[str, Limit] = {}
         if cap is not None:
@@ -180,16 +181,16 @@ class Declared:
 
     @property
     def queues(self) -> list[str]:
-        """The queues of tasks, and queues that have a limit."""
+        """The queues of the app's tasks, and the queues with a declared limit."""
         found = [queue for queue, limits in self._limits.items() if limits]
         return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
 
     def limits(self, queue: str) -> dict[str, Limit]:
-        """The limits that code declares in this queue, by scope or family."""
+        """Return the limits that code declares in this queue, by scope or family."""
         return dict(self._limits.get(queue, {}))
 
     def families(self, queue: str) -> set[str]:
-        """The families that jobs of this queue's tasks are counted by."""
+        """Return the families of the scopes that count jobs of this queue's tasks."""
         return {
             s.family
             for placing in self._own.values()
@@ -199,7 +200,7 @@ class Declared:
         }
 
     def policies(self, queue: str) -> dict[str, str]:
-        """The policies of this queue's tasks, by task."""
+        """Return the policies of this queue's tasks, as JSON by task."""
         return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
 
 
@@ -230,12 +231,12 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
             f" arguments by name ({error}): take {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; the first call shows whether it works.
+        pass  # The function has no signature to check; its first call shows whether it works.
     return source._replace(function=cap.per, function_name=key_name(cap.per) or family)
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:
-    """The key of a job that leaves the argument out."""
+    """Return the key of a job that leaves the argument out; None without a default. Raises InvalidTask."""
     try:
         return key_text(arguments.defaults.get(argument))
     except TypeError as error:

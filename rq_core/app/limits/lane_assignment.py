@@ -1,7 +1,8 @@
-"""How a job gets its lane: the scopes of a task's jobs, from their arguments.
+"""Assigns a lane to each job: the scopes of a task's jobs, from their arguments.
 
-A task's caps become *sources*, one per family; a :class:`Placing` asks them for the scopes of one job. It is made from
-what the code declares, or from the policy (JSON) that workers have registered for producers that do not have the code.
+A task's caps become *sources*, one per family; a :class:`Placing` asks them for the scopes of one job. A placing is
+made from the limits that the code declares, or from the policy (JSON) that workers have registered for producers
+without the code.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""Seconds for which a policy that was read is used. A worker moves jobs that got a wrong lane meanwhile."""
+"""Seconds for which a producer uses a policy after reading it. Workers move jobs that this puts into a wrong lane."""
 CACHED_MAX: Final = 1_000
 
 
@@ -40,7 +41,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 
 
 class Placing:
-    """The scopes of one task's jobs in one queue."""
+    """Finds the scopes, and with them the lanes, of one task's jobs in one queue."""
 
     __slots__ = ("defaults", "naming", "options", "queue", "sources", "task")
 
@@ -53,9 +54,9 @@ class Placing:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``defaults`` are those of the task's arguments, for functions that give keys; ``naming`` says how its jobs
-        get their names, None if they have none. ``options`` are fields of JobOptions that its jobs have, unless a
-        producer says otherwise."""
+        """``defaults`` are the defaults of the task's arguments, for functions that return keys. ``naming`` is how its
+        jobs get their unique names; None without such names. ``options`` are the fields of JobOptions that its jobs
+        have unless a producer passes others."""
         self.options = options or {}
         self.task = task
         self.queue = queue
@@ -65,17 +66,18 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources. Tasks that have this placing already use the new ones, too."""
+        """Replace the sources, also for tasks that have this placing already."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
 
     @property
     def rules(self) -> bool:
-        """Whether enqueue looks at how full a scope is."""
+        """Whether enqueue checks if a scope is full: a cap has discard, reject or max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delay where enqueue looks at how full a scope is: later it may be otherwise."""
+        """Raise InvalidOption for a delay if enqueue checks whether a scope is full: that may change until the job is
+        ready."""
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
@@ -87,10 +89,11 @@ class Placing:
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """The lane of a job of this priority and these (validated) arguments, and what happens if it is full.
+        """Return a job's lane, and the rules for full scopes (see full_rules); both are empty for a job without scopes.
 
-        ``keys`` are those that a producer gives in the place of functions, by family. Raises ArgumentsInvalid,
-        InvalidOption, KeyNeeded or KeyFailed.
+        ``rank`` is the number of the job's priority, ``values`` are its validated arguments. ``keys`` are the keys
+        that a producer passes in the place of functions, by family. Raises ArgumentsInvalid, InvalidOption, KeyNeeded
+        or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -113,9 +116,9 @@ class Placing:
         return f"{rank}+{'+'.join(scopes)}", full
 
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
-        """The lane that a claimed job of this lane belongs into; None if it has all its scopes.
+        """Return the lane into which a claimed job of ``lane`` must move; None if ``lane`` has all scopes of the job.
 
-        Scopes that are no longer declared may stay. So may the key that a producer gave in the place of a function.
+        Scopes that are no longer declared may stay. So may the key that a producer passed in the place of a function.
         """
         wanted: list[str] = []
         for source in self.sources:
@@ -127,7 +130,7 @@ class Placing:
                 scope = self._scope(source, values, None)
             if scope is not None:
                 wanted.append(scope)
-        if lane[2:] == "+".join(wanted):  # As a rule.
+        if lane[2:] == "+".join(wanted):  # The usual case.
             return None
         has = scopes_of(lane)
         if all(scope in has for scope in wanted):
@@ -202,7 +205,7 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. A name without a rate is the key of all rates of that name, too."""
+        """Return the keys by family. A name without a rate's window gives the key of all rates of that name, too."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
         for name, value in _texts(keys).items():
@@ -220,8 +223,9 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The placing of a task whose policy no worker has registered yet: only the keys that the producer gives. The
-    worker that claims a job decides how often it is tried."""
+    """The placing of a task whose policy no worker has registered yet. A producer passes the keys of its scopes.
+
+    The worker that claims a job decides how many attempts it has."""
 
     def __init__(self, task: str, queue: str) -> None:
         super().__init__(task, queue, options={"max_attempts": None, "max_losses": None})
@@ -242,12 +246,12 @@ class Unregistered(Placing):
 
 
 def key_text(value: Any) -> str | None:
-    """A key's value as text: text is itself, numbers, dates, UUIDs… are as in JSON, None stays None.
+    """Return a key's value as text: text unchanged, numbers, dates, UUIDs… as in JSON; None for None.
 
-    So 7 and "7" are one key, unlike in the names of unique jobs: an operator and a producer without the task's code
-    give a key as text; and of jobs that share a name one does not run, while those that share a cap all do.
+    So 7 and "7" are one key: operators, and producers without the task's code, give keys as text. Jobs that share a cap
+    still all run. In the names of unique jobs 7 and "7" differ, because there a wrong match would suppress a job.
 
-    Raises TypeError, saying what to do, for what is more than one value.
+    Raises TypeError, with advice, for a list, a mapping or an object without a JSON form.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -270,7 +274,7 @@ def key_text(value: Any) -> str | None:
 
 
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
-    """The placing that workers have registered. Raises QueueDamaged if the policy is invalid."""
+    """Return the placing for a policy that workers have registered. Raises QueueDamaged if the policy is invalid."""
     try:
         return Placing(
             task,
@@ -295,7 +299,7 @@ def _texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """Registered policies that were read a moment ago. Bounded; threads may share it."""
+    """The placings of policies that were read in the last CACHED_S seconds. Bounded; threads may share it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -307,7 +311,7 @@ class PolicyCache:
         return placing if self._clock() < until else None
 
     def put(self, placing: Placing) -> Placing:
-        """Remember, and return, a placing."""
+        """Store a placing, and return it."""
         if len(self._found) >= CACHED_MAX:
             self._found.clear()
         self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)
@@ -315,8 +319,8 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """Return the rules for a job whose scopes are full, as enqueue.lua takes them.
+    """Return the rules for a job whose scopes are full, as the text that enqueue.lua reads.
 
-    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", how many may wait in its lane).
+    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", most jobs that wait in the lane).
     """
     return " ".join(f"{what}|{value}" for what, value in rules)

@@ -1,5 +1,5 @@
-"""Unique jobs: of all jobs with one name, one is alive.
+"""Unique jobs: of all jobs with one name, at most one is alive.
 
-- ``naming``: how a job's name is made of its arguments.
+- ``naming``: makes a job's name from its arguments.
 - ``kinds``: Unique, Throttle, Debounce and Latest.
 """

@@ -1,10 +1,10 @@
-"""Unique jobs: of all that have one name, one is alive.
+"""Unique, Throttle, Debounce and Latest: they decide which of several calls of one name run.
 
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
 
-A job takes its name when it is enqueued, and keeps it until it succeeds, dies, is cancelled or expires. Retries,
-rollbacks and lost workers change nothing. While it has the name, other enqueues of the name get its handle.
+A unique job takes its name when it is enqueued, and holds it until it succeeds, dies, is cancelled or expires. Retries,
+rollbacks and lost workers do not free the name. Meanwhile, other enqueues of the name return the handle of that job.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique(Named):
-    """At most one job of each name is alive: per task and, with ``per``, per value of these arguments, or per what a
-    function makes of them; without it, per value of all arguments. Arguments that are left out count as their defaults.
+    """At most one job of each name is alive. The name is the task with the values of the arguments in ``per``, with the
+    value that a function returns for the arguments, or (without ``per``) with the values of all arguments. Arguments
+    that are left out count as their defaults.
 
-    ``on_duplicate`` says what an enqueue does while another job holds the name. ``keep``: that job stays, and the
-    enqueue returns its handle, with ``duplicate`` true. ``replace``: the other job leaves, if it waits and was never
-    claimed, and this one is in its place; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue
-    raises UniqueHeld.
+    ``on_duplicate`` is what an enqueue does while another job holds the name. ``keep``: it adds no job, and returns the
+    handle of the other job, with ``duplicate`` true. ``replace``: the new job takes the place of the other job if that
+    waits and was never claimed; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue raises
+    UniqueHeld.
 
-    A function gets the arguments by name. The values of ``per`` are part of the name, in plain text: in Redis, and in
-    the audit log. Without ``per``, only a digest of all arguments is. Raises InvalidOption.
+    A function takes the arguments by name. The values of ``per`` are part of the name, as plain text, in Redis and in
+    the audit log. Without ``per``, the name has only a digest of all arguments. Raises InvalidOption.
     """
 
     per: Per = None
@@ -54,15 +55,16 @@ class Unique(Named):
 
 
 AT_MOST: Final = 10
-"""A Debounce without ``at_most`` puts a job off for up to this multiple of its seconds."""
+"""The default of ``at_most`` of a Debounce, as a multiple of its seconds."""
 
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """The first of all calls of one name is accepted, and then no other for ``seconds`` (a number, or a timedelta).
+    """Accepts the first call of a name, and no other call of it for ``seconds`` (a number, or a timedelta).
 
-    The window begins when Redis accepts the first call, by Redis' clock. Later calls in it return the handle of that
-    call's job, with ``duplicate`` true, also when the job has ended. ``per`` is as Unique's. Raises InvalidOption.
+    The window begins when Redis accepts the first call, by Redis' clock. Later calls in the window return the handle of
+    the first call's job, with ``duplicate`` true, also when that job has ended. ``per`` is as Unique's. Raises
+    InvalidOption.
     """
 
     seconds: float | timedelta
@@ -82,12 +84,12 @@ class Throttle(Named):
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """The last of all calls of one name runs, ``seconds`` (a number, or a timedelta) after it; and ``at_most`` seconds
-    after the first, if calls go on until then: ten times ``seconds`` unless given.
+    """Runs only the last call of a series of calls of one name, ``seconds`` (a number, or a timedelta) after that call.
 
-    Each call enqueues a job in the place of the one that waits, which is gone: ``replaced`` of the new handle is its
-    id. A job that a worker has claimed is not replaced: its name is free from its first claim on, and the next call
-    is a first one again. ``per`` is as Unique's. Raises InvalidOption.
+    If the calls do not cease, one runs at the latest ``at_most`` seconds after the first; by default ten times
+    ``seconds``. Each call enqueues a job that replaces the waiting job of the name: ``replaced`` of the new handle is
+    the id of that job, which is gone. A job that a worker has claimed is not replaced: its first claim frees the name,
+    and the next call begins a new series. ``per`` is as Unique's. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -117,12 +119,12 @@ class Debounce(Named):
 
 @dataclass(frozen=True)
 class Latest(Named):
-    """At most one job of each name runs and one waits, with the arguments of the last call: ``Debounce(0)``, with a
-    ``Cap(1)`` for the same ``per``.
+    """At most one job of each name runs, and one job waits with the arguments of the last call. This is ``Debounce(0)``
+    with a ``Cap(1)`` for the same ``per``.
 
-    ``per`` is the name of an argument, or a function that gets the arguments by name. The task needs no such cap of its
-    own. A job that failed is retried with its own arguments, even after a newer one has run: a handler that must not go
-    back reads the present state. Raises InvalidOption.
+    ``per`` is the name of an argument, or a function that takes the arguments by name. The task needs no such cap of
+    its own. A job that failed is retried with its own arguments, even after a newer job has run: a handler whose work
+    must not undo that of a newer job reads the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY
@@ -145,5 +147,5 @@ class Latest(Named):
 
     @property
     def caps(self) -> tuple[Cap, ...]:
-        """The cap that it brings."""
+        """The cap that Latest adds to its task."""
         return (Cap(1, per=self.per),)

@@ -1,6 +1,7 @@
-"""The base of Unique, Throttle, Debounce and Latest: one job holds a name, and other calls of the name depend on it.
+"""The base class of Unique, Throttle, Debounce and Latest: makes the unique names of jobs.
 
-The name is the task with the values of some arguments, with what a function makes of them, or with all arguments.
+A name is the task with the values of some arguments, with a function's value for the arguments, or with a digest of all
+arguments.
 """
 
 from __future__ import annotations
@@ -24,62 +25,63 @@ if TYPE_CHECKING:
     from rq_core.app.limits.caps import Cap
 
 Per = str | tuple[str, ...] | Callable[..., Any] | None
-"""Names of arguments, or a function that gets the arguments by name and returns the value; None: all arguments."""
+"""Names of arguments, or a function that takes the arguments by name and returns a value; None for all arguments."""
 
 WINDOW_S_MIN: Final = 0.001
 
 
 class Named(ABC):
-    """How jobs of a task get their names, and what a name is for."""
+    """The rule for the unique names of a task's jobs, and the effect of a name on later calls."""
 
     per: Per
 
     @property
     @abstractmethod
     def ties(self) -> dict[str, Any]:
-        """The arguments for :func:`rq_core.model.job.ties_of`."""
+        """The keyword arguments for :func:`rq_core.model.job.ties_of`."""
 
     @property
     def replaces(self) -> bool:
-        """Whether a job may take the place of another one."""
+        """Whether a new job may replace the waiting job of its name."""
         return bool(self.ties["unique"] == "replace")
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job; None: it delays none, and a producer may."""
+        """The delay of each job in ms; None if the rule sets no delay, so that a producer may."""
         found: int | None = self.ties.get("after_ms")
         return found
 
     @property
     def arguments(self) -> tuple[str, ...] | None:
-        """The arguments that it is per; None: all, or what a function makes of them."""
+        """Names of the arguments in ``per``; None if ``per`` is a function, or means all arguments."""
         if isinstance(self.per, str):
             return (self.per,)
         return self.per if isinstance(self.per, tuple) else None
 
     @property
     def function(self) -> Callable[..., Any] | None:
-        """The function that it is per, if it is per one."""
+        """The function in ``per``; None if ``per`` is not a function."""
         return self.per if callable(self.per) else None
 
     @property
     def function_name(self) -> str:
-        """The word for the function in a name."""
+        """The word that a unique name has for the function: the function's name, or ``key``."""
         return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
 
     @property
     def has_named_function(self) -> bool:
-        """Whether it is per a function that is no lambda, and no other callable."""
+        """Whether ``per`` has a name of its own: a lambda, or an object that can be called, has none."""
         return str(getattr(self.per, "__name__", "")).isidentifier()
 
     @property
     def caps(self) -> tuple[Cap, ...]:
-        """The caps that it brings along."""
+        """The caps that the rule adds to its task."""
         return ()
 
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
-        """Raise InvalidTask if the jobs of a task cannot have such names. ``rules``: enqueue looks at how full its caps
-        are."""
+        """Raise InvalidTask if the rule does not fit the task.
+
+        ``rules``: a cap of the task has discard, reject or max_waiting, so that enqueue checks if a scope is full."""
         what = type(self).__name__
         for name in self.arguments or ():
             if name not in arguments.names:
@@ -98,8 +100,9 @@ class Named(ABC):
             )
 
     def name(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return the name of a job with these validated arguments. Raises ArgumentsInvalid for one that has no JSON,
-        KeyFailed if the function raises."""
+        """Return the unique name of a job with these validated arguments.
+
+        Raises ArgumentsInvalid for a value without a JSON form, KeyFailed if the function raises."""
         if self.function is not None:
             made = _called(task, self.function, self.function_name, arguments, values)
             return unique_name(task, {self.function_name: _text(_as_text(made))})
@@ -109,7 +112,7 @@ class Named(ABC):
         return unique_name(task, {name: _text(value) for name, value in said.items()})
 
     def naming(self, arguments: Arguments) -> Naming:
-        """Return the rule for names that a producer without the task's code needs."""
+        """Return the rule in the form that producers without the task's code read from the queue."""
         of = arguments.names if self.arguments is None else self.arguments
         left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
         return Naming(
@@ -122,7 +125,7 @@ class Named(ABC):
 
 @dataclass(frozen=True)
 class Registered(Named):
-    """The use of names as workers have registered it. model.limits.policy.Naming makes the names."""
+    """A rule that workers registered, for producers without the code; model.limits.policy.Naming makes the names."""
 
     given: Mapping[str, Any]
 
@@ -133,7 +136,7 @@ class Registered(Named):
 
 
 def check_per(per: object) -> None:
-    """Raise InvalidOption for a ``per`` that cannot make a name."""
+    """Raise InvalidOption for a ``per`` from which no name can be made."""
     names = (per,) if isinstance(per, str) else per
     if inspect.iscoroutinefunction(per):
         raise InvalidOption.of("per", per, "must not be async: a job's name is needed at once")
@@ -148,7 +151,7 @@ def check_per(per: object) -> None:
 
 
 def window_ms(option: str, seconds: float | timedelta, minimum: float = WINDOW_S_MIN) -> int:
-    """Return a number of seconds in ms. Raises InvalidOption."""
+    """Return the length of a window in ms. Raises InvalidOption."""
     return ms_of(option, seconds, minimum=minimum)
 
 
@@ -162,7 +165,7 @@ def _check_call(task: str, function: Callable[..., Any], name: str, arguments: A
             f" {', '.join(arguments.names) or 'none'}, or **arguments",
         ) from None
     except ValueError:
-        pass  # It has no signature to look at; the first call shows whether it works.
+        pass  # The function has no signature to check; its first call shows whether it works.
 
 
 def _called(

@@ -52,7 +52,7 @@ def _all_dead(function: Callable[..., Any]) -> Callable[..., Any]:
 def cancel(ids: Sequence[str], **given: Any) -> None:
     """Cancel jobs.
 
-    A job that waits leaves at once. A job that runs is asked to stop, and its worker learns of it when
+    A job that waits is removed at once. A job that runs is asked to stop; its worker sees the request when
     it next extends its leases.
     """
     if not ids:
@@ -65,7 +65,7 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
 @click.option(
     "--priority",
     type=click.Choice(PRIORITIES, case_sensitive=False),
-    help="The jobs join the tail of this line.",
+    help="The jobs join the tail of the line of this priority.",
 )
 @click.option("--delay", type=float, metavar="SECONDS", help="Seconds until the jobs may run.")
 @click.option("--now", is_flag=True, help="The jobs may run at once.")
@@ -81,7 +81,7 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
     "line",
     default="",
     metavar="LINE",
-    help="Only if this is the job's state line, as `rq-core job ID --json` prints it.",
+    help="Edit the job only if this is its state line, as `rq-core job ID --json` prints it.",
 )
 @_id_options
 def edit(
@@ -97,7 +97,7 @@ def edit(
 ) -> None:
     """Change the priority, the due time or the deadline of jobs that wait.
 
-    A job that runs or is dead stays as it is. What is not given stays as it is, and so do the arguments.
+    A job that runs or is dead is not changed. Options that are left out, and the arguments, do not change.
     """
     from rq_core.app.handles.edit import EditOptions, change_of
 
@@ -119,7 +119,7 @@ def edit(
 @_all_dead
 @_id_options
 def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
-    """Give dead jobs another life: their failures are forgotten, and they join the line."""
+    """Make dead jobs ready again: their failures are reset, and they join the tail of the line."""
     with connect(given["redis_url"], given["prefix"]) as client:
         chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
         _apply(client, client.calls.admin.requeue, chosen, given, done={"requeued"})
@@ -129,7 +129,7 @@ def requeue(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
 @_all_dead
 @_id_options
 def prune_command(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
-    """Remove dead jobs from Redis before their time. Their history in SQL stays."""
+    """Remove dead jobs from Redis before their retention ends. Their history stays in SQL."""
     with connect(given["redis_url"], given["prefix"]) as client:
         chosen, given["queue"] = _chosen(client, ids, all_of, given["queue"])
         _apply(client, client.calls.admin.prune, chosen, given, done={"pruned"})
@@ -138,7 +138,7 @@ def prune_command(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
 def _chosen(
     client: Client, ids: Sequence[str], all_of: str | None, queue: str | None
 ) -> tuple[Sequence[str], str | None]:
-    """Return the jobs that are meant, and the queue if it is known."""
+    """Return the ids that the operator gave, or all dead jobs of a queue; and the queue if it is known."""
     if bool(ids) == (all_of is not None):
         raise click.UsageError("give either jobs or --all-dead QUEUE", click.get_current_context())
     if all_of is None:
@@ -153,7 +153,9 @@ def _chosen(
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Apply the change to the jobs, wherever they are, and print the outcome of each."""
+    """Apply the change to the jobs, find their queues if none is given, and print the outcome of each job.
+
+    Raises ClickException if the outcome of a job is not in ``done``."""
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
         outcomes |= client.run(verb(queue, chosen, by=actor(given["by"]), why=given["reason"]))
@@ -185,7 +187,7 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return which of the jobs are in which queue; a job that is nowhere is left out."""
+    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all are in this queue."""
     where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}
@@ -206,9 +208,9 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("pause")
 @_queue_options
 def pause_command(queue: str, **given: Any) -> None:
-    """Let QUEUE give out no jobs.
+    """Stop claims of jobs in QUEUE.
 
-    Running jobs go on, and the queue accepts new ones. Leases still end, and delayed jobs still become ready.
+    Running jobs continue, and the queue accepts new jobs. Leases still end, and delayed jobs still become ready.
     """
     _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
 
@@ -216,7 +218,7 @@ def pause_command(queue: str, **given: Any) -> None:
 @click.command()
 @_queue_options
 def resume(queue: str, **given: Any) -> None:
-    """Let QUEUE give out jobs again."""
+    """Allow claims of jobs in QUEUE again."""
     _configure(queue, {"paused": 0}, given, {"changed": "resumed", "same": "was not paused"})
 
 
@@ -272,7 +274,7 @@ def change_settings(queue: str, assignments: Sequence[str], **given: Any) -> Non
 
 
 def parse_assignment(text: str) -> tuple[str, int]:
-    """Read ``lease=30``. Returns the name in ``meta`` and its value. Raises click.UsageError."""
+    """Parse an assignment like ``lease=30``. Returns the setting's field and its value. Raises click.UsageError."""
     word, found, value = text.partition("=")
     name = NAMES.get(word.replace("_", "-"))
     if not found or name is None:
@@ -294,12 +296,12 @@ def parse_assignment(text: str) -> tuple[str, int]:
 @click.argument("queue")
 @click.argument("scope")
 @click.argument("limit", metavar="N|none|code")
-@click.option("--force", is_flag=True, help="Also for a task that the queue has not seen yet.")
+@click.option("--force", is_flag=True, help="Allow a task that the queue has not seen yet.")
 @click.option(
     "--version",
     type=click.IntRange(0),
     metavar="V",
-    help="Only if the limit still has this version (0: none is stored).",
+    help="Change the limit only if it still has this version (0: no limit is stored).",
 )
 @audited_options
 @server_options
@@ -307,10 +309,10 @@ def parse_assignment(text: str) -> tuple[str, int]:
 def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     """Change the limit of SCOPE in QUEUE, at once and for every worker.
 
-    SCOPE is queue, task=NAME, a family of keys (the limit of each), or one key, like send.tenant=acme.
-    The limit is a number; 0 stops the scope, and none lifts the limit. A rate reads 100/60s, or
-    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code ends a limit that was set
-    live: the limit that the workers' code declares holds again, and one key follows its family.
+    SCOPE is queue, task=NAME, a family of keys (the limit of each key), or one key, like send.tenant=acme.
+    The limit is a number; 0 stops the scope, and none removes the limit. A rate is written 100/60s, or
+    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code removes a limit that an operator
+    set: the limit that the workers' code declares holds again, and one key has the limit of its family.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
@@ -333,7 +335,7 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
         )
         return
     done = "is now" if made.outcome == "changed" else "was already"
-    # Without an entry of its own it follows its family.
+    # A scope without a limit of its own has the limit of its family.
     which = f"version {made.version}" if made.version else f"as {family_of(scope)}"
     if limit == DECLARED and made.version:
         which += ", from code"

@@ -1,4 +1,4 @@
-"""``rq-core doctor``."""
+"""The command ``rq-core doctor``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
-@click.option("--repair", "mend", is_flag=True, help="Mend what is found.")
+@click.option("--repair", "mend", is_flag=True, help="Repair the differences that are found.")
 @by_option
-@audit_url_option("Compare queues that are mirrored with this database, too.")
+@audit_url_option("Compare mirrored queues with this database, too.")
 @server_options
 @force_option()
 @json_option
@@ -50,13 +50,13 @@ def doctor(
     mend: bool,
     as_json: bool,
 ) -> None:
-    """Look at the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
+    """Check the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    A mirror that is more than a minute behind is named, too. Changes nothing without --repair. The exit status is 1 if
-    differences are left, a mirror is behind, or the database does not answer, is empty or has nothing of a queue whose
-    log is on; and 2 if nothing is wrong but it is unknown whether SQL agrees. `rq-core audit restore` puts back jobs
-    that Redis lost and SQL has. The doctor reads whole queues, large ones in pages: sums, wake tokens, turns of fair
-    queues and blocked lanes of such a queue are compared only if it does not change meanwhile.
+    The doctor also reports a mirror that lags by more than a minute. It changes nothing without --repair. The exit
+    status is 1 if differences are left, a mirror lags, or the database does not answer, is empty or has no row of a
+    queue whose log is on; and 2 if it found nothing but could not compare with SQL. `rq-core audit restore` restores
+    jobs that Redis lost and SQL has. The doctor reads whole queues, large queues in pages: it compares sums, wake
+    tokens, turns of fair queues and blocked lanes of a large queue only if the queue does not change meanwhile.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ class _CannotTell(click.ClickException):
 
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
-    """A report like that on a queue, with no queue's name; nothing of it can be mended here."""
+    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot change them."""
     found: list[dict[str, Any]] = [
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
@@ -123,7 +123,7 @@ def _report(
 
 
 def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
-    """Return the queues that should be there by the audit log, and the errors of reading it."""
+    """Return the queues that Redis should have according to the audit log, and the errors of reading the log."""
     if audit_url is None:
         return [], []
     try:
@@ -136,8 +136,8 @@ def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], li
 def _named(
     client: Client, queues: Sequence[str], of_log: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the queues to look at: those of Redis, also unlisted ones that the log has, and those that only the log
-    has. Raises UnknownQueue."""
+    """Return the queues to examine: the queues of Redis (also unlisted ones that the log has), and the queues that only
+    the log has. Raises UnknownQueue."""
     listed = client.run(client.calls.reads.queues()) if of_log else []
     unlisted = [queue for queue in of_log if queue not in listed]
     lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
@@ -149,7 +149,7 @@ def _named(
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
-    """A report on the list of queues, to which all that may make a queue can add what can name none."""
+    """Return the report on the list of queues, to which a producer may have added words that cannot name a queue."""
     listed = client.run(client.calls.reads.listed())
     found: list[dict[str, Any]] = [
         {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
@@ -163,7 +163,7 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
 
 
 def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
-    """Say that the list of queues lacks a queue that is there, and put it there."""
+    """Report a queue that exists and is missing in the list of queues; with ``mend``, add it to the list."""
     if queue in client.run(client.calls.reads.queues()):
         return
     says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
@@ -176,7 +176,7 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
 
 
 def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
-    """Say that events have waited long for the mirror. Redis does not know whether one runs."""
+    """Report events that have waited for the mirror for too long. Redis does not know whether a mirror runs."""
     from rq_core.metrics.causes import mirror_behind
 
     looked, _ = client.run(client.calls.reads.looks([queue]))
@@ -191,7 +191,7 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
 def _examine(
     client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
 ) -> None:
-    """Look at one queue; ``by`` None only looks."""
+    """Add the differences of one queue to its report; with ``by`` (the operator), repair them first."""
     from rq_core.doctor import Kind, diagnose, repair
 
     try:
@@ -213,7 +213,7 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Look at one queue and its log; None without one. ``is_logged``: by the log it should be there."""
+    """Return the comparison of one queue with its log; None without a log. ``is_logged``: the log has the queue."""
     if audit_url is None or report["error"] is not None:
         return None
     try:
@@ -221,7 +221,7 @@ def _audit(
             return None
         look: Evidence = plugins.drift()(audit_url, client, queue)
     except RqCoreError as error:
-        # The findings of Redis alone are reported all the same.
+        # The findings in Redis alone are reported nevertheless.
         report["error"] = str(error)
         return None
     return look
@@ -238,7 +238,7 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
-    """Print a report. ``compared``: SQL could be read, if an audit database was named."""
+    """Print a report. ``compared``: the audit database was read, if one was named."""
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or "server", report["found"], report["left"]
     if report["error"] is not None:
@@ -258,7 +258,7 @@ def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
 
 
 def _line(finding: Mapping[str, Any]) -> str:
-    """Return a finding as one line. A finding in the log may leave out its job."""
+    """Return a finding as one line, with its job unless the sentence names the job already."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     return f"{finding['kind']}: {of_job}{says}"

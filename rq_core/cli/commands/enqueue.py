@@ -1,4 +1,4 @@
-"""``rq-core enqueue``."""
+"""The command ``rq-core enqueue``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ HOW: Final = (
 
 
 class _Command(click.Command):
-    """Says how to give the task's arguments to who gives them in another way."""
+    """Adds to an error of usage how to give the task's arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            # Of the others each is about an option that there is.
+            # Other errors are about the value of a known option.
             if type(error) in (click.UsageError, click.NoSuchOption):
                 guess = error.format_message().removeprefix(error.message)
                 says = f"{error.message.rstrip('.')}: {HOW}.{guess}"
@@ -79,25 +79,25 @@ class _Command(click.Command):
     "--id",
     "job_id",
     metavar="ID",
-    help="The job's id. While a job of this id is live, nothing is enqueued.",
+    help="The job's id. While a job of this id is live, the command enqueues nothing.",
 )
 @click.option(
     "--idempotency-key",
     metavar="TEXT",
-    help="Makes the id, per task, and remembers it: a repetition of the command enqueues nothing.",
+    help="A text that makes the job's id, per task, and is remembered: a repeated command enqueues nothing.",
 )
 @click.option(
     "--remember",
     type=float,
     metavar="SECONDS",
-    help="How long the id is remembered, also after the job's end; a day with --idempotency-key.",
+    help="How long the id is remembered, even after the job's end; a day with --idempotency-key.",
 )
 @click.option(
     "--key",
     "keys",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A value that the task takes from a function, such as tenant=acme.",
+    help="The value of a key that the task's code computes by a function, such as tenant=acme.",
 )
 @click.option(
     "--app",
@@ -110,10 +110,9 @@ class _Command(click.Command):
 @json_option
 @click.pass_context
 def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
-    """Hand over a job of TASK to QUEUE, and print its id.
+    """Enqueue a job of TASK into QUEUE, and print its id.
 
-    A queue that does not exist is made. Without --app, the task's name and arguments are checked by
-    the worker.
+    A queue that does not exist is created. Without --app, the worker checks the task's name and arguments.
     """
     values = parse_args(sys.stdin.read() if given["args"] == "-" else given["args"])
     with showing_causes(verbose=given["verbose"]):
@@ -154,7 +153,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _saying_how(values: dict[str, Any]) -> Iterator[None]:
-    """Say how to give arguments where none was given, and the task refuses that."""
+    """Add to ArgumentsInvalid how to give the task's arguments, if the operator gave none."""
     try:
         yield
     except ArgumentsInvalid as error:
@@ -164,7 +163,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Say why the call got another job's handle, and enqueued none."""
+    """Return why the enqueue returned the handle of another job: a phrase about that job."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"
@@ -174,7 +173,7 @@ def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]
 
 
 class Terminal(Connections):
-    """Clients that wait as long as a person at a terminal would."""
+    """Makes clients with the short timeouts of the command line."""
 
     def __init__(self, url: str, prefix: str) -> None:
         super().__init__(url, prefix=prefix)
@@ -185,7 +184,7 @@ class Terminal(Connections):
 
 
 def parse_keys(given: Sequence[str]) -> dict[str, str]:
-    """Read ``tenant=acme``. Raises click.UsageError."""
+    """Return the values of ``--key tenant=acme`` by name. Raises click.UsageError."""
     keys = {}
     for text in given:
         name, found, value = text.partition("=")
@@ -207,7 +206,7 @@ def _app(target: str | None) -> App:
 
 
 def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
-    """Return the server and prefix: the command line's, else those of the app that was named."""
+    """Return the URL and prefix: those on the command line, else those of the app in --app, else the environment's."""
     told = click.core.ParameterSource.COMMANDLINE
     url = app.redis_url if given["target"] is not None else given["redis_url"]
     prefix = app.prefix if given["target"] is not None else given["prefix"]
@@ -219,7 +218,9 @@ def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, s
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Read a JSON object as strictly as the JSON of other languages is. Raises click.UsageError."""
+    """Parse a JSON object without Python's extensions: no NaN, no repeated names, no lone surrogates.
+
+    Raises click.UsageError."""
 
     def refuse(why: str) -> NoReturn:
         raise click.UsageError(f"{ARGS_OPTION} {why}")
@@ -235,7 +236,7 @@ def parse_args(text: str) -> dict[str, Any]:
 
     try:
         value = json.loads(text, parse_constant=constant, object_pairs_hook=object_of)
-        # A lone surrogate is JSON, and no text.
+        # JSON can escape a lone surrogate, which is not valid text.
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         refuse(f"is not JSON: {error.msg} at character {error.pos + 1}")

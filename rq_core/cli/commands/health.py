@@ -1,4 +1,4 @@
-"""``rq-core health``."""
+"""The command ``rq-core health``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     "--max-age",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long ago the last claim may be.  [default: 30]",
+    help="Most seconds since a worker's last claim.  [default: 30]",
 )
 @queue_option
 @json_option
 @click.pass_context
 def health(ctx: click.Context, max_age: float | None, queue: str | None, *, as_json: bool) -> None:
-    """Say whether your workers on this machine work: how long ago Redis last answered a claim of each.
+    """Check whether your workers on this machine work: show how long ago Redis last answered a claim of each worker.
 
-    These are workers of all servers and queues; --queue chooses those of one queue. The exit status is 0 if a worker
-    runs, each has claimed within --max-age seconds, and none is stopped (SIGSTOP); else 1.
+    The list has workers of all servers and queues; --queue chooses the workers of one queue. The exit status is 0 if a
+    worker runs, each worker has claimed within --max-age seconds, and no worker is stopped (SIGSTOP); else 1.
     """
     from rq_core.process.health import AGE_S_MAX, local_workers, verdict
 

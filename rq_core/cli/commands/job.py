@@ -1,4 +1,4 @@
-"""``rq-core job``: a job's state, and what it waits for."""
+"""The command ``rq-core job``: a job's state, and the caps for which it waits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 @server_options
 @json_option
 def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show the state of the job ID; if it is dead, why it died; if a worker gave it back, why, and what to do.
+    """Show the state of the job ID; of a dead job, why it died; of a job that a worker gave back, why, and what to do.
 
-    If it waits for a cap: which cap, which jobs hold it now, and how many jobs are ahead of it. A finished job
-    has left Redis; `rq-core audit history ID --audit URL` shows it still, and its tracebacks. While its id is
-    remembered or its result kept, this shows its outcome and its result.
+    For a job that waits for a cap, it shows the cap, the jobs that hold it now, and how many jobs are ahead. A finished
+    job has left Redis; `rq-core audit history ID --audit URL` shows it, with its tracebacks. While its id is
+    remembered or its result kept, this command shows its outcome and its result.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)

@@ -1,5 +1,5 @@
-"""Commands that list: ``queues``, ``workers``, ``jobs``, ``dead``, ``unique`` and ``caps``. Each prints a row of
-:data:`rq_core.views.lists.LISTS`."""
+"""The commands ``queues``, ``workers``, ``jobs``, ``dead``, ``unique`` and ``caps``. Each prints a list that is defined
+in :data:`rq_core.views.lists.LISTS`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from rq_core.views.table import Found, ListView
 
 JOBS_MAX: Final = 10_000
-"""Most jobs that `rq-core jobs` lists."""
+"""Maximum number of jobs that `rq-core jobs` lists."""
 NAMES_MAX: Final = 100_000
-"""Most names that `rq-core unique` lists."""
+"""Maximum number of names that `rq-core unique` lists."""
 FREE: Final = "free"
-"""The word after which `rq-core unique` takes the name to free."""
+"""The word of `rq-core unique QUEUE free NAME` that frees a name."""
 
 
 def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
-    """Print a list, and on standard error the rows that could not be read. Raises Exit with status 1 if there are such
+    """Print a list, and on standard error why rows could not be read. Raises Exit with status 1 if there are such
     rows."""
     if as_json:
         print_json([view.document(row) for row in found.rows])
@@ -62,9 +62,9 @@ def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
 @server_options
 @json_option
 def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show the queues, how many jobs they have, and how long the oldest ready job that a worker could take has waited.
+    """Show the queues, their numbers of jobs, and how long the oldest ready job that a worker could take has waited.
 
-    The jobs that are ready include those that wait for a cap. With >= there may be an older job.
+    Ready jobs include jobs that wait for a cap. The sign >= means that an older job may exist.
     """
     view = LISTS["queues"]
     with connect(redis_url, prefix) as client:
@@ -77,10 +77,10 @@ def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
 @server_options
 @json_option
 def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Show the workers that work for the queues, busy or idle, and which code each runs.
+    """Show the workers of the queues, busy or idle, and which code each runs.
 
-    Workers with the same code have tasks of the same names and handlers. A worker that was killed is
-    shown as silent for an hour. The exit status is 1 if a queue cannot be read.
+    Workers with the same code have tasks of the same names and handlers. A killed worker is listed as silent
+    for an hour. The exit status is 1 if a queue cannot be read.
     """
     view = LISTS["workers"]
     with connect(redis_url, prefix) as client:
@@ -93,7 +93,9 @@ listed_queue_argument = click.argument("queue", required=False)
 
 
 def _queue_of(client: Client, given: str | None) -> str:
-    """Return the queue that was given, which must be there, or the only one that there is. Raises UsageError."""
+    """Return the queue that the operator gave, or the server's only queue.
+
+    Raises UnknownQueue, ClickException if the server has no queue, or UsageError if it has several."""
     known = known_queues(client, given)
     if len(known) == 1:
         return known[0]
@@ -104,7 +106,7 @@ def _queue_of(client: Client, given: str | None) -> str:
 
 
 def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
-    """Print a list of one queue, which must be there."""
+    """Print the list ``name`` of the queue that the operator gave; ``asked`` are further arguments of its query."""
     view = LISTS[name]
     with connect(given["redis_url"], given["prefix"]) as client:
         queue = _queue_of(client, given["queue"])
@@ -119,17 +121,17 @@ def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
     "states",
     type=click.Choice([str(state) for state in State]),
     multiple=True,
-    help="Only jobs in this state; may be given several times. By default all but dead.",
+    help="List only jobs in this state; may be given several times. By default all states but dead.",
 )
-@click.option("--task", metavar="NAME", help="Only jobs of this task.")
+@click.option("--task", metavar="NAME", help="List only jobs of this task.")
 @limit_option("jobs", JOBS_MAX)
 @server_options
 @json_option
 def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
-    """List the jobs of QUEUE that run, wait, or are scheduled, and mark those whose task no live worker has.
+    """List the jobs of QUEUE that run, wait, or are scheduled, and mark jobs whose task no live worker has.
 
-    Running jobs come first, then ready ones, then scheduled ones. A job that moves while the list is
-    read may be missing. Without QUEUE, the server must have only one.
+    Running jobs come first, then ready jobs, then scheduled jobs. A job whose state changes while the list is
+    read may be missing. Without QUEUE, the server must have only one queue.
     """
     _show_of_queue("jobs", given, [State(state) for state in states], task)
 
@@ -142,8 +144,8 @@ def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
 def dead(**given: Any) -> None:
     """Show the jobs of QUEUE that died last, and why, newest first.
 
-    The reason is why rq-core gave the job up, the error what its handler raised last, and in which file and line.
-    Without QUEUE, the server must have only one.
+    The reason is why rq-core gave the job up; the error is the last exception of its handler, with file and line.
+    Without QUEUE, the server must have only one queue.
     """
     _show_of_queue("dead", given)
 
@@ -154,10 +156,10 @@ def dead(**given: Any) -> None:
 @server_options
 @json_option
 def caps(**given: Any) -> None:
-    """Show what limits QUEUE's jobs: how many hold it, and how many wait for it.
+    """Show the limits of QUEUE's jobs: how many jobs hold each scope, and how many wait for it.
 
-    First the scopes with a limit of their own, then the keys that jobs hold or wait for, then the
-    weights of a fair queue. Without QUEUE, the server must have only one.
+    Scopes with a limit of their own come first, then the keys that jobs hold or wait for, then the
+    weights of a fair queue. Without QUEUE, the server must have only one queue.
     """
     _show_of_queue("caps", given)
 
@@ -170,12 +172,12 @@ def caps(**given: Any) -> None:
 @server_options
 @json_option
 def unique(words: tuple[str, ...], **given: Any) -> None:
-    """List the names that are held in QUEUE, or NAME alone, and the jobs that took them.
+    """List the unique names that jobs hold in QUEUE, or NAME alone, each with the job that took it.
 
-    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced one until its first claim;
-    a throttled one until the instant that is shown. `rq-core cancel ID` ends a job and frees its name, unless the
-    name is held until an instant. `rq-core unique QUEUE free NAME` frees the name alone: the job lives on without it,
-    so another job may take it and run beside the first.
+    A unique job holds its name until it succeeds, dies, is cancelled or expires; a debounced job until its first claim;
+    a throttled job until the time in the list. `rq-core cancel ID` ends a job and frees its name, unless the name is
+    held until a time. `rq-core unique QUEUE free NAME` frees only the name: the job continues without the name, so
+    another job may take the name and run beside the first.
     """
     frees = words[:1] == (FREE,)
     if len(words) != 2 if frees else len(words) > 1:

@@ -1,4 +1,4 @@
-"""``rq-core metrics``."""
+"""The command ``rq-core metrics``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _most(family: Family) -> str:
-    """How many samples a family has at most, in words."""
+    """Return the most samples of a family, as text: ``4 a queue``."""
     return f"{family.samples_max:,}{' a queue' if 'queue' in family.labels else ''}"
 
 
@@ -26,15 +26,15 @@ def _most(family: Family) -> str:
     default="127.0.0.1:9464",
     show_default=True,
     metavar="[HOST:]PORT",
-    help="Where Prometheus asks, at /metrics.",
+    help="The address at which Prometheus reads /metrics.",
 )
 @audit_url_option("The audit database, for metrics of the log.")
-@click.option("--once", is_flag=True, help="Print the metrics once, and end.")
+@click.option("--once", is_flag=True, help="Print the metrics once, and exit.")
 @click.option(
     "--list",
     "listing",
     is_flag=True,
-    help="Print what metrics there are, with how many samples at most, and end.",
+    help="Print a list of all metrics, with the most samples of each, and exit.",
 )
 @server_options
 @click.pass_context
@@ -52,7 +52,7 @@ def metrics(
 
     With --once, the exit status is 1 if Redis does not answer, or refuses.
 
-    What workers count is on their own port, `rq-core worker --health`. Needs the extra `metrics`.
+    Workers serve their own counts on another port: `rq-core worker --health`. Needs the extra `metrics`.
     """
     from rq_core.metrics.table import FAMILIES
 
@@ -85,7 +85,7 @@ def metrics(
         if once:
             click.echo(generate_latest(registry).decode(), nl=False)
             ctx.exit(0 if collector.is_read else 1)
-        # Blocked in the threads that begin from now on; this one takes them.
+        # Threads that start after this do not receive the signals; this thread waits for them.
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         handler = MetricsHandler.factory(registry)

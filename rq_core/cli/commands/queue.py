@@ -1,4 +1,4 @@
-"""``rq-core queue delete``."""
+"""The command ``rq-core queue delete``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 LOOK_EVERY_S: Final = 0.1
-"""Seconds between two looks whether the mirror has the event."""
+"""Seconds between two attempts to delete the queue while the mirror lags."""
 
 
 @click.group(cls=CommandGroup)
@@ -39,8 +39,8 @@ def queue() -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Cancel the jobs that wait and remove the dead ones first (needs --reason), and delete it although workers"
-    " work for it.",
+    help="First cancel waiting jobs and remove dead jobs (needs --reason); delete the queue even if workers work"
+    " for it.",
 )
 @wait_option(60.0, "How long to wait until the mirror has copied the event.")
 @audited_options
@@ -49,8 +49,9 @@ def queue() -> None:
 def delete(name: str, *, force: bool, wait_s: float, as_json: bool, **given: Any) -> None:
     """Delete QUEUE from Redis: its keys, its settings, its caps, and its name in the list of queues.
 
-    It must have no jobs, and no worker may work for it; a job that runs always prevents it. The log keeps the
-    queue's history, and says who deleted it and why. A job that is enqueued afterwards makes a new queue of that name.
+    The queue must have no jobs, and no worker may work for it; a running job prevents the deletion even with --force.
+    The log keeps the queue's history, with the operator and the reason of the deletion. A job that is enqueued
+    afterwards creates a new queue of that name.
     """
     if force and not given["reason"]:
         must = "--force needs --reason: the log says why the jobs were removed"
@@ -91,7 +92,7 @@ def _delete(client: Client, name: str, *, by: str, why: str, wait_s: float) -> N
     while client.run(client.calls.deletion.delete(name, by=by, why=why)) == WAITS:
         if time.monotonic() >= deadline:
             raise click.ClickException(
-                f"{name} is not deleted: the mirror has not copied that it goes within {wait_s:g} s. Start `rq-core"
+                f"{name} is not deleted: the mirror has not copied its last event within {wait_s:g} s. Start `rq-core"
                 f" audit run`, or switch its log off with `rq-core audit off {name}`; then run this again"
             )
         time.sleep(LOOK_EVERY_S)

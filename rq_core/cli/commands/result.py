@@ -1,4 +1,4 @@
-"""``rq-core result``: the outcome of a job, and its result."""
+"""The command ``rq-core result``: the outcome of a job, and its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rq_core.model import plugins
     metavar="SECONDS",
     help="Wait this long for the job's end. By default the command does not wait.",
 )
-@audit_url_option("The audit database, which knows how jobs ended that have left Redis.")
+@audit_url_option("The audit database, which has the outcomes of jobs that have left Redis.")
 @server_options
 @json_option
 def result(
@@ -101,7 +101,7 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
 
 
 def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
-    """Return the queue in which the log has the job last; None without one, or without a log."""
+    """Return the queue of the job's latest event in the log; None without such an event, or without a log."""
     if audit_url is None:
         return None
     events = plugins.history_reader()(audit_url, job_id, None)

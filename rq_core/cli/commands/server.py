@@ -1,4 +1,4 @@
-"""``rq-core server``: the embedded server of a data directory."""
+"""The commands ``rq-core server …``: the embedded server of a data directory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
-OTHERS: Final = "--dir names that of another folder"
+OTHERS: Final = "--dir names the server of another folder"
 """The hint after the message that no server runs."""
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """Return the directory that was given, else that of the environment's URL, else the default one."""
+    """Return the directory in --dir, else the directory of an embedded URL in the environment, else the default."""
     from rq_core.embedded import server as embedded
 
     url = os.environ.get(REDIS_URL_VARIABLE, "")
@@ -42,7 +42,7 @@ directory_option = click.option(
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     callback=_directory,
-    help="Its data directory: embedded://DIRECTORY is its URL. By default that of"
+    help="The server's data directory: embedded://DIRECTORY is its URL. By default the directory in"
     f" {REDIS_URL_VARIABLE}, if that is an embedded:// URL, else .rq-core.",
 )
 
@@ -51,7 +51,7 @@ directory_option = click.option(
 def server() -> None:
     """Run, find or stop the Valkey server that comes with rq-core; prepare any server.
 
-    The one that comes with rq-core starts by itself when a URL is embedded://.
+    The server that comes with rq-core starts by itself for a URL that begins with embedded://.
     """
 
 
@@ -70,11 +70,11 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
     show_default=True,
     callback=_seconds,
     metavar="SECONDS",
-    help="End after so long without clients.",
+    help="Stop the server after this time without clients.",
 )
 @click.pass_context
 def run_command(ctx: click.Context, directory: Path, idle: float) -> None:
-    """Run the server here until Ctrl-C."""
+    """Run the server in this terminal until Ctrl-C."""
     from rq_core.embedded import server as embedded
 
     say(f"embedded://{directory}; Ctrl-C ends it", err=True)
@@ -89,7 +89,7 @@ def run_command(ctx: click.Context, directory: Path, idle: float) -> None:
 @json_option
 @click.pass_context
 def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
-    """Say whether the server runs. The exit status is 1 if it does not."""
+    """Show whether the server runs. The exit status is 1 if it does not."""
     from rq_core.embedded import server as embedded
 
     found = embedded.server_status(directory)
@@ -109,7 +109,7 @@ def status(ctx: click.Context, directory: Path, *, as_json: bool) -> None:
 @server.command()
 @directory_option
 def stop(directory: Path) -> None:
-    """Stop the server; its data is safe on disk."""
+    """Stop the server. Its data stays on disk."""
     from rq_core.embedded import server as embedded
 
     stopped = embedded.stop_server(directory)
@@ -121,10 +121,10 @@ def stop(directory: Path) -> None:
 @force_option()
 @json_option
 def prepare_command(redis_url: str, prefix: str, *, as_json: bool) -> None:
-    """Load this version's functions into a server, for users that may load none.
+    """Load this version's functions into a server, for users without the right to load functions.
 
-    Run it after each installation of a new version, before its workers begin, as a user that may load functions:
-    `rq-core acl preparer` prints one. A server whose users may load them needs no preparation.
+    Run it after each installation of a new version, before its workers start, as a user that may load functions:
+    `rq-core acl preparer` prints such a user. A server whose users may load functions needs no preparation.
     """
     from rq_core.protocol.engine.prepare import prepare as prepared
 

@@ -1,4 +1,4 @@
-"""``rq-core top``."""
+"""The command ``rq-core top``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 DROPPED: Final = (
     "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
 )  # fmt: skip
-"""Columns of the table that a narrow terminal has no room for, the first that goes first. Of those of a cause, the
-last ones."""
+"""Columns that a narrow terminal leaves out, in this order; columns that show a present cause go last."""
 OF_CAUSE: Final = {
     "RqCoreNoWorker": "workers",
     "RqCoreNoClaims": "scheduled",
@@ -44,11 +43,11 @@ OF_CAUSE: Final = {
     "RqCoreMirrorBehind": "backlog",
     "RqCoreAuditDown": "backlog",
 }
-"""The column that shows a cause, by its alert."""
+"""The column of the table that shows a cause, by the cause's alert."""
 CAUSES_MAX: Final = 12
-"""Causes in a picture that fills a terminal; one that is printed has all."""
+"""Maximum number of causes on a screen; with --once, all are printed."""
 SAYS_MAX: Final = 400
-"""Characters of a cause that are shown."""
+"""Maximum number of characters of the text of a cause."""
 
 
 class Frame(NamedTuple):
@@ -56,23 +55,23 @@ class Frame(NamedTuple):
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """The state of the log; None: it was not asked for."""
+    """The state of the log; None without --audit."""
     at: float
-    """The time of the look, on the monotonic clock."""
+    """Time at which the state was read, in seconds of the monotonic clock."""
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Show it once, and end.")
+@click.option("--once", is_flag=True, help="Show the state once, and exit.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.5),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="Seconds between two reads of the state.",
 )
 @audit_url_option(
-    "The audit database: for the claims that ended per second, and whether it answers."
+    "The audit database: adds the claims that ended per second, and whether the database answers."
 )
 @server_options
 @json_option
@@ -87,9 +86,9 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show the state of the queues and what is wrong with them, until q or Ctrl-C. It changes nothing.
+    """Show the state of the queues and what is wrong with them, until q or Ctrl-C. The command changes nothing.
 
-    With --json, print one document and end. The exit status of --json and --once is 1 if Redis does not answer, or
+    With --json, print one document and exit. The exit status of --json and --once is 1 if Redis does not answer, or
     refuses.
     """
     from rq_core.metrics.causes import Unread
@@ -127,7 +126,7 @@ def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Cal
 
         def look() -> Frame:
             if log is not None:
-                # Both at once, so that one that does not answer does not hold up the other.
+                # Begin to read the log before Redis is read, so that a silent one does not hold up the other.
                 log.begin()
             return Frame(read(overview), None if log is None else read(log), time.monotonic())
 
@@ -151,8 +150,8 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits some seconds for the key q, and returns whether it was typed. Without a terminal to
-    type at, it only waits."""
+    """Yield a function that waits some seconds for the key q, and returns whether it was typed. If standard input is no
+    terminal, the function only waits."""
     if not sys.stdin.isatty():
 
         def only_waits(seconds: float) -> bool:
@@ -189,7 +188,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def document_of(frame: Frame) -> dict[str, Any]:
-    """Return a frame as JSON has it. Lengths of time are in ms."""
+    """Return a frame as a document for JSON. Durations are in ms."""
     from rq_core.metrics.causes import Unread, causes
     from rq_core.views.queues import queue_document
 
@@ -215,8 +214,8 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return a frame as text of ``width`` columns, and ``height`` lines if it is given. Rates are those since the frame
-    ``before``."""
+    """Return a frame as text of ``width`` characters, and at most ``height`` lines if given. Rates are averages since
+    the frame ``before``."""
     from rich.console import Group
     from rich.text import Text
 
@@ -232,7 +231,7 @@ def render(
         parts.append(Text(_headline(frame.state), style="dim"))
         shown = list(frame.state.queues)
         if height is not None:
-            # Beside these there are the table's head and foot, and the line about the other queues.
+            # Five more lines: the table's head and foot, and the line about the queues that are left out.
             above = (lines_of_causes, Text(unread), Text(_headline(frame.state)))
             room = max(1, height - sum(_lines(text, width) for text in above) - 5)
             wrong = {each.queue for each in found}
@@ -245,7 +244,7 @@ def render(
 
 
 def _lines(text: Text, width: int) -> int:
-    """Return the number of lines that a text takes."""
+    """Return the number of lines of a text that is wrapped to ``width``."""
     from rich.console import Console
 
     return len(text.wrap(Console(width=width), width)) if text else 0
@@ -292,7 +291,7 @@ def _queues(
     from rq_core.cli.columns import Column, chosen, table_of
 
     columns = [
-        # Numbers stay whole; a long name of a queue gives way.
+        # Numbers are shown whole; a long name of a queue is cut.
         Column(title, [fit(of(queue)) for queue in shown], right=at > 0, whole=at > 0, cut=at == 0)
         for at, (title, of) in enumerate(_columns(frame, before))
     ]
@@ -304,7 +303,7 @@ def _queues(
 def _columns(
     frame: Frame, before: Frame | None
 ) -> list[tuple[str, Callable[[QueueOverview], str]]]:
-    """All columns, and how each is made."""
+    """Return the titles of all columns, each with the function that makes its cell for a queue."""
     earlier, rates = _earlier(before), _ended(frame, before)
 
     def change(queue: QueueOverview) -> str:
@@ -338,7 +337,7 @@ def _earlier(before: Frame | None) -> dict[str, int]:
 
 
 def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
-    """Claims that ended per second, by queue; None if the log does not tell."""
+    """Return the claims that ended per second, by queue; None unless both frames have the state of the log."""
     from rq_core.metrics.causes import Unread
 
     if before is None or frame.log is None or before.log is None:

@@ -1,4 +1,4 @@
-"""``rq-core worker``."""
+"""The command ``rq-core worker``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
 
 def check_target(target: str) -> str:
-    """Return ``target`` if it reads as ``module:app``. Raises click.UsageError."""
+    """Return ``target`` if it has the form ``module:app``. Raises click.UsageError."""
     is_file = target.partition(":")[0].endswith(".py") or "/" in target
     if is_file or _TARGET.fullmatch(target) is None:
         hint = "; give the module's name, not the file's" if is_file else ""
@@ -27,7 +27,9 @@ def check_target(target: str) -> str:
 
 
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
-    """Read ``mail=3,reports``: weights by queue. A queue that is named twice counts once."""
+    """Return the weights in ``mail=3,reports`` by queue; a queue without a weight has 1.
+
+    A queue that is named twice counts once, with its last weight. Raises BadParameter."""
     weights: dict[str, int] = {}
     for part in ",".join(texts).split(",") if texts else ():
         name, equals, weight = part.strip().partition("=")
@@ -41,7 +43,7 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
-    """The audit database: as given, or for ``--audit`` alone that of the environment."""
+    """Return the URL in --audit, or for ``--audit`` without a URL the one in the environment. Raises BadParameter."""
     if url != "":
         return url
     url = os.environ.get(AUDIT_URL_VARIABLE)
@@ -58,9 +60,9 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     multiple=True,
     callback=_weights,
     metavar="A=3,B",
-    help="The queues to work for, by default all that the app declares; may be repeated. They"
-    " share the free places by weight: A gets three for each one of"
-    " B, if both have jobs; 1 if not given.",
+    help="The queues to work for, by default all that the app declares; may be repeated. The queues"
+    " share the free places by weight: A gets three places for each place of"
+    " B, if both have jobs. The default weight is 1.",
 )
 @click.option(
     "--concurrency",
@@ -83,13 +85,13 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
 @click.option(
     "--burst",
     is_flag=True,
-    help="Exit when nothing is running or due, and nothing that is ready may run now.",
+    help="Exit when no job is running or due, and no ready job may run now.",
 )
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: restart the worker when a .py file below the current directory changes. What runs has the"
-    " seconds of --grace to end; --grace 0 gives it back at once.",
+    help="For development: restart the worker when a .py file below the current directory changes. Running jobs have"
+    " the seconds of --grace to end; with --grace 0 the worker gives them back at once.",
 )
 @click.option(
     "--grace",
@@ -109,7 +111,7 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "--max-jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Replace a process after N jobs, when what runs in it has finished.",
+    help="Replace a process after N jobs, when its running jobs have ended.",
 )
 @click.option(
     "--max-memory",
@@ -125,26 +127,26 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     callback=_audit_url,
     metavar="[URL]",
     help="Also mirror the events of all queues of the server, not of --queues alone, into this database, in a process"
-    " of its own. All workers of a server name the same database. Without a URL (then it must be"
-    f" the last option): into that of {AUDIT_URL_VARIABLE}, so that the list of processes shows no password.",
+    " of its own. All workers of a server must name the same database. Without a URL (--audit is then the last"
+    f" option), the URL is that of {AUDIT_URL_VARIABLE}, so that the list of processes shows no password.",
 )
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    help="Answer HTTP requests there: 200 if the workers work, 503 if a worker has not claimed for long. At /metrics:"
-    " the workers' counts, for Prometheus.",
+    help="Answer HTTP requests at this address: 200 if the workers work, 503 if a worker has not claimed for 30 s. At"
+    " /metrics: the workers' counts, for Prometheus.",
 )
 @click.option(
     "--redis",
     "redis_url",
     metavar="URL",
-    help=f"The server, if not the app's own. (The list of processes shows it: {REDIS_URL_VARIABLE} does not.)",
+    help=f"The server, if not the app's own. (The list of processes shows this URL, but not {REDIS_URL_VARIABLE}.)",
 )
-@click.option("--prefix", help="What the keys begin with, if not as the app says.")
+@click.option("--prefix", help="The prefix of all keys in Redis, if not the app's own.")
 @click.option(
     "--redact",
     metavar="MODULE:NAME",
-    help="A function that takes secrets out of errors before they are kept or logged, if not the app's own.",
+    help="A function that removes secrets from errors before they are stored or logged, if not the app's own.",
 )
 @click.option(
     "--log-format", type=click.Choice(("text", "json")), default="text", help="Form of a log line."

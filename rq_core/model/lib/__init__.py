@@ -1,6 +1,6 @@
 """Helpers that know nothing of jobs or queues.
 
 - ``checks``, ``durations``: checks of options that users give; seconds in Python, ms in Redis and SQL.
-- ``text``, ``logs``, ``url``: text from elsewhere, made fit to show; log lines; URLs of servers.
+- ``text``, ``logs``, ``url``: text from jobs and servers, made safe to show; log lines; URLs of servers.
 - ``cached_property``: cached properties without a lock.
 """

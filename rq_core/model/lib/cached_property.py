@@ -1,7 +1,8 @@
 """``cached_property`` as Python 3.12 has it, without a lock.
 
-That of Python 3.11 holds one lock for all objects of a class while a value is made; a child that is forked meanwhile
-would wait for it for ever. Without it, two threads may make a value twice, and either will do.
+In Python 3.11, ``functools.cached_property`` holds one lock for all objects of a class while it computes a value; a
+child that is forked meanwhile would wait for the lock for ever. Without the lock, two threads may both compute a value,
+and either value may be kept.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):  # noqa: N801 - the name that it has everywhere else
-        """A property that is made once for each object."""
+        """A property whose value is computed once for each object."""
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:

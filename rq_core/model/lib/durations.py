@@ -12,13 +12,14 @@ Duration = float | timedelta
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
-"""The scripts take whole numbers below 10^13."""
+"""The first instant that is refused: scripts take whole numbers below 10^13 (Unix ms)."""
 
 
 def instant_ms_of(option: str, value: datetime) -> int:
-    """Return an instant in Unix ms, rounded up; 1 for all that lie before.
+    """Return an instant in Unix ms, rounded up, and at least 1 (also for instants before 1970).
 
-    Raises InvalidOption, naming ``option``, for what is no datetime, or has no time zone.
+    Raises InvalidOption, which names ``option``, for a value that is not a datetime, has no time zone, or is not before
+    the year 2286.
     """
     given: object = value
     if not isinstance(given, datetime):
@@ -37,7 +38,7 @@ def instant_ms_of(option: str, value: datetime) -> int:
 def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
     """Return ``value`` in seconds.
 
-    Raises InvalidOption, naming ``option``, for anything that is no duration.
+    Raises InvalidOption, which names ``option``, for any value but a duration from ``minimum`` to SECONDS_MAX seconds.
     """
     seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
     if (
@@ -53,9 +54,9 @@ def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
 
 
 def ms_of(option: str, value: Duration, *, minimum: float = 0.0) -> int:
-    """Return ``value`` in whole ms.
+    """Return ``value`` in whole ms; at least 1 ms for a duration above 0.
 
-    What is above 0 stays above 0. Raises InvalidOption. ``minimum`` is in seconds.
+    ``minimum`` is in seconds. Raises InvalidOption, as :func:`seconds_of` does.
     """
     seconds = seconds_of(option, value, minimum=minimum)
     return max(round(seconds * 1000), 1) if seconds > 0 else 0

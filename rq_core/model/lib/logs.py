@@ -1,4 +1,4 @@
-"""Log lines: one event each, its facts as fields. Text for people, JSON for programs."""
+"""Formats log lines, as text for people or as JSON for programs. Each line is one event, with its facts as fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
-"""Characters of a message with its traceback, and of a fact, that a log line has."""
+"""Maximum number of characters in a log line of the message with its traceback, and of each fact."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -22,7 +22,7 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
 
 
 configured: tuple[str, str] | None = None
-"""The format and level of the last call of ``configure``, for processes that this one starts."""
+"""The format and level of the last call of ``configure``, for processes that this process starts."""
 
 
 class TextFormatter(logging.Formatter):
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
         elif record.exc_text:
             text += f"{facts}\n{record.exc_text}"
             facts = ""
-        # A job says what it likes: only the first line of a record begins in the first column, so none is forged.
+        # A job may log any text: only a record's first line begins in the first column, so no job can forge a record.
         lines = [printable(line) for line in _kept(text).split("\n")]
         return f"{at[:-6]}Z {record.levelname} " + "\n    ".join(lines) + facts
 

@@ -1,4 +1,4 @@
-"""Text from elsewhere, made fit to be shown: jobs and servers may say anything, at any length."""
+"""Makes text from jobs and servers safe to show: such text may contain anything and be of any length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 from rq_core.masking import masked
 
 READ_MAX: Final = 200_000
-"""Characters of a text that are searched for passwords: a handler's error may have any number."""
+"""Maximum number of characters of a text that are searched for passwords, since a handler's error may be of any
+length."""
 
 
 def bytes_of(text: str) -> bytes:
@@ -17,15 +18,15 @@ def bytes_of(text: str) -> bytes:
 
 
 def number_in(text: str | None) -> int | None:
-    """Return the number that a text of digits is; None for another text, or for more digits than scripts write."""
+    """Return a text of digits as a number; None for any other text, and for more digits than scripts write."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     return int(text)
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, also line
-    ends."""
+    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, and so are
+    line ends."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -33,8 +34,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the beginning and the end of a text that has more than ``most`` characters: the end of a traceback has the
-    error."""
+    """Return a text, without its middle if it has more than ``most`` characters. (The end of a traceback has the
+    error.)"""
     if len(text) <= most:
         return text
     half = most // 2 - 10
@@ -42,14 +43,14 @@ def shorten(text: str, most: int) -> str:
 
 
 def excerpt(text: str, most: int) -> str:
-    """Return a shortened text without passwords. They are masked first: half a password, cut off from its user's name,
-    is still a secret."""
+    """Return a shortened text with its passwords masked. Masking comes before shortening: a password that was cut in
+    half would not be found, and half a password is still a secret."""
     return shorten(masked(_bounded(text)), most)
 
 
 def _bounded(text: str) -> str:
-    """Return a text with at most READ_MAX of its characters. A word that would be cut is left out whole: it may be a
-    password."""
+    """Return the beginning and the end of a text, at most READ_MAX characters together. A word that would be cut is
+    omitted whole, since it may be a password."""
     if len(text) <= READ_MAX:
         return text
     head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]
@@ -62,7 +63,7 @@ def _bounded(text: str) -> str:
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with ``one`` behind it if it is 1, else with ``many`` (``one`` and an s, if it is not given).
+    """Return a number followed by ``one`` if it is 1, else by ``many`` (by default ``one`` and an s).
 
     A verb may stand in both: ``counted(n, "job waits", "jobs wait")``.
     """

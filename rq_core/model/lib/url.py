@@ -1,4 +1,4 @@
-"""URLs of servers: the default, the variables that name others, and URLs of a Redis Cluster."""
+"""URLs of servers: the default URL, the environment variables for other URLs, and URLs of a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import SplitResult
 from rq_core.errors import InvalidOption
 
 DEFAULT_URL: Final = "redis://localhost:6379/0"
-"""The server of an app or a command that names none."""
+"""The URL of the server for apps and commands that are given no URL."""
 REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
-"""The environment variable with the server's URL, for apps and commands that are given none."""
+"""The environment variable with the server's URL, for apps and commands that are given no URL."""
 AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
-"""The same for the audit database."""
+"""The environment variable with the URL of the audit database."""
 
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """The schemes of a cluster's URLs, each with the scheme of its nodes' URLs."""
@@ -33,7 +33,8 @@ def check_password(url: str) -> None:
 
 
 def check_port(parts: SplitResult) -> int | None:
-    """Return the port of a URL, None if it names none. Raises ValueError, in words that complete "must be a URL"."""
+    """Return the port of a URL; None if it has no port. Raises ValueError, with a message that completes "must be a
+    URL"."""
     try:
         return parts.port
     except ValueError:
@@ -42,11 +43,11 @@ def check_port(parts: SplitResult) -> int | None:
 
 
 def is_cluster(url: str) -> bool:
-    """Whether a URL names a cluster."""
+    """Whether a URL is that of a Redis Cluster, by its scheme."""
     return url.partition("://")[0] in SCHEMES
 
 
 def cluster_url(url: str) -> str:
-    """Return the cluster's URL to write in place of the URL of one node, so that all nodes are found."""
+    """Return the URL of the cluster that a node belongs to, for a user who gave the URL of the node alone."""
     parts = _URL.match(url)
     return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

@@ -1,6 +1,6 @@
-"""Limits as text: scopes, which count jobs; how many jobs a scope takes; and the tasks that a limit concerns.
+"""Limits as text: scopes, which are groups of jobs; how many jobs a scope takes; and which scopes a task's jobs have.
 
 - ``scopes``: scopes and lanes.
-- ``limit``: a cap or a rate, and both ways to write one.
-- ``policy``: where the scopes of a task's jobs come from.
+- ``limit``: caps and rates, and the two ways to write them.
+- ``policy``: the rules by which a task's jobs get their scopes, names and options.
 """

@@ -1,7 +1,7 @@
-"""Limits: how much a scope takes, and both ways to write one.
+"""Limits: how many jobs a scope takes, and the two ways to write a limit.
 
-Stored (in Redis, in events) a limit is ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60 s,
-1 at once). People write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
+In Redis and in events a limit is stored as ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60
+s, 1 at once). Operators write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
 
     >>> Limit.parse("100/60000ms/5")
     Limit(most=100, window_ms=60000, burst=5)
@@ -21,23 +21,23 @@ CAP_MAX: Final = 1_000_000_000
 
 
 DECLARED: Final = "code"
-"""In the place of a limit, in a change: the one that code declares."""
+"""The word that a change has in place of a limit, to restore the limit that code declares."""
 
 
 _STORED_RATE = re.compile(r"(\d{1,10})/(\d{1,12})ms/(\d{1,10})")
 
 
 class Limit(NamedTuple):
-    """How much a scope takes: ``most`` at once (None: any number), or per window if it is a rate."""
+    """How many jobs a scope takes: ``most`` at once (None: any number), or, for a rate, ``most`` per ``window_ms``."""
 
     most: int | None
     window_ms: int | None = None
     burst: int = 1
-    """The number of jobs of a rate that may follow each other without a pause."""
+    """Number of jobs of a rate that may follow each other without a pause."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a limit. Raises ValueError for a text that is not a limit."""
+        """Return the limit that a stored text means. Raises ValueError for a text that is not a limit."""
         if text == "none":
             return cls(None)
         rate = _STORED_RATE.fullmatch(text)
@@ -49,19 +49,20 @@ class Limit(NamedTuple):
 
     @property
     def interval_us(self) -> int | None:
-        """The time that one job uses of a rate, in µs. None: it is not a rate, or a rate of 0 jobs."""
+        """Microseconds of the window that one job of a rate uses. None: the limit is not a rate, or is a rate of 0
+        jobs."""
         return (
             None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """Return the latest moment at which a spent rate goes on (Unix ms). A later one is from before the clock went
-        back, or from a slower limit."""
+        """Return the latest time at which an exhausted rate can admit jobs again (Unix ms); None for any other limit. A
+        stored time that is later was written before the clock was set back, or under a slower limit."""
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """Return the latest arrival time that a rate can have (Unix µs). A later one is also from before the clock went
-        back, or from a slower limit."""
+        """Return the latest theoretical arrival time that a rate can have (Unix µs); None for any other limit. A stored
+        time that is later was written before the clock was set back, or under a slower limit."""
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:
@@ -73,24 +74,24 @@ class Limit(NamedTuple):
 
 
 class CapEntry(NamedTuple):
-    """A field of ``caps``: a limit, its version, and whether it came from code or from a person."""
+    """A field of ``caps``, parsed: a limit, its version, and whether code declared it or an operator set it."""
 
     limit: Limit
     version: int
     source: str
-    """code or live."""
+    """``code``: code declared the limit. ``live``: an operator set it."""
     was: tuple[str, ...] = ()
-    """Limits that code declared before; code cannot bring them back."""
+    """Limits, as text, that code declared before; code cannot set them again."""
     declared: Limit | None = None
     """The limit that code declares, if a live limit is in force in its place."""
     by: str | None = None
     """The operator who set a live limit."""
     at_ms: int | None = None
-    """When (Unix ms)."""
+    """Unix ms at which the operator set the live limit."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an entry as cap.lua writes it. Raises ValueError."""
+        """Parse a field as cap.lua writes it. Raises ValueError or KeyError for any other text."""
         head, *rest = text.split()
         facts = dict(part.partition("=")[::2] for part in rest)
         was, declared, at_ms = map(facts.get, ("was", "code", "at"))
@@ -106,7 +107,7 @@ class CapEntry(NamedTuple):
 
 
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:
-    """Return ``value`` if it can be a cap. Raises InvalidOption."""
+    """Return ``value`` if it is a whole number from ``minimum`` to CAP_MAX. Raises InvalidOption if it is not."""
     if type(value) is not int or not minimum <= value <= CAP_MAX:
         raise InvalidOption.of(
             option, value, f"must be a whole number from {minimum} to {CAP_MAX:,}"
@@ -126,7 +127,7 @@ def shown(limit: Limit) -> str:
 
 
 def read_limit(text: str) -> Limit:
-    """Read a limit as people write it, or as it is stored. Raises InvalidOption."""
+    """Return the limit that a text means, as operators write limits or as Redis stores them. Raises InvalidOption."""
     try:
         rate = _TYPED_RATE.fullmatch(text)
         if rate is None:

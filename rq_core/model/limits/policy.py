@@ -1,7 +1,7 @@
-"""Where the scopes of a task's jobs come from, and how that is registered in a queue: a task's *policy*, as JSON.
+"""A task's *policy*: the rules by which its jobs get their scopes, names and options, as JSON.
 
-A worker registers the policy of each task, so that producers that do not have the task's code put jobs into the same
-lanes.
+A worker registers the policy of each of its tasks in a queue, so that producers without the task's code put jobs into
+the same lanes.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from rq_core.model.unique_names import digest_of, unique_name
 
 
 class ScopeSource(NamedTuple):
-    """Where one scope of a task's jobs comes from."""
+    """The rule by which the jobs of a task get one of their scopes."""
 
     family: str
     scope: str = ""
-    """The scope itself, if it does not depend on the arguments."""
+    """The scope itself, if it does not depend on the arguments; else empty."""
     argument: str = ""
-    """The argument that is the key."""
+    """Name of the argument whose value is the key."""
     function: Callable[..., Any] | None = None
-    """Gives the key; it gets the arguments by name."""
+    """Returns the key, when it is called with the arguments by name."""
     function_name: str = ""
-    """Its name, where the function itself is not at hand."""
+    """Name of the function, for processes that do not have the function itself."""
     default: str | None = None
-    """The key if the argument is not given."""
+    """The key if a call leaves the argument out."""
     otherwise: str | None = None
-    """The key if there would be none; None: then this counts the job not."""
+    """The key of a job for which the rule gives no key; None: no scope of this rule counts such a job."""
     on_full: str = "wait"
     max_waiting: int | None = None
     most: int | None = None
-    """Its cap in this code: what decides whether it is full for as long as none is stored."""
+    """The scope's cap in this code. It decides whether the scope is full while Redis has no stored limit of it."""
 
     def document(self) -> dict[str, Any]:
-        """Return its JSON object in a policy; fields at their defaults are left out."""
+        """Return the rule's JSON object in a policy; fields at their defaults are left out."""
         facts = {
             "family": self.family,
             "scope": self.scope,
@@ -54,24 +54,25 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The word by which a producer gives the value that a task's function makes for the names of its jobs."""
+"""The keyword by which a producer without the task's code passes the value that the task's function would return for a
+name."""
 
 
 class Naming(NamedTuple):
-    """How jobs of a task get their names, for producers that do not have the task's code."""
+    """The rule by which jobs of a task get their names, for producers that do not have the task's code."""
 
     ties: Mapping[str, Any]
-    """The arguments of :func:`rq_core.model.job.ties_of` that say what a name is for."""
+    """Arguments of :func:`rq_core.model.job.ties_of`: the rule for a held name, and how long a job holds its name."""
     arguments: tuple[str, ...] | None = None
-    """The arguments whose values are in the name; None: all, or a function makes the value."""
+    """Names of the arguments whose values are in the name; None: all arguments, or a function returns the value."""
     function: str = ""
-    """The name of that function."""
+    """Name of the function that returns the value; empty: there is no function."""
     defaults: Mapping[str, Any] = {}
     """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
-        """Return the name of a job with these arguments, in the types of JSON. ``key`` is the value in the place of a
-        function."""
+        """Return the name of a job with these arguments (in the types of JSON). ``key`` is the value that the function
+        would return."""
         if self.function:
             return unique_name(task, {self.function: _text(key)})
         whole = {**self.defaults, **values}
@@ -81,7 +82,7 @@ class Naming(NamedTuple):
         return unique_name(task, given)
 
     def document(self) -> dict[str, Any]:
-        """Return its JSON object in a policy."""
+        """Return the rule's JSON object in a policy."""
         per = self.function or (None if self.arguments is None else list(self.arguments))
         return {"ties": dict(self.ties), "per": per, "defaults": dict(self.defaults)}
 
@@ -94,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def families_of(text: str) -> list[str]:
-    """Return the families that count a policy's jobs; empty for a policy that cannot be read."""
+    """Return the families of the scopes that count a policy's jobs; empty for an unreadable policy."""
     try:
         return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
@@ -102,8 +103,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """Return the families of a policy that have one scope only, for any arguments; empty for a policy that cannot be
-    read."""
+    """Return the families of a policy that have a single scope, which is the same for any arguments; empty for an
+    unreadable policy."""
     try:
         return [
             str(each["family"])
@@ -119,8 +120,8 @@ def write_policy(
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a task's policy, for producers without the task's code, as JSON. ``options`` are the options of its jobs
-    that differ from the defaults, by their names in OPTIONS."""
+    """Return a task's policy as JSON. ``options`` are the options of its jobs that differ from the defaults, by their
+    names in OPTIONS."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()
@@ -136,24 +137,24 @@ OPTIONS: Final = {
     "keep_ms": int,
     "audit_result": str,
 }
-"""Options of a task that its jobs get when they are enqueued, and the types of their values. A worker takes its
-timeout from the task itself."""
+"""Options of a task that producers apply to its jobs at enqueue, each with the type of its value. (The timeout is not
+among them: workers take it from the task.)"""
 
 
 def read_options(text: str) -> dict[str, Any]:
-    """Return the options of a task's jobs by its policy. Raises ValueError, KeyError or TypeError if the policy is
+    """Return the options of a task's jobs from its policy. Raises ValueError, KeyError or TypeError if the policy is
     invalid."""
     said = _document(text).get("options", {})
     if not isinstance(said, dict) or not all(
         type(value) is OPTIONS.get(name) for name, value in said.items()
     ):
-        raise TypeError("its options are of an unknown kind")
+        raise TypeError("its options have an unknown name or a wrong type")
     return said
 
 
 def read_naming(text: str) -> Naming | None:
-    """Return how jobs of a task get their names by its policy; None if they have no names. Raises ValueError, KeyError
-    or TypeError if the policy is invalid."""
+    """Return the rule by which jobs of a task get their names, from its policy; None if its jobs have no names. Raises
+    ValueError, KeyError or TypeError if the policy is invalid."""
     said = _document(text).get("name")
     if said is None:
         return None
@@ -163,7 +164,7 @@ def read_naming(text: str) -> Naming | None:
         type(value) is _TIES.get(name) for name, value in ties.items()
     )
     if not known or not isinstance(defaults, dict) or not all(isinstance(n, str) for n in names):
-        raise TypeError("its names are of an unknown kind")
+        raise TypeError("its rule for names is invalid")
     return Naming(
         ties,
         tuple(names) if isinstance(per, list) else None,
@@ -173,13 +174,14 @@ def read_naming(text: str) -> Naming | None:
 
 
 def read_policy(text: str) -> list[ScopeSource]:
-    """Return the sources that workers have registered. Raises ValueError, KeyError or TypeError if the policy is
-    invalid."""
+    """Return the rules for the scopes of a task's jobs from its policy. Raises ValueError, KeyError or TypeError if the
+    policy is invalid."""
     return [_read_source(each) for each in _scopes(text)]
 
 
 def _scopes(text: str) -> list[dict[str, Any]]:
-    """Return the sources of scopes that a policy lists. Raises ValueError, KeyError or TypeError."""
+    """Return the JSON objects of a policy's rules for scopes. Raises ValueError, KeyError or TypeError if the policy is
+    invalid."""
     scopes = _document(text)["scopes"]
     if not isinstance(scopes, list) or not all(isinstance(each, dict) for each in scopes):
         raise TypeError("its scopes are no list of objects")

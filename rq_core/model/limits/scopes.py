@@ -1,9 +1,10 @@
 """Scopes and lanes as text: the form that they have in Redis, in events and on the command line.
 
-A *scope* is what a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys, ``tenant=acme``.
-Its *family* is the text before the ``=``. A rate's family is named with its window: ``tenant@60s=acme``.
+A *scope* is a group of jobs that a cap or a rate counts: ``queue``, ``task=send``, or one value of a family of keys,
+``tenant=acme``. Its *family* is the text before the ``=``. A rate's family is named with its window:
+``tenant@60s=acme``.
 
-A *lane* is where jobs wait that have the same priority and the same scopes: ``2+task=send+tenant=acme``.
+A *lane* is the line of the ready jobs that have the same priority and the same scopes: ``2+task=send+tenant=acme``.
 
     >>> lane_name(2, ["tenant=acme", "task=send"])
     '2+task=send+tenant=acme'
@@ -21,7 +22,7 @@ from urllib.parse import quote
 from rq_core.model.keys import NAME_PATTERN
 
 KEY_MAX: Final = 256
-"""Most characters of a key's value, percent-encoded."""
+"""Maximum number of characters of a key's value, percent-encoded."""
 
 
 QUEUE: Final = "queue"
@@ -52,22 +53,22 @@ def scope(family: str, value: str) -> str:
 
 
 def family_of(scope_name: str) -> str:
-    """Return the family of a scope; a family is its own family."""
+    """Return the family of a scope. The name of a family is returned unchanged."""
     return scope_name.partition("=")[0]
 
 
 def is_rate(scope_name: str) -> bool:
-    """Whether the scope is that of a rate, named with its window."""
+    """Whether a scope is that of a rate: a window is in its name."""
     return "@" in family_of(scope_name)
 
 
 def is_counted(scope_name: str) -> bool:
-    """Whether claimed jobs of this scope are kept in ``holders``."""
+    """Whether ``holders`` has the claimed jobs of a scope."""
     return not is_rate(scope_name) and family_of(scope_name) != FAIR
 
 
 def is_scope(text: str) -> bool:
-    """Whether the text can be a scope, or a family of scopes."""
+    """Whether a text is a valid scope or family of scopes."""
     return _SCOPE.fullmatch(text) is not None
 
 
@@ -88,4 +89,4 @@ def scopes_of(lane: str) -> tuple[str, ...]:
 
 
 RANK: Final = 10**15
-"""In `open`, the distance between the orders of one priority's lanes and those of the next."""
+"""The distance in ``open`` between the scores of one priority's lanes and those of the next priority's."""

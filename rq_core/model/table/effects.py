@@ -6,10 +6,12 @@ mistake in one of them shows as a difference. What holds for all events is not i
 - the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
 - a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;
 - the event's ``error``, if it has one, becomes ``error_type`` and ``error_message``;
-- a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names; others that live
-  have neither;
-- a baseline's times are its own ``since_ms``; one that says that Redis does not have the job changes nothing else;
-- a job without a claim in force has neither ``fence`` nor ``worker``, and a claim that an event passes over is lost.
+- a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names; a live job in any
+  other state has neither;
+- a baseline's times are its own ``since_ms``; a baseline that says that Redis does not have the job changes nothing
+  else;
+- a job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
+  event has ended, counts as lost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """Where an event leads that has more than one target."""
+    """The ways in which an event with more than one possible target determines the job's next state."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -38,18 +40,18 @@ class Effect(NamedTuple):
     leads_to: State | Leads | None = None
     """The job's state after the event; None: out of Redis."""
     begins: bool = False
-    """Whether a job begins with it: the job's earlier events do not matter."""
+    """Whether a job begins with the event, so that the job's earlier events do not matter."""
     takes: tuple[tuple[str, str], ...] = ()
-    """Fields that get a value from the event: the job's field, the event's field. Null in a counter is 0."""
+    """Fields that get a value from the event, as (job's field, event's field). For a counter, null means 0."""
     takes_if_told: tuple[str, ...] = ()
-    """The same, unless the event says null."""
+    """Fields that get the value of the event's field of the same name, unless that is null."""
     zeroes: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     """Fields that become null."""
     stamps: tuple[str, ...] = ()
     """Fields that become the event's time."""
     dies_of: Reason | None = None
-    """The reason of a job that this leads to death, if the event does not say it."""
+    """The reason of the job's death, if the event leads to death and has no ``reason``."""
 
 
 def _same(*names: str) -> tuple[tuple[str, str], ...]:
@@ -118,14 +120,14 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
         ),
     ),
 }  # fmt: skip
-"""Every event that moves a job."""
+"""The effect of each event that is a transition of a job."""
 
 CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""Every other event about jobs, and the fields that it makes null. It changes nothing else of a job."""
+"""The other events about jobs, each with the fields that it makes null. These events change nothing else."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
 """Events with which a job begins: its earlier events do not matter."""
@@ -135,18 +137,18 @@ _SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} fo
 CLAIM_ENDS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in CLAIMED_STATES and t.target not in CLAIMED_STATES
 )
-"""Events that end a claim, if there is one in force."""
+"""Events that end the claim of a job, if a claim is in force."""
 
 ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIMED_STATES)
-"""Events that end a claim, and do nothing else."""
+"""Events that end a claim, and that happen only to jobs with a claim in force."""
 
 JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
-"""Events after which a job is no longer in Redis. As states, SQL's, they are called the same."""
+"""Events after which a job is no longer in Redis. The states of such jobs in SQL have the same names."""
 
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
 )
-"""Events with which a job has a life before it, whatever had ended it."""
+"""Events that begin a life of a job that was dead or not in Redis, regardless of how an earlier life had ended."""
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:

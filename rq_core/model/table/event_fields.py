@@ -1,6 +1,6 @@
 """The fields of each event, in their order: an entry of the outbox is an array of their values.
 
-What an event does to a job's fields says :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+:mod:`rq_core.model.table.effects` has the effect of each event on a job's fields. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.DISCARDED: (
         _ID, _TASK, _LANE,
-        EventField("scope", "which was full"),
-        EventField("cap", "how many it takes"),
+        EventField("scope", "the scope that was full"),
+        EventField("cap", "how many jobs the scope takes"),
     ),
     _E.REPLACED: (_ID, EventField("by_job", "the job that has its name and its place now")),
     _E.EDITED: (
@@ -111,7 +111,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.LEASE_EXPIRED: (
         _ID, _FENCE,
-        EventField("worker", "whose lease expired"),
+        EventField("worker", "the worker whose lease expired"),
         _LOSSES,
         EventField("target", "ready or dead"),
     ),
@@ -134,10 +134,10 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.FREED: (_ID, EventField("unique_name", "the name that the job held, and that is free now")),
     _E.BASELINE: (
         _ID,
-        EventField("state", "as Redis has it; null: Redis does not have the job"),
+        EventField("state", "the job's state in Redis; null: Redis does not have the job"),
         _TASK, _PRIORITY, _MAX_ATTEMPTS, _MAX_LOSSES, _SEQ, _DUE,
         _CLAIMS, _FAILED, _LOST, _UNKNOWN, _FENCE,
-        EventField("worker", "who holds the claim in force"),
+        EventField("worker", "the worker that holds the claim in force"),
         EventField("since_ms", "when it entered its state (Unix ms)"),
         _REASON, _LANE, *_TRAITS,
     ),

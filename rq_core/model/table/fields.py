@@ -1,8 +1,8 @@
-"""A job's fields: each one's name in a state line and everywhere else, its kind, and its default.
+"""A job's fields: the name of each in a state line and elsewhere, its kind, and its default.
 
-Everywhere else (in events, in a folded record, as a column of SQL's ``job``) a field has one name. State lines have
-short names of their own, since Redis keeps a line for every live job. Which events carry a field says
-:mod:`rq_core.model.table.event_fields`, what an event does to the fields :mod:`rq_core.model.table.effects`.
+In events, in a folded record and as a column of SQL's ``job``, a field has one name. In state lines fields have short
+names, since Redis keeps a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of each
+event, :mod:`rq_core.model.table.effects` the effect of each event on the fields.
 
     >>> BY_LINE["failed"].name
     'failures'
@@ -33,15 +33,15 @@ class Field(NamedTuple):
     name: str
     kind: FieldKind
     line: str | None = None
-    """Its name in a state line; None: Redis does not keep it."""
+    """The field's name in a state line; None: Redis does not keep the field."""
     default: Any = None
-    """Its value if a state line leaves it out."""
+    """The field's value if a state line leaves it out."""
     trait: int | None = None
-    """Its place among the traits: the fields that every event with which a job begins (enqueued, restored, baseline)
-    carries at its end. None: it is no trait."""
+    """The field's place among the traits, from 1; None: the field is no trait. Traits are the last fields of each event
+    with which a job begins (enqueued, restored, baseline)."""
     given: bool = False
-    """Whether the producer gives a trait with the job's ties, under its name in a state line: enqueue checks its kind
-    and copies it to the line and the event. Scripts work out the other traits."""
+    """Whether the producer passes the trait in the job's ties, under its name in a state line; ``enqueue`` checks its
+    kind and copies it into the line and the event. Scripts compute the other traits."""
     meaning: str = ""
     """The meaning of a trait, for the reference of events and tables."""
 
@@ -79,8 +79,8 @@ FIELDS: Final = (
     Field("seq", _K.NUMBER, "seq"),
     Field(
         "name_stands", _K.WORD, "stands", trait=5,
-        meaning="until when it holds that name: until:MS, that instant, whatever becomes of it; claim:MS, its first"
-        " claim, for which it is ready by MS at the latest (Unix ms); null: until it ends",
+        meaning="until when it holds that name: until:MS, until that instant, even if it ends earlier; claim:MS, until"
+        " its first claim, for which it is ready by MS at the latest (Unix ms); null: until it ends",
     ),
     Field(
         "expires_ms", _K.NUMBER, "expires", trait=1,
@@ -114,11 +114,11 @@ TRAITS: Final = tuple(
 at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer gives. In a state line they come after the traits that scripts work out and before the
+"""The traits that a producer passes. In a state line they come after the traits that scripts work out and before the
 lane, since enqueue writes them there."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
-"""The fields of a state line before the lane. Claims leave them as they are."""
+"""The fields of a state line before the lane. Claims do not change them."""
 
 COUNTERS: Final = ("claims", "failures", "losses", "unknown")
 """The counters of a job, which begin at 0: null in an event is 0."""

@@ -1,9 +1,9 @@
-"""The one table: states, events, transitions, and the fields that each event carries.
+"""The one table: states, events and transitions.
 
-Everything that must agree about a job's life is derived from here: the Lua constants and the header
-check of every script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of
-:mod:`rq_core.model.events`, and the matrix of states and scripts of the tests. Only the effects of an event on
-a job's fields are elsewhere, in :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+Everything that must agree about a job's life is derived from here: the Lua constants and the header check of every
+script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of :mod:`rq_core.model.events`, and the
+matrix of states and scripts of the tests. Only the fields of events and their effects on a job are elsewhere, in
+:mod:`rq_core.model.table.event_fields` and :mod:`rq_core.model.table.effects`. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class State(StrEnum):
     """The states of a live job. A job that is in none of them has left Redis; SQL remembers it."""
 
     SCHEDULED = "scheduled"
-    """Waits for a moment: a delay, a retry's back-off, or a worker that knows its task."""
+    """Waits until its due time: after a delay, a retry's back-off, or a rollback."""
     READY = "ready"
     """May be claimed now."""
     RUNNING = "running"
     """One claim is in force, until it is settled or its lease expires."""
     CANCELLING = "cancelling"
-    """Running, and asked to stop. It ends as cancelled, unless it succeeds first."""
+    """Running, and asked to stop. The job ends as cancelled, unless it succeeds first."""
     DEAD = "dead"
-    """Stopped for good, kept for people to look at and requeue."""
+    """Not retried any more. The job is kept for operators, who may inspect and requeue it."""
 
 
 CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
@@ -32,7 +32,7 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 
 class Event(StrEnum):
-    """The events of jobs and queues, as past participles. The script that makes an event true writes it."""
+    """The events of jobs and queues, as past participles. The script that makes the change writes the event."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
@@ -66,7 +66,7 @@ class Event(StrEnum):
 
 
 class Transition(NamedTuple):
-    """One legal arrow. ``None`` as source or target means: not in Redis."""
+    """One legal transition. ``None`` as source or target means that the job is not in Redis."""
 
     source: State | None
     event: Event
@@ -151,7 +151,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     # A turn is both in one call.
     *(t._replace(script="turn") for t in _ALONE if t.script in ("claim", "complete")),
 )
-"""Every legal arrow of a job, by the script that draws it. Nothing else may move a job."""
+"""Every legal transition of a job, with the script that makes it. A job changes its state in no other way."""
 
 
 class Priority(StrEnum):
@@ -171,11 +171,12 @@ LAYOUT: Final = 2
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
-"""These three belong to the layout: a job at the default leaves the field out of its state line."""
+"""The three defaults are part of the layout: a state line leaves a field out that is at its default."""
 LIMIT_MAX: Final = 1_000_000
-"""Most attempts, and losses, that a job may have."""
+"""Maximum number of attempts, and losses, that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1
-"""In the place of either: the worker's task decides, since the producer did not know the task."""
+"""The value of max_attempts or max_losses if the worker's definition of the task decides, since the producer did not
+know the task."""
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:
@@ -187,5 +188,5 @@ _ARROWS: Final = frozenset((t.source, t.event, t.target) for t in TRANSITIONS)
 
 
 def legal(source: State | None, event: Event, target: State | None) -> bool:
-    """Whether the table has this arrow, whichever script draws it."""
+    """Whether the table has this transition, for any script."""
     return (source, event, target) in _ARROWS

@@ -3,7 +3,7 @@ and why an epoch began.
 
 A task's own retry policy and other clients may give other words. A new word needs only a line here: scripts and SQL
 take any. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the end
-(``lua/rollback.lua``); any other is a return, at once or after the worker's delay.
+(``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at all.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Reason(StrEnum):
     """Why a job died, was given back or was refused a settlement."""
 
     ATTEMPTS_SPENT = "attempts_spent"
-    """Died: it failed as often as it may."""
+    """Died: it failed max_attempts times."""
     GAVE_UP = "gave_up"
     """Died: its retry policy says that this error is final, or there is no delay for another attempt."""
     NOT_RETRIED = "not_retried"
-    """Died: its retry policy names the errors that are retried, and this is another one."""
+    """Died: its error is not among those that its retry policy retries."""
     POISON = "poison"
-    """Died: it lost as many workers as it may."""
+    """Died: its lease expired max_losses times."""
     EXPIRED = "expired"
     """Died: its deadline is over, and it had failed or lost a worker before."""
     UNREADABLE = "unreadable"
@@ -30,17 +30,17 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     """Its handler ended because it was asked to stop."""
     UNKNOWN_TASK = "unknown_task"
-    """Given back, and dead after some times: the worker does not have its task."""
+    """Given back, and dead after too many returns: the worker does not have its task."""
     UNKNOWN_ARGUMENTS = "unknown_arguments"
-    """Given back, and dead after some times: the worker's task does not take its arguments."""
+    """Given back, and dead after too many returns: the worker's task does not take its arguments."""
     LANE_CHANGED = "lane_changed"
     """Given back into another lane: its producer did not know the caps of its task."""
     SUSPECT = "suspect"
-    """Given back for a while: it has lost a worker, and another such job runs on this one."""
+    """Given back with a delay: the job has lost a worker before, and another such job runs on this worker."""
     SNOOZED = "snoozed"
-    """Given back for a while: its handler raised Snooze."""
+    """Given back with a delay: its handler raised Snooze."""
     SHUTDOWN = "shutdown"
-    """Given back: the worker stops."""
+    """Given back: the worker was stopping."""
     NOT_STARTED = "not_started"
     """Given back: the worker could not start a thread or a process for it."""
     NEW_EPOCH = "new_epoch"
@@ -59,16 +59,16 @@ class Began(StrEnum):
     """Why an epoch began."""
 
     CREATED = "created"
-    """The queue is new, as far as Redis knows."""
+    """The queue is new: Redis has nothing of it."""
     REPLID_CHANGED = "replid_changed"
-    """Another server, or the same one after a restart."""
+    """Redis has another replication id: it is another server, or the same server after a restart."""
     OUTBOX_LOST = "outbox_lost"
-    """The jobs are there, the outbox is not."""
+    """Redis has the queue's jobs, but has lost its outbox."""
     ATTACHED = "attached"
     """An audit database mirrors the queue from here on."""
     BEHIND = "behind"
-    """The audit database has later numbers than Redis had."""
+    """The audit database has later entry numbers than Redis had."""
 
 
 RESTATED_BY: Final = (Began.ATTACHED, Began.BEHIND, Began.OUTBOX_LOST)
-"""Why an epoch began, if a baseline of all live jobs follows."""
+"""The reasons of epochs that begin with a baseline of all live jobs."""

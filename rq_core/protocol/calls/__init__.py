@@ -1,9 +1,9 @@
 """Calls that change a queue, a family in each module.
 
-- ``enqueue``: enqueues, and that of one job without a plan.
+- ``enqueue``: enqueues in chunks, and the enqueue of one job without a plan.
 - ``claims``: claim, turn, settlements and the extension of leases.
 - ``admin``: cancel, edit, requeue, prune, configure and the deletion of a queue.
 - ``caps``, ``unique``: limits; names of unique jobs.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
-- ``audit``: calls of the mirror, of a restore and of the doctor.
+- ``audit``: the calls of the mirror, of a restore and of the doctor.
 """

@@ -14,24 +14,24 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.reads.reads import Reads
 
 IDS_CHUNK: Final = 250
-"""Most jobs that a person cancels, requeues or prunes in one call."""
+"""Maximum number of jobs, or names, in one script call of an operator's change."""
 WHY_MAX: Final = 4_000
-"""Most characters of an operator's reason for a change."""
+"""Maximum number of characters of an operator's reason for a change."""
 
 
 class Change(NamedTuple):
-    """The options that an edit changes of jobs that wait. An empty text leaves an option as it is."""
+    """The new options that an edit gives to waiting jobs. An empty text leaves an option unchanged."""
 
     priority: str = ""
-    """Its name."""
+    """Name of the new priority."""
     due: str = ""
-    """Unix ms, or ``+`` and ms from now; ``+0`` is at once."""
+    """The new due time: Unix ms, or ``+`` and a number of ms from now (``+0``: at once)."""
     expires: str = ""
-    """The deadline, likewise; ``-`` takes it away."""
+    """The new deadline, in the same form; ``-`` removes the deadline."""
 
 
 class Admin:
-    """The calls that people make."""
+    """The calls that change jobs and settings on request."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -39,7 +39,7 @@ class Admin:
     def cancel(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs. The outcome by id: cancelled, cancelling (it runs), dead, or gone."""
+        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone."""
         return (yield from self._for_ids("cancel", queue, ids, by, why))
 
     def edit(
@@ -52,22 +52,24 @@ class Admin:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, str]]:
-        """Change when jobs that wait will run. The outcome by id: edited; same (it is so already); never (it would
-        become ready at its deadline or later); gone, or the state that it is in. With ``line`` a job is edited only
-        if that is its state line; else the outcome is changed. Raises AuditBacklogFull."""
+        """Change priority, due time or deadline of waiting jobs. Returns the outcome by id: edited; same (the job has
+        these options already); never (the job would become ready at its deadline or later); gone; or the state of a job
+        that does not wait. With ``line``, a job is edited only if its state line is ``line``; else the outcome is
+        ``changed``. Raises AuditBacklogFull."""
         args = change._asdict()
         return (yield from self._for_ids("edit", queue, ids, by, why, args, line))
 
     def requeue(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Give dead jobs another life. The outcome by id: requeued, gone, or the state that it is in."""
+        """Make dead jobs ready again. Returns the outcome by id: requeued, gone, or the state of a job that is not
+        dead."""
         return (yield from self._for_ids("requeue", queue, ids, by, why))
 
     def prune(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Remove dead jobs. The outcome by id: pruned, gone, or the state that it is in."""
+        """Remove dead jobs. Returns the outcome by id: pruned, gone, or the state of a job that is not dead."""
         return (yield from self._for_ids("prune", queue, ids, by, why))
 
     def _for_ids(
@@ -103,8 +105,8 @@ class Admin:
     def configure(
         self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Change settings of a queue, or a flag (``paused``, ``fair``: 0 or 1). The outcome by field: changed
-        or same."""
+        """Change settings and flags (``paused``, ``fair``: 0 or 1) of a queue. Returns the outcome by field: changed or
+        same. Raises InvalidOption for an unknown field or an invalid value."""
         for name, value in values.items():
             minimum = SETTINGS[name].minimum if name in SETTINGS else 0
             if name not in SETTINGS and name not in FLAGS:
@@ -127,7 +129,7 @@ def _is_whole(value: object) -> bool:
 
 
 def check_why(why: str) -> str:
-    """Return an operator's reason for a change, if the log can keep it. Raises InvalidOption."""
+    """Return an operator's reason for a change, if the log can keep the text. Raises InvalidOption if it cannot."""
     given: object = why
     if isinstance(given, str) and len(given) <= WHY_MAX and "\0" not in given:
         try:
@@ -143,13 +145,13 @@ def check_why(why: str) -> str:
     )
 
 
-# The deletion of a queue: its jobs are taken out first, then an event says that it goes, then its keys go.
+# The deletion of a queue: its jobs are removed first, then an event is appended, then its keys are deleted.
 
 DELETED: Final = "deleted"
 WAITS: Final = "waits"
-"""The event is appended, and the mirror does not have it yet: ask again."""
+"""The event of the deletion is appended, but not mirrored yet: call again later."""
 ABSENT: Final = "absent"
-"""There is no such queue."""
+"""The queue does not exist."""
 
 
 class _Answer(NamedTuple):
@@ -167,9 +169,10 @@ class Deletion:
         self._reads = reads
 
     def delete(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[str]:
-        """Delete a queue that has neither jobs nor claims: DELETED, WAITS or ABSENT.
+        """Delete a queue that has neither jobs nor claims. Returns DELETED, WAITS or ABSENT.
 
-        The queue is not met first, since that would make it. Raises QueueInUse.
+        No handshake comes first, since a handshake would create a missing queue. Raises QueueInUse if the queue has
+        jobs or claims.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         (answer,) = yield from self._delivery.carry_out([Call("delete", queue, args, _parse)])
@@ -182,21 +185,21 @@ class Deletion:
         return str(answer.word)
 
     def _strike(self, queue: str) -> Plan[None]:
-        """Take the queue off the list, unless a producer has made it again"""
+        """Remove the queue from the list of queues, unless a producer has created it again."""
         listed = queues_key(self._delivery.prefix)
         yield from self._delivery.ask([["SREM", listed, queue]])
         if (yield from self._reads.is_there(queue)):
             yield from self._delivery.ask([["SADD", listed, queue]])
 
     def claims(self, queue: str) -> Plan[int]:
-        """Return how many claims are in force."""
+        """Return the number of claims in force."""
         keys = queue_keys(queue, self._delivery.prefix)
         (claims,) = yield from self._delivery.ask([["ZCARD", keys("leases")]], queue)
         return int(claims)
 
     def empty(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[int]:
-        """Cancel the jobs that wait and remove those that are dead. Returns how many it took out; a job that a worker
-        claims meanwhile is left."""
+        """Cancel the waiting jobs and remove the dead ones. Returns the number of removed jobs; a job that a worker
+        claims meanwhile stays."""
         keys, gone, cursor = queue_keys(queue, self._delivery.prefix), 0, "0"
         while True:
             asked = [["HSCAN", keys("jobs"), cursor, "COUNT", IDS_CHUNK]]

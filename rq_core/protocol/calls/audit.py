@@ -23,8 +23,8 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""About how many jobs' baselines are written in one call, and the most that stand in one event."""
-# What `lua/plain/strike.lua` copies at most.
+"""Approximate number of jobs whose baselines one call writes, and the most jobs in one event."""
+# The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -34,13 +34,13 @@ _TARGETS: Final = {
     State.SCHEDULED: State.SCHEDULED,
     State.DEAD: State.DEAD,
 }
-"""Where a job goes back to, by where it stood. One that was asked to stop is not put back."""
+"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
-"""The states from which a job is put back."""
+"""The states in the log from which a job is restored."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the event that the script does not know better."""
+"""The fields of the ``restored`` event that a call passes; the script itself fills the fields before them."""
 
 
 class Restoration(NamedTuple):
@@ -48,11 +48,11 @@ class Restoration(NamedTuple):
 
     id: str
     kind: str
-    """restore, missing, remove, remember or name."""
+    """The kind of work: restore, missing, remove, remember or name."""
     due_ms: int
     line: str
-    """restore, missing: its state line, without ``seq``, ``due`` and ``since``; remove: its present state line;
-    remember: the field of ``results``; name: its name, and the instant until which it holds the name."""
+    """By kind. restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``; remove: its present
+    state line; remember: its line in ``results``; name: its name, and the instant until which it holds the name."""
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
@@ -62,27 +62,27 @@ class Restored(NamedTuple):
     """The outcome of a restore."""
 
     last: str
-    """The ``after`` of the next one."""
+    """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
-    """By id: restored, removed, remembered, named, known, held, gone, or the state that it is in and was left in.
-    (restored: what was put back; remembered of such: it was not, since another job of its id has ended since.)"""
+    """The outcome by id: restored, removed, remembered, named, known, held, gone, or the state of a job that was not
+    changed. (``remembered`` for a job to restore: it was not restored, since another job of its id has ended since.)"""
 
 
 class Audit:
-    """The calls that keep the audit log, put lost jobs back, and mend a queue."""
+    """The calls that maintain the audit log, restore lost jobs, and repair a queue."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> Plan[None]:
-        """Switch the audit log on, for this audit database. Writes a baseline of the jobs that are alive, unless
-        the outbox still has the whole history. Raises AuditElsewhere if another database has the queue.
+        """Switch the audit log on, for this audit database. Writes a baseline of the live jobs, unless the outbox still
+        has the whole history. Raises AuditElsewhere if another database mirrors the queue.
 
-        ``known`` is an epoch that the database has: a queue in an earlier one starts another beyond it, with a
-        baseline, and so does every handshake of this client that starts one.
+        ``known`` is an epoch that the database has. A queue in an earlier epoch starts a new epoch above ``known``,
+        with a baseline. An epoch that a later handshake of this client starts is above ``known``, too.
 
-        ``stamp`` is the mark by which the database knows the queue. One that has none gets it, and one that has another
-        raises AuditStampDiffers; empty: any will do."""
+        ``stamp`` is the mark by which the database identifies the queue. It is written into a queue without a mark; a
+        queue with another mark raises AuditStampDiffers. Empty: any mark is accepted."""
         self._delivery.set_floor(queue, known)
         answer = yield from self._attach(queue, audit_id, "on", known, stamp)
         if answer != "baseline":
@@ -123,7 +123,8 @@ class Audit:
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Entries from ``start`` on (inclusive; "-" for the first), raw."""
+        """Return at most ``count`` undecoded entries of the outbox, from ``start`` on (inclusive; "-": from the
+        first)."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
@@ -133,7 +134,7 @@ class Audit:
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Entries before ``before`` (exclusive), raw, the newest first."""
+        """Return at most ``count`` undecoded entries of the outbox before ``before`` (exclusive), the newest first."""
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
@@ -141,11 +142,11 @@ class Audit:
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
-        """Forget the outbox below ``upto``, which is committed in SQL and stays as an anchor. If Redis has forgotten
-        ``upto`` itself, nothing is trimmed.
+        """Remove the entries of the outbox before ``upto``, which is committed in SQL and stays as the anchor of the
+        next read. If Redis has lost ``upto`` itself, nothing is removed.
 
-        ``jobs`` and ``size`` are what was mirrored since the last trim: job events (one for an event about the queue),
-        and the bytes of their type, jobs or data, and why fields.
+        ``jobs`` is the number of job events mirrored since the last trim (an event about the queue counts as one),
+        ``size`` the bytes of their fields type, jobs or data, and why.
         """
         OutboxId.parse(upto)
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
@@ -160,10 +161,12 @@ class Audit:
         by: str | None = None,
         why: str = "",
     ) -> Plan[Restored]:
-        """Put lost jobs back and take revived ones out, as SQL knows them: see restore.lua. At most BATCH_MAX records.
+        """Restore lost jobs, and remove jobs that had ended and are in Redis again, as SQL knows them: see restore.lua.
+        Takes at most BATCH_MAX records.
 
-        ``after`` is the last restore that was known when SQL was read: ``restored`` of the queue's meta, or of this
-        call's last answer. Raises RestoredMeanwhile if there was another, AuditBacklogFull, QueueFull."""
+        ``after`` identifies the last restore that was known when SQL was read: the field ``restored`` of the queue's
+        ``meta``, or ``last`` of the previous :class:`Restored`. Raises RestoredMeanwhile if another restore came since,
+        AuditBacklogFull, QueueFull."""
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
         return (
@@ -175,14 +178,15 @@ class Audit:
     def repair(
         self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
     ) -> Plan[int]:
-        """Carry out (finding, key, member, was, value) edits; see repair.lua. Returns how many findings it mended."""
+        """Carry out edits, given as (finding, key, member, was, value); see repair.lua. Returns the number of findings
+        that were repaired."""
         call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Take entries off the outbox whose numbers are beyond those that a script gives. If no other is left, a new
-        epoch begins. Raises ServerUnsuitable if the others are more than STRIKE_ENTRIES_MAX, or have more than
-        STRIKE_BYTES_MAX: then nothing was changed."""
+        """Remove the outbox entries whose numbers are greater than any that a script assigns. If no other entry is
+        left, a new epoch begins. Raises ServerUnsuitable, and changes nothing, if the other entries are more than
+        STRIKE_ENTRIES_MAX or have more than STRIKE_BYTES_MAX bytes."""
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
         yield from self._delivery.ask(
@@ -198,9 +202,9 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Enqueue a job again, as the log last knew it: its counters go on, a claim that it had is forgotten and spends
-    nothing. ``spec`` is its immutable JSON. ``missing``: the log still takes it for alive. Raises KeyError for a state
-    that is not in PUT_BACK.
+    """Return the record that restores a job in its last state by the log. The job keeps its counters; a claim that was
+    in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable JSON. ``missing``:
+    the job is live by the log. Raises KeyError for a state that is not in PUT_BACK.
     """
     assert record.state is not None
     target = _TARGETS[record.state]
@@ -230,17 +234,19 @@ def put_back(
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
-    """Remove a job that had ended, by the event ``ended``, if its state line still reads ``line``."""
+    """Return the record that removes a job that had ended with the event ``ended``, if its state line is still
+    ``line``."""
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
 
 
 def remember(job_id: str, until_ms: int, line: str) -> Restoration:
-    """Remember the id of a job that has ended up to this moment; ``line`` is its field of ``results``."""
+    """Return the record by which Redis remembers the id of an ended job until ``until_ms`` (Unix ms). ``line`` is its
+    line in ``results``."""
     return Restoration(job_id, "remember", until_ms, line, "null")
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Let a job that has ended hold its name until this instant, as a throttle does."""
+    """Return the record that lets an ended job hold its name until ``until_ms`` (Unix ms), as a throttle does."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

@@ -24,9 +24,9 @@ from rq_core.protocol.reads.scope_reads import entries_of
 from rq_core.protocol.reads.steps import read_lines
 
 CHANGES_MAX: Final = 20
-"""Times that a change is tried again because another operator's change came first."""
+"""Maximum number of attempts of one change, if other operators' changes come first each time."""
 SEEN_MAX: Final = 1_000
-"""Jobs, and entries of the log, in which a task is looked for."""
+"""Maximum number of jobs, and most outbox entries, that are searched for a task's name."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 
@@ -52,22 +52,22 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """The outcome of a change of a limit, and the limit that is stored now."""
+    """The outcome of a change of a limit, and the limit that is stored after it."""
 
     outcome: str
-    """changed, same, kept or conflict."""
+    """The outcome: changed, same, kept or conflict."""
     version: int
     limit: Limit
 
 
 class Caps:
-    """The calls about limits."""
+    """The calls that read and change limits."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """Return the policy that workers registered for a task (JSON), if any did."""
+        """Return the policy that workers registered for a task (JSON); None if no worker did."""
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
@@ -87,12 +87,13 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, CapChange]]:
-        """Change limits: (scope, limit, version) each; see scopes.Limit. The outcome by scope.
+        """Change limits, given as (scope, stored text of a Limit, version). Returns the outcome by scope.
 
-        ``version`` is the one that the change was made from (0: nothing was stored): if it is another by now, the
-        outcome is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a task declares:
-        that never replaces a live limit, nor brings back a limit that code declared before (``kept``). The limit
-        ``code`` gives back to code, or a key to its family. Raises NothingDeclared if there is neither.
+        ``version`` is the version that the change is based on (0: no limit was stored). If another version is stored by
+        now, the outcome is ``conflict``; -1 skips the comparison. ``source`` is ``live`` for an operator's change, and
+        ``code`` for a limit that a task declares: such a limit never replaces a live limit, and is not set again once
+        code has declared another one (the outcome is ``kept``). The limit ``code`` restores the declared limit, or for
+        a key the limit of its family. Raises NothingDeclared if there is neither.
         """
         for name, limit, _ in limits:
             if not is_scope(name):
@@ -122,8 +123,8 @@ class Caps:
     def register(
         self, queue: str, policies: Mapping[str, str], *, by: str | None = None
     ) -> Plan[dict[str, str]]:
-        """Store tasks' policies (JSON by task name), so that producers by name get the same scopes. The outcome by
-        task: changed or same."""
+        """Store tasks' policies (JSON by task name), so that producers without the tasks' code give jobs the same
+        scopes. Returns the outcome by task: changed or same."""
         args = {"by": check_name("actor", by or self._delivery.name)}
         records = tuple((check_name("task", name), text) for name, text in policies.items())
         return (yield from self._delivery.call(Call("register", queue, args, parse_pairs, records)))
@@ -136,9 +137,9 @@ class Caps:
     ) -> Plan[list[KeptLimit]]:
         """Store the limits that code declares in a queue, then the policies of its tasks.
 
-        Two calls, or none if there is nothing new to say. Returns the limits that the queue keeps otherwise, among them
-        caps of tasks that have none any more: other code may still declare them, so they stay until an operator lifts
-        them.
+        Policies that are stored already are not sent. Returns the limits that the queue keeps although this code
+        declares others. Among them are caps of tasks for which this code declares no cap: other code may still declare
+        them, so they stay until an operator removes them.
         """
         kept: list[KeptLimit] = []
         records = [(name, str(limit), -1) for name, limit in limits.items()]
@@ -158,7 +159,7 @@ class Caps:
                 [["HMGET", keys("tasks"), *names], ["HMGET", keys("caps"), *scopes]], queue
             )
             for name, entry in entries_of(queue, zip(scopes, capped, strict=True)).items():
-                # What a person set on a task without a cap is meant so.
+                # A limit that an operator set on a task without a cap is intended.
                 if name not in limits and entry.source == "code" and entry.limit.most is not None:
                     kept.append(
                         KeptLimit(queue, name, Limit(None), entry.limit, self._delivery.prefix)
@@ -183,11 +184,11 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a live limit, or give it back to code: compare with the version that was read, and set.
+        """Set a live limit, or restore the declared one, if the version that was read is still stored.
 
-        Without ``version`` another operator's change in between is read and replaced; with it, CapConflict is raised.
-        ``declared`` are families that are known, in addition to those of the queue. Raises InvalidOption, UnknownScope,
-        NothingDeclared.
+        Without ``version``, a limit that another operator set in between is read and replaced; with ``version``,
+        CapConflict is raised. ``declared`` are known families, in addition to those of the queue. Raises InvalidOption,
+        UnknownScope, NothingDeclared.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
@@ -210,8 +211,8 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope for the scope of a task that is unknown in a queue: it has no cap, no live job, and no
-        event lately. The name may be misspelt, and its cap would count nothing."""
+        """Raise UnknownScope for the scope of a task that is unknown in a queue: the task has no cap, no policy, and no
+        job or event among those that were read. Its name may be misspelt; its cap would then count no job."""
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
             return
@@ -250,8 +251,8 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """Return the stored limits of the scope and its family. Raises UnknownScope if nothing in the queue is counted
-        by it."""
+        """Return the stored limits of the scope and its family. Raises UnknownScope if the scope can count no job of
+        the queue."""
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -271,7 +272,7 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """Return the limit as it is stored: a bare number for a rate is per its window. Raises InvalidOption."""
+    """Return the limit to store. A plain number for a rate is per the rate's window. Raises InvalidOption."""
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))

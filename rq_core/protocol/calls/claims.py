@@ -1,4 +1,5 @@
-"""Claims, and how they end: complete, fail, rollback; turn, which completes and claims; and extend, which keeps them.
+"""The calls of workers: claim; complete, fail and rollback, which end claims; turn, which completes and claims; and
+extend, which extends leases.
 
 A worker puts several of these calls into one round trip:
 :meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
@@ -17,7 +18,8 @@ from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
-"""Most leases, due jobs and other entries, of each kind, that one claim ends, promotes or removes."""
+"""Maximum number of entries of each kind that one claim processes: expired leases, due jobs, expired names and so
+on."""
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
@@ -31,23 +33,24 @@ class Claimed:
     jobs: tuple[Claim, ...]
     now_ms: int
     next_due_ms: int | None
-    """When the next scheduled job is due, if one is."""
+    """Unix ms at which the next scheduled job is due; None: no job is scheduled."""
     more: bool
     """Whether claimable jobs are left."""
     ticks: bool = False
     """Whether schedules are due, and this worker is the one to ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """By job id, for a turn: why a success that it reports is refused, ``gone`` or ``stale``."""
+    """The reason (``gone`` or ``stale``) by id of each refused success, for the claim of a turn."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch in which the jobs were claimed; None if no job was."""
+        """The epoch in which the jobs were claimed; None if no job was claimed."""
         return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The reply to an extension of leases."""
+    """The result of an extension: ids of jobs whose claim is no longer in force, and of jobs that were asked to
+    stop."""
 
     lost: tuple[str, ...]
     cancelling: tuple[str, ...]
@@ -61,7 +64,8 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Take up to ``limit`` jobs, and do what is due in the queue."""
+    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases, promoted due jobs and so
+    on."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -76,9 +80,9 @@ def turn(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Report success of (id, fence) pairs, and take up to ``limit`` jobs as ``claim`` does. Both happen, or neither.
-    ``values`` are the kept results of handlers, by the place of their pair from 1: JSON after its digest
-    (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why a result is not kept."""
+    """Return the call that reports success of (id, fence) pairs and claims up to ``limit`` jobs as ``claim`` does. Both
+    happen, or neither. ``values`` are the kept results of handlers, by the number of their pair from 1: JSON after its
+    digest (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why a result is not kept."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
     return Call(
@@ -98,7 +102,8 @@ def complete(
     held: Sequence[tuple[str, str]],
     values: Mapping[int, str] = NO_VALUES,
 ) -> Call[dict[str, str]]:
-    """Report success of (id, fence) pairs; the answer is why some were refused, by id. ``values``: see turn."""
+    """Return the call that reports success of (id, fence) pairs. Its answer is the reason by id of each refused
+    success. ``values``: see turn."""
     ids = tuple(h[0] for h in held)
     return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))
 
@@ -110,7 +115,8 @@ def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
 def fail(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
 ) -> Call[dict[str, str]]:
-    """Report failure of (id, fence, retry|final, delay_ms, reason, error JSON); the answer is the outcomes."""
+    """Return the call that reports failures, given as (id, fence, retry|final, delay_ms, reason, error JSON). Its
+    answer is the outcome by id."""
     return Call("fail", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
@@ -123,8 +129,8 @@ def rollback(
     backoff_max_ms: int = 60_000,
     unknown_max: int = 100,
 ) -> Call[dict[str, str]]:
-    """Give back (id, fence, reason, error JSON, lane, delay_ms); the answer is the outcomes by id. A lane that is
-    not empty is where the job goes if its task's policy has changed."""
+    """Return the call that gives jobs back, given as (id, fence, reason, error JSON, lane, delay_ms). Its answer is the
+    outcome by id. ``lane`` is the lane of the job by its task's present policy; empty: the job stays in its lane."""
     args = {
         "worker": worker,
         "backoff_ms": backoff_ms,
@@ -135,7 +141,7 @@ def rollback(
 
 
 def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
-    """Keep the leases of (id, fence) pairs."""
+    """Return the call that extends the leases of (id, fence) pairs."""
     return Call("extend", queue, {"worker": worker}, parse_extended, held)
 
 

@@ -1,4 +1,4 @@
-"""Enqueue: jobs on their way into queues, in chunks, and the outcome of each."""
+"""Enqueues jobs in chunks, and reads the outcome of each job."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from rq_core.protocol.engine.delivery import Begun, Delivery
 from rq_core.protocol.engine.plan import Call, Plan
 
 ENQUEUE_CHUNK: Final = 250
-"""Most jobs in one enqueue call, so that none keeps Redis from others for long: about 3 ms of its time."""
+"""Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""A job that goes into a lane counts as this number of jobs in a chunk, since it costs Redis as much; up to three times
-as much as another job if the lane is its own."""
+"""The number of jobs that a job with a lane counts as in a chunk, since it takes Redis about twice as long as a job
+without a lane (up to three times as long if no other job is in its lane)."""
 RULES_COST: Final = 4
 """The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _BARE: Final = frozenset({"duplicate", "mismatch"})
-"""Outcomes that have only the job's id."""
+"""Outcomes that consist of the job's id alone, without a scope or another job."""
 
 T = TypeVar("T")
 Record = tuple[str, str, str, str, str]
@@ -36,25 +36,27 @@ class Accepted(NamedTuple):
     """The outcome of an enqueue."""
 
     ids: tuple[str, ...]
-    """The jobs that are now in their queues, in the order given."""
+    """Ids of the jobs that are now in their queues, in the order given."""
     duplicates: tuple[str, ...] = ()
-    """Ids that were live already, or are remembered; their jobs were not touched."""
+    """Ids of jobs that were not accepted, since another job of the id is live or remembered; that job was not
+    changed."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were dropped because the scope was full and its cap says discard."""
+    """Pairs (id, scope) of jobs that were dropped, because the scope was full and its cap says discard."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """(id, scope) of jobs that were not accepted: the scope is full and its cap says reject, or, where the scope is a
-    lane, as many jobs wait there as its max_waiting allows."""
+    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. If the scope is a
+    lane: as many jobs wait there as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of jobs that were not accepted; the caller gets the other job. The other job holds the unique
-    name, or held it when the id was enqueued before, and the id is remembered."""
+    """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
+    the unique name, or held the name when this remembered id was enqueued before."""
     replaced: tuple[tuple[str, str], ...] = ()
-    """(id, other id) of accepted unique jobs, each in the place of another job, which has left Redis."""
+    """Pairs (id of an accepted unique job, id of the job that it replaced, which has left Redis)."""
     mismatched: tuple[str, ...] = ()
-    """Ids that are live or remembered, of calls with another task or other arguments: nothing was done."""
+    """Ids of jobs that were not accepted, since a live or remembered job of the id has another task or other
+    arguments."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Join the outcomes of several chunks, in order, into one."""
+        """Return one outcome for several chunks, in their order."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -64,7 +66,7 @@ class Accepted(NamedTuple):
         return cls(*map(tuple, wholes))
 
     def others(self) -> dict[str, Accepted]:
-        """Return the outcome of each job that was not accepted, by id."""
+        """Return by id the outcome of each job that was not accepted, or that replaced another job."""
         return (
             {i: Accepted((), (i,)) for i in self.duplicates}
             | {i: Accepted((), (), ((i, on),)) for i, on in self.discarded}
@@ -76,13 +78,13 @@ class Accepted(NamedTuple):
 
 
 class Enqueue:
-    """The calls that hand jobs over."""
+    """The calls that enqueue jobs."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def chunk(self, queue: str, jobs: Sequence[NewJob]) -> Call[Accepted]:
-        """Return one chunk of jobs of one queue, with one ``spec_max``."""
+        """Return the call that enqueues one chunk of jobs, all of one queue and with one ``spec_max``."""
         kinds, records = pack_jobs(jobs)
         return Call(
             "enqueue",
@@ -98,7 +100,7 @@ class Enqueue:
         )
 
     def fitting(self, jobs: Sequence[NewJob]) -> int:
-        """Return how many of these jobs of one queue, from the first on, go into one chunk."""
+        """Return how many of these jobs of one queue fit into one chunk, counted from the first."""
         return len(next(iter(_chunks(jobs)), ("", []))[1])
 
     def one(self, job: NewJob) -> Plan[Accepted]:
@@ -108,12 +110,12 @@ class Enqueue:
     def many(
         self, jobs: Iterable[NewJob], on_chunk: Callable[[str, Accepted], None] = lambda *_: None
     ) -> Plan[Accepted]:
-        """Enqueue jobs, of one queue or several, in chunks that are each accepted whole or not at all. ``on_chunk``
-        is called with the queue of each chunk and its outcome.
+        """Enqueue jobs, of one queue or several, in chunks that are each carried out as a whole or not at all.
+        ``on_chunk`` is called with the queue of each chunk and its outcome.
 
-        One chunk is on its way at a time; the next is made ready meanwhile. An error that stops the enqueue half-way
-        has the jobs that were accepted before in ``accepted``.
-        Raises InvalidOption for an object that is not a job.
+        One chunk is on its way at a time, while the next one is prepared. An error that stops the enqueue has an
+        attribute ``accepted``: the outcome of the chunks before it. Raises InvalidOption for an object that is not a
+        job.
         """
         parts: list[Accepted] = []
         calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
@@ -131,14 +133,15 @@ class Enqueue:
 
 
 def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
-    """Give an error that stopped an enqueue the jobs that were accepted before, as its attribute ``accepted``."""
+    """Set the attribute ``accepted`` of an error that stopped an enqueue: the outcome of the chunks before it."""
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
         error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
 
 
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
-    """``others`` are (position from 1, outcome, scope) of the jobs that were not accepted, flat."""
+    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job), for
+    each job that was not accepted or replaced another one."""
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {
@@ -156,7 +159,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
 
 
 class _Chunk:
-    """Jobs of one queue on their way into a call."""
+    """The jobs of one queue that are collected for a call, with their bytes and their cost."""
 
     __slots__ = ("cost", "jobs", "size")
 
@@ -167,7 +170,7 @@ class _Chunk:
 
 
 def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
-    """Jobs by queue, in chunks bounded in number and bytes; order within a queue is kept."""
+    """Yield jobs by queue, in chunks that are bounded in number and bytes; order within a queue is kept."""
     waiting: dict[str, _Chunk] = {}
     for job in jobs:
         given: object = job
@@ -196,9 +199,9 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
 def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
     """Return the ``kinds`` and the records of a call that enqueues these jobs.
 
-    A kind is [priority, delay in ms, head, detail, full], the instant at which such a job is due, if that is given, and
-    its ties, if it has some; a record is id, kind (its place in ``kinds``, from 1), digest of the arguments and
-    the timeout (and the name, if it has one), lane, and spec.
+    A kind is [priority, delay in ms, head, detail, full], followed by the due time (Unix ms) and the ties, if its jobs
+    have them. A record is id, kind (its number in ``kinds``, from 1), digest of the arguments and the timeout (followed
+    by the job's ``name`` and ``call``, if it has them), lane, and spec.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}
@@ -261,7 +264,8 @@ def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) ->
 
 
 class _Ahead(Generic[T]):
-    """Iterates over ``items``, at most one of them ahead. What making an item raises comes when it is its turn."""
+    """Iterates over ``items``. :meth:`prepare` makes the next item ahead of time; an error from making an item is
+    raised when the item's turn comes."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = iter(items)
@@ -269,7 +273,7 @@ class _Ahead(Generic[T]):
         self._error: BaseException | None = None
 
     def prepare(self) -> None:
-        """Make the next item, unless that has been done. Does not raise."""
+        """Make the next item, unless it has been made. Does not raise."""
         if self._made or self._error is not None:
             return
         try:
@@ -289,14 +293,14 @@ class _Ahead(Generic[T]):
 
 # One job's enqueue as one command, without a plan: what producers send most often.
 #
-# A plan takes a producer longer than the command that it makes. So that is put together here of parts that are kept.
-# If the answer is anything but that the job was accepted, the plan goes on with the same slot and number, as if it had
-# sent the command itself: whatever can happen to a call is said once, in :mod:`rq_core.protocol.engine.delivery`.
+# A plan takes a producer longer than the command that it makes. So the command is made here, from cached parts.
+# For any answer but that the job was accepted, the plan continues with the same slot and number, as if it had
+# sent the command itself: only :mod:`rq_core.protocol.engine.delivery` handles all that can happen to a call.
 
 ACCEPTED: Final = [["ok"]]
 """The replies to a command whose job was accepted."""
 KINDS_MAX: Final = 1_000
-"""Kinds of jobs whose text is kept; with as many, all are forgotten."""
+"""Maximum number of kinds of jobs whose text is cached. When the cache is full, it is emptied."""
 
 
 class Single:
@@ -306,14 +310,14 @@ class Single:
         self._delivery = delivery
         self._enqueue = enqueue
         self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
-        """``kinds`` of a call, by the profile's number and whatever else of the job it depends on. The profile is kept,
-        so that its number is no other one's."""
+        """Cached ``kinds`` of a call, by the ``id()`` of the profile and the other properties of a job that they depend
+        on. The profile is cached, too, so that no other object gets its ``id()``."""
 
     def begin(self, job: NewJob) -> Begun | None:
-        """Return the command that enqueues a job, for sending at once. None: its queue has not been met; a plan does
-        that.
+        """Return the command that enqueues a job, to be sent at once. None: there was no handshake with the job's queue
+        yet; a plan must enqueue the job.
 
-        If the replies are not ACCEPTED, ``rest`` says what became of it. ``end`` must be called in any case.
+        If the replies are not ACCEPTED, ``rest`` finishes the call. ``end`` must be called in any case.
         """
         delivery = self._delivery
         if not delivery.has_met(job.queue):
@@ -359,7 +363,7 @@ class Single:
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
         """Finish a call that was begun, and return the job's outcome. The first Send of the plan has been sent already:
-        it needs only its replies. Raises the error with which the job was refused."""
+        give the plan the replies. Raises the error with which the job was refused."""
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
             raise result
@@ -367,5 +371,5 @@ class Single:
         return accepted
 
     def end(self, job: NewJob, begun: Begun) -> None:
-        """Let other calls have the slot."""
+        """Release the slot for other calls."""
         self._delivery.end("enqueue", job.queue, begun)

@@ -21,7 +21,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.reads.steps import Steps, lines_of, run_steps, time_ms
 
 PAGE: Final = 1_000
-"""Fields of ``slots`` that are read at once."""
+"""Approximate number of fields of ``slots`` that one command reads."""
 
 
 class HeldName(NamedTuple):
@@ -30,7 +30,7 @@ class HeldName(NamedTuple):
     name: str
     job_id: str
     job: JobState | None
-    """None: it has ended, or cannot be read."""
+    """State of the job; None: the job has ended, or its line cannot be read."""
     until_ms: int | None = None
     """The instant until which the name is held, also after the job's end (Unix ms); None: until the job ends or is
     claimed."""
@@ -39,7 +39,7 @@ class HeldName(NamedTuple):
 
 
 class UniqueNames:
-    """The calls about names."""
+    """The calls that list and free names."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -47,16 +47,16 @@ class UniqueNames:
     def held(
         self, queue: str, name: str | None = None, *, limit: int | None = None
     ) -> Plan[list[HeldName]]:
-        """Return the held names of a queue, in order, and the job that took each; with ``name`` only that one, if it is
-        held. ``limit``: the most names, the first that Redis gives."""
+        """Return the held names of a queue, sorted, each with the job that took it; with ``name``, only this name, if
+        it is held. ``limit``: the most names to return, which need not be the first in order."""
         keys = queue_keys(queue, self._delivery.prefix)
         return run_steps(self._delivery, queue, _held(keys, name, limit))
 
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str | None]]:
-        """Free names. By name, the id of the job that held it, which lives on without it; None if no job did. Raises
-        InvalidOption for an invalid name."""
+        """Free names. Returns by name the id of the job that held the name and stays in the queue without it; None if
+        no job did. Raises InvalidOption for an invalid name."""
         holders: dict[str, str | None] = {}
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         once = tuple(dict.fromkeys(map(check_unique_name, names)))

@@ -1,4 +1,4 @@
-"""The rights that a user of Redis needs, by role: the least with which each role does its whole work.
+"""The rights that a user of Redis needs, by role: the fewest with which the role can do all its work.
 
 The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
 call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
@@ -30,7 +30,7 @@ LOOKING: Final = ("select", "info", "cluster|slots", "asking")
 CALLING: Final = ("fcall", "evalsha", "script|load")
 """Commands that a role also sends if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
-"""Commands that a role sends to the list of queues, if its scripts may make a queue."""
+"""Commands that a role sends to the list of queues, if its scripts may create a queue."""
 LISTENING: Final = ("ssubscribe", "sunsubscribe")
 """Commands that a role also sends if it waits for ends of jobs."""
 OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
@@ -46,17 +46,17 @@ class Role(NamedTuple):
     sends: tuple[str, ...]
     """Commands for a queue's keys that the role sends outside of scripts, without LOOKING and CALLING."""
     reads: tuple[str, ...] = ()
-    """Keys that it only reads, and no script of it touches."""
+    """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
-    """Keys that it writes, and no script of it touches."""
+    """Keys that the role writes outside of scripts, and that its scripts do not use."""
     lists: tuple[str, ...] = ()
-    """Commands for the list of queues, and for no other key."""
+    """Commands that the role may send for the list of queues, but not for other keys."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule")
 ROLES: Final = {
     "producer": Role(
-        "enqueues, cancels, edits, asks how its jobs stand, and waits for them",
+        "enqueues, cancels and edits jobs, reads their states, and waits for them",
         _PRODUCER,
         ("eval_ro", "hget", *LISTENING),
         ("tasks",),
@@ -93,7 +93,7 @@ ROLES: Final = {
         lists=(*ADDING, "smembers", "srem"),
     ),
     "viewer": Role(
-        "looks and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
+        "reads and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
@@ -108,13 +108,14 @@ ROLES: Final = {
         ("function|load", "function|list", "function|delete"),
     ),
 }  # fmt: skip
-"""All that call scripts may load scripts, which are known by their digest. Only the preparer, which may touch no key,
-loads functions: a user that may load a function may replace one that others call with their own rights."""
+"""The roles by name. Each role that calls scripts may load scripts, since a script is called by its digest. Only the
+preparer, which may use no key, loads functions: a user that may load a function could replace one that other users call
+with their rights."""
 
 
 @cache
 def commands_of_script(name: str) -> frozenset[str]:
-    """Return the commands that a script may send, in small letters."""
+    """Return the commands that a script may send, in lower case."""
     return frozenset(word.lower() for word in _CALLED.findall(script(name).text))
 
 
@@ -127,8 +128,8 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role writes, or gives to scripts that may write them, and the keys that it only
-    reads."""
+    """Return the keys of a queue that a role writes, or passes to scripts that may write them, and the keys that it
+    only reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -167,7 +168,8 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
 
 
 def _of_the_list(role: str, prefix: str) -> list[str]:
-    """Return the rules for the list of queues, which all share: a selector, so that no other command reaches it."""
+    """Return the rules for the list of queues, which all queues share: a selector, so that the role can send no other
+    command for this key."""
     lists = ROLES[role].lists
     if not lists:
         return []
@@ -177,7 +179,8 @@ def _of_the_list(role: str, prefix: str) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts that are not the role's but need only its rights: Redis cannot keep the role from them."""
+    """Return the scripts of other roles that need only this role's rights, so that Redis cannot keep the role from
+    calling them."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [
@@ -189,7 +192,7 @@ def beyond(role: str) -> list[str]:
     ]
 
 
-# Which right a user of Redis lacks, where Redis refuses a call or a command.
+# The rights that a user of Redis lacks, if Redis refuses a call or a command.
 
 _KEYLESS: Final = frozenset({"INFO", "TIME"})
 
@@ -197,18 +200,19 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return the keys of plain commands that the user may not use with them, as rules."""
+    """Return as ACL rules the keys that the user may not use with these plain commands."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Return the rights that a script needs in a queue and the user lacks, as rules. Empty if they cannot be found."""
+    """Return as ACL rules the rights that a script needs in a queue and that the user lacks; empty if they cannot be
+    determined."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told
     ]
-    # A user that lacks the channel does all its work: those who wait for its jobs find their ends a little later.
+    # A user without rights on the channel can do all its work: waiting clients see ends of jobs a little later.
     for command in sorted(commands_of_script(name) - OF_CHANNEL):
         key = () if command.upper() in _KEYLESS else (told[0],)
         # All arguments of these are keys.
@@ -227,7 +231,7 @@ def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
 
 
 def is_denial(text: str) -> bool:
-    """Whether an error reply says that the user may not do this."""
+    """Whether an error reply says that the user lacks a right."""
     return (
         text.startswith("NOPERM")
         or "The user executing the script" in text

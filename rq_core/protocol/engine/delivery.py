@@ -1,7 +1,7 @@
-"""Carries calls out, whatever happens on the way.
+"""Carries calls out, in spite of lost replies, forgotten scripts and new epochs.
 
-Call slots and their numbers, re-sending with the same number after a lost reply, loading scripts that the server
-forgot, and the handshake that a new epoch needs.
+It assigns call slots and their numbers, sends a call again with the same number after a lost reply, loads scripts that
+the server forgot, and makes the handshake that a new epoch needs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The timeout for listing a queue again that is on the list already."""
+"""The patience for adding a queue to the list of queues that was probably added before."""
 ROUNDS_MAX: Final = 3
-"""Times that a call is sent again at once, after a handshake or when its library was loaded; later times, after a
+"""How often a call is sent again at once, after a handshake or after its library was loaded; further times come after a
 pause."""
 
 
@@ -47,11 +47,11 @@ _unprepared: Final[set[str]] = set()
 
 
 def _say_unprepared(url: str) -> None:
-    """Say once in a process what an operator can do where this user may load no functions."""
+    """Log once per process and server what an operator can do if this user may load no functions."""
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
-            "%s lacks this version's functions, and this user may load none: calls go on as scripts, which take"
+            "%s lacks this version's functions, and this user may load none: calls are sent as scripts, which take"
             " the server longer. `rq-core server prepare`, run as a user that may load functions (`rq-core acl"
             " preparer` prints one), loads them for all; a process that begins afterwards calls them",
             url,
@@ -59,7 +59,7 @@ def _say_unprepared(url: str) -> None:
 
 
 class Slot:
-    """A call slot: its calls are numbered, and one is in flight."""
+    """A call slot. Its calls are numbered, and at most one of them is on its way."""
 
     __slots__ = ("name", "number")
 
@@ -74,17 +74,17 @@ class Begun(NamedTuple):
     command: Sequence[Any]
     slot: Slot | None
     since: float
-    """On the clock of ``asking``."""
+    """The time at which the call was begun, in seconds on the clock of ``asking``."""
 
 
 def _too_many(rounds: int) -> Exception | None:
     if rounds <= ROUNDS_MAX:
         return None
-    return ReplyError("its history, or what scripts it knows, keeps changing")
+    return ReplyError("its history, or the set of scripts that it has loaded, keeps changing")
 
 
 class Delivery:
-    """Carries calls out. ``name`` names their client; it is unique per boot."""
+    """Carries out the calls of a client. ``name`` is the client's name; by default one that is unique per start."""
 
     def __init__(
         self,
@@ -103,12 +103,13 @@ class Delivery:
         self._scripts = scripts
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """The beginnings of commands, by script and queue."""
+        """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue: the facts whose keys its calls carry, since a call was answered with ``with``."""
+        """By queue, the facts whose keys its calls carry: an earlier call without the keys was answered ``with`` the
+        facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
-        """Queues that were made here and are not on the list yet."""
+        """Queues that this client created, and that are not on the list of queues yet."""
         self._begin_process(name)
 
     def _begin_process(self, name: str) -> None:
@@ -117,7 +118,7 @@ class Delivery:
         # Name and number in one: threads that do this at once must not make two slots of one name.
         self._serial = zip(itertools.repeat(name), itertools.count(1), strict=False)
         self._met: set[str] = set()
-        # Last: who finds its own process here must find nothing of its parent's any more.
+        # Set last: a thread that reads its own process id here must not find the parent's slots any more.
         self._pid = os.getpid()
 
     def _script(self, name: str) -> Script:
@@ -133,11 +134,12 @@ class Delivery:
         self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
 
     def has_met(self, queue: str) -> bool:
-        """Whether a queue was met, so that it needs no handshake before a call."""
+        """Whether a handshake with a queue was made, so that a call needs none before it."""
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """Return the beginning of a call's command, in the form that this server is known to take now."""
+        """Return the beginning of a call's command, in the form that this server takes at present: a function or a
+        script, with its keys."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -146,7 +148,7 @@ class Delivery:
         return head
 
     def get_ready(self, *names: str) -> None:
-        """Make the texts of these scripts now; otherwise the first call that needs one waits for it."""
+        """Assemble the texts of these scripts now, so that the first call of each need not wait for that."""
         for name in names:
             self._script(name)
 
@@ -169,9 +171,9 @@ class Delivery:
         return slot
 
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
-        """Carry out calls in one pipelined round trip, and send those without an answer again, until each has one.
+        """Carry out calls in one pipelined round trip, and send unanswered calls again, until each call has an answer.
 
-        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience ends.
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience is over.
         """
         if not calls:
             return []
@@ -193,18 +195,18 @@ class Delivery:
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
-        """Finish a call that was begun and sent. The first Send is that command again: give it the replies that came.
-        Returns a value or an RqCoreError."""
+        """Finish a call that was begun and sent. The plan's first Send is that command again: give the plan the replies
+        that came. Returns a value or an RqCoreError."""
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
 
     def end(self, script: str, queue: str, begun: Begun) -> None:
-        """Let other calls have the slot."""
+        """Release the slot for other calls."""
         if begun.slot is not None:
             self._free[queue, script].append(begun.slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """Return the command of a call, in the form that this server is known to take now."""
+        """Return the command of a call, in the form that this server takes at present."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -221,7 +223,7 @@ class Delivery:
         waiting = list(range(len(calls)))
         first = self.asking.clock() if since is None else since
         lost: set[int] = set()
-        """Calls that may have been carried out."""
+        """Indexes of the calls that may have been carried out."""
         attempt = rounds = 0
         while True:
             left = self.asking.left(first, sent=bool(lost)) if rounds else None
@@ -277,11 +279,11 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Meet queues whose epoch has changed.
+        """Make handshakes with queues whose epoch has changed.
 
-        Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. Calls
-        to other queues must not suffer for it. If calls may have been carried out (``sent``), also returns the error of
-        a handshake without an answer.
+        Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. The
+        calls to other queues continue. If calls may have been carried out (``sent``), also returns the error of a
+        handshake without an answer.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
@@ -302,7 +304,7 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns an error that may pass; raises ServerUnsuitable for one that will not."""
+        """Load scripts. Returns a temporary error, or None; raises ServerUnsuitable for a permanent error."""
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
         replies = yield Send([list(command) for command in loading])
@@ -341,13 +343,14 @@ class Delivery:
         calls: Sequence[Call[Any]],
         attempt: int,
     ) -> Pause:
-        """Return how long to wait before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when
-        patience ends."""
+        """Return the pause before these calls are sent again. Raises ServerUnavailable or OutcomeUnknown when the
+        patience is over."""
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call. Raises the error with which it was refused."""
+        """Carry out one call, after a handshake if the queue needs one. Raises the error with which the call was
+        refused."""
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
@@ -358,8 +361,8 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Whether a call that makes no queue finds none. To cancel or edit jobs of an unknown queue leaves nothing
-        behind."""
+        """Whether the queue of a call that creates no queue is missing. So a cancel or an edit of jobs in an unknown
+        queue writes nothing."""
         if call.absent is None:
             return False
         keys = queue_keys(call.queue, self.prefix)
@@ -369,11 +372,12 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """New epochs of the queue must be greater than this one (a mirror knows the last that SQL has)."""
+        """Make new epochs of the queue greater than ``epoch``. (A mirror passes the last epoch that SQL has.)"""
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Meet a queue: create it if it is missing, and start a new epoch if Redis' history has changed."""
+        """Make a handshake with a queue: create the queue if it is missing, and start a new epoch if Redis' history has
+        changed."""
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
         call = Call(
@@ -394,10 +398,11 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Put the queue on the prefix' list. A full server refuses that; workers must still meet old queues.
+        """Add the queue to the list of queues. A full server refuses that; workers must still be able to use queues on
+        the list.
 
-        In a cluster the list may be on another shard. An old queue was listed by who made it, so it does not wait for
-        that shard.
+        In a cluster the list may be on another shard. A queue that existed before was listed by its creator, so its
+        handshake does not wait for that shard.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -1,4 +1,4 @@
-"""The vocabulary of plans: the commands that a plan yields, the replies that it is sent, and its patience. No I/O."""
+"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. No I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class Send(NamedTuple):
     meanwhile: Callable[[], None] | None = None
     """A function that may be called while the server works, once or several times; it does not raise."""
     patience: Patience | None = None
-    """The caller's remaining patience: how long making a connection, and the replies, may take. None: as long as the
-    connections' own bounds allow."""
+    """Longest time for the connection and for the replies; None: only the connections' own timeouts apply."""
 
 
 class Pause(NamedTuple):
-    """Wait before going on."""
+    """A request to wait before the plan continues."""
 
     seconds: float
 
@@ -33,20 +32,20 @@ Plan = Generator[Send | Pause, Any, T]
 
 
 class Unsent(Exception):
-    """The place of a reply: the command was never sent, since no connection could be made."""
+    """Takes the place of a reply: the command was not sent, since no connection could be made."""
 
 
 class Lost(Exception):
-    """The place of a reply: the command may have been carried out, its reply did not come."""
+    """Takes the place of a reply: the command may have been carried out, but its reply did not come."""
 
 
 class ReplyError(Exception):
-    """The place of a reply: Redis answered with an error."""
+    """Takes the place of a reply: Redis answered with an error."""
 
 
 def says_full(error: BaseException | None) -> bool:
-    """Whether Redis refused a command since it has reached maxmemory; ``error`` is its answer, or an error with that
-    cause."""
+    """Whether Redis refused a command because it has reached maxmemory. ``error`` is the reply, or an error with the
+    reply as its cause."""
     return error is not None and (str(error).startswith("OOM") or says_full(error.__cause__))
 
 
@@ -54,9 +53,9 @@ def says_full(error: BaseException | None) -> bool:
 class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
-    ``unsent``: for a call that could not be sent at all (then ServerUnavailable is raised).
-    ``unknown``: for the answer to one that was sent, which is sent again until there is one (then OutcomeUnknown is
-    raised).
+    ``unsent``: for a call that could not be sent at all; then ServerUnavailable is raised.
+    ``unknown``: for the answer to a call that was sent, and that is sent again until there is an answer; then
+    OutcomeUnknown is raised.
     """
 
     unsent: float = 3.0
@@ -70,18 +69,18 @@ class Call(Generic[T_co]):
     script: str
     queue: str
     args: dict[str, Any]
-    """May be changed while the call is on its way: a call that was carried out gets its first answer again, whatever is
-    sent."""
+    """The arguments by name. They may change before the call is sent again: a call that was carried out gets its first
+    answer again, regardless of its arguments."""
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
     """The ids of the call's jobs, for the error when its outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
-    """See Send."""
+    """As in :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Notes on some records, and texts, by the record's place from 1."""
+    """A note and a text for some of the records, by the record's number from 1."""
     absent: T_co | None = None
-    """The answer for a missing queue, if this call does not make it. None: the call makes the queue."""
+    """The result if the queue does not exist; None: the call creates the queue."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:
@@ -94,9 +93,9 @@ def pairs_of(value: Any) -> dict[str, Any]:
 
 
 def parse_nothing(_reply: Sequence[Any]) -> None:
-    """Read an answer without contents: the call was carried out."""
+    """Accept an answer without contents, which means that the call was carried out."""
 
 
 def parse_pairs(reply: Sequence[Any]) -> dict[str, str]:
-    """Read an answer of pairs, flat."""
+    """Return an answer that is a flat list of pairs as a dict."""
     return dict(zip(reply[::2], reply[1::2], strict=True))

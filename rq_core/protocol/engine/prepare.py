@@ -15,27 +15,27 @@ from rq_core.scripts.script import function, names
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Which libraries of functions a server has now, by name."""
+    """The names of the function libraries that a server has after ``prepare``."""
 
     loaded: tuple[str, ...]
-    """The functions that the server lacked, or had with another text."""
+    """The functions that were loaded: the server lacked them, or had them with another text."""
     known: tuple[str, ...]
-    """The functions of this version that it had."""
+    """The functions of this version that the server had before."""
     others: tuple[str, ...]
-    """The functions of other versions of rq-core that it has."""
+    """The functions of other versions of rq-core that the server has."""
 
 
 def prepare(asking: Asking) -> Plan[Prepared]:
-    """Load the functions of this version that the server lacks; in a cluster all, into each primary.
+    """Load the functions of this version that the server lacks; in a cluster, load all functions into each primary.
 
-    A library that is there as it should be is left alone: loaded again, it would forget what it knows of its queues.
+    A library with the right text is not loaded again, since that would empty its cache about queues.
     Raises ServerUnsuitable if the user may load no functions or the server takes none, and ServerUnavailable.
     """
     yield from server_check.inspect(asking)
     (found,) = yield from asking.ask([["FUNCTION", "LIST", "LIBRARYNAME", "rqc_*", "WITHCODE"]])
     there: dict[str, str] = dict(_library(pairs_of(entry)) for entry in found)
     made = [function(name) for name in names()]
-    # Only one node of a cluster has said what it knows.
+    # In a cluster only one node has answered FUNCTION LIST.
     known = (
         () if is_cluster(asking.url) else tuple(s for s in made if there.get(s.function) == s.text)
     )

@@ -1,4 +1,4 @@
-"""Whether a client can use a queue at all, by the facts that its ``meta`` has."""
+"""Checks by the fields of a queue's ``meta`` whether a client can use the queue."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import LAYOUT
 
 NUMBER_MAX: Final = 19
-"""Digits that a number in `meta` has less of."""
+"""A number in `meta` has fewer digits than this."""
 SHOWN_MAX: Final = 40
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value that a message shows."""
 
 
 def check_queue(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if no client can meet it."""
+    """Raise LayoutMismatch if this release cannot read the queue's keys, QueueDamaged if the queue's epoch is not a
+    number."""
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))
 
 
 def epoch_of(queue: str, text: object) -> int:
-    """Return the epoch as a number. Raises QueueDamaged for another text."""
+    """Return the epoch as a number. Raises QueueDamaged for any other text."""
     shown = str(text)
     if _is_number(shown):
         return int(shown)
@@ -48,7 +49,8 @@ def _is_number(text: str) -> bool:
 
 
 def check_layout(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without a layout is yet to be made."""
+    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without a layout does not exist
+    yet."""
     found = facts.get("layout")
     if found is not None and found != str(LAYOUT):
         raise LayoutMismatch(queue=queue, found=found, known=LAYOUT)

@@ -25,11 +25,11 @@ class Handshake:
     audit: bool
     audit_id: str | None
     started: str | None
-    """Why this handshake started an epoch, if it did."""
+    """The reason of the epoch that this handshake started; None: it started no epoch."""
 
 
 def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
-    """Read a queue's answer to a handshake. Raises QueueDamaged if its epoch is not a number."""
+    """Parse a queue's answer to a handshake. Raises QueueDamaged if the queue's epoch is not a number."""
     epoch, now_ms, lease_ms, paused, audit, audit_id, started = reply
     return Handshake(
         epoch=epoch_of(queue, epoch),
@@ -43,7 +43,7 @@ def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
 
 
 def answer_of(call: Call[Any], reply: Sequence[Any]) -> Any:
-    """Return what ``call.parse`` reads from an accepted call's answer, or the error of a refused one."""
+    """Return the result of ``call.parse`` for the answer to an accepted call, or the error for a refused call."""
     if reply[0] == "ok":
         return call.parse(reply[1:])
     match list(reply[1:]):

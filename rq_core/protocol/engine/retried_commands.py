@@ -1,4 +1,4 @@
-"""Plain commands, sent until there is an answer; and the meaning of an error in the place of a reply."""
+"""Sends plain commands again until there is an answer, and finds the meaning of an error in the place of a reply."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unse
 from rq_core.scripts.plain import plain_text
 
 READ_S_MIN: Final = 1.0
-"""Seconds that an answer to a plain read is waited for at least, however little patience there is."""
+"""Shortest timeout for the answer to a plain read, in seconds, even if less patience is left."""
 _OUTAGE: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
     "NOREPLICAS", "UNBLOCKED",
 )  # fmt: skip
-"""Error replies that say: not now. Nothing was carried out."""
+"""The beginnings of error replies that mean a temporary outage: the command was not carried out."""
 
 
 def pause(attempt: int, left: float) -> Pause:
@@ -30,8 +30,8 @@ def pause(attempt: int, left: float) -> Pause:
 
 
 def meaning_of(reply: Any, *, lost: bool = False) -> str:
-    """Return the meaning of a script's reply, or of the error in its place. ``lost``: an earlier reply to the same call
-    was lost."""
+    """Return the meaning of a script's reply, or of the error in its place: answer, epoch, with, unsent, lost,
+    forgotten, no functions or fatal. ``lost``: an earlier reply to the same call was lost."""
     if not isinstance(reply, Exception):
         return reply[0] if reply[0] in ("epoch", "with") else "answer"
     if isinstance(reply, Unsent):
@@ -56,7 +56,7 @@ def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
 
 
 class Asking:
-    """Asks one server, as patiently as a client is."""
+    """Sends plain commands to one server, with the patience of a client."""
 
     def __init__(
         self,
@@ -73,14 +73,15 @@ class Asking:
         self.clock = clock
 
     def left(self, since: float, *, sent: bool) -> Patience:
-        """Return the patience that is left for a call that was begun then. ``sent``: it may have been carried out."""
+        """Return the patience that is left for a call that was begun at ``since``. ``sent``: the call may have been
+        carried out."""
         waited = self.clock() - since
         unknown = max(0.0, self.patience.unknown - waited)
         return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
 
     def _left_to_read(self, since: float) -> Patience:
-        """Return the patience that is left for plain reads. They can be sent twice, so it does not matter whether they
-        were sent."""
+        """Return the patience that is left for plain reads, whether they were sent or not, since a read can be sent
+        twice."""
         left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
         return Patience(left, left)
 
@@ -93,7 +94,7 @@ class Asking:
             failed = [r for r in replies if isinstance(r, Exception)]
             if not failed:
                 return replies  # type: ignore[no-any-return]
-            # Beside an outage of one node, what another says may be its consequence: all is asked again.
+            # During an outage of one node, an error of another may be a consequence: all commands are sent again.
             if all(meaning_of(r) == "fatal" for r in failed):
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
                     raise wrong_type(queue, str(failed[0])) from failed[0]

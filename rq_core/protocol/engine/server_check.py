@@ -1,7 +1,7 @@
-"""Whether a server can be trusted with jobs: its INFO and CONFIG, judged once when a process begins.
+"""Checks INFO and CONFIG of a server, once when a process starts, to find out whether jobs are safe on it.
 
-Every client looks at INFO when it first meets a server, and refuses one on which jobs could vanish or nothing can be
-written. What is only worth a warning, and what CONFIG says, is looked at by workers, mirrors and the doctor.
+Every client checks INFO at its first call to a server, and refuses a server that may delete jobs or takes no writes.
+Workers, mirrors and the doctor also check CONFIG, and report what deserves only a warning.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable: set, and not 0, it turns refusals that one may overrule into warnings. It reaches the
-processes that a worker starts, too."""
+"""An environment variable. If it is set and not 0, no server is refused for a reason that an operator may overrule,
+also in the processes that a worker starts."""
 PROMOTION_WAIT_S: Final = 3.0
-"""Seconds that a replica gets to become the primary: a failover may be under way."""
+"""Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
 _HIDDEN: Final = ("NOPERM", "ERR unknown command", "ERR unknown subcommand", "ERR CONFIG")
 _CONFIG: Final = ("save", "appendfsync", "cluster-require-full-coverage")
@@ -43,13 +43,13 @@ class Remark:
     refuse: bool = False
     """Whether the server must not be used."""
     final: bool = False
-    """Whether an operator cannot overrule that."""
+    """Whether an operator cannot overrule the refusal."""
     minor: bool = False
-    """Whether it is worth a line, and no warning."""
+    """Whether the remark is logged as information, not as a warning."""
 
 
 def judge_info(info: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from INFO. A missing field makes no remark."""
+    """Return the remarks that follow from INFO. A missing field leads to no remark."""
     remarks = []
     version = info.get("redis_version", "")
     major = version.partition(".")[0]
@@ -100,16 +100,16 @@ def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
-        "its cluster-require-full-coverage is yes: while one shard has no primary, the queues of all stand still:"
+        "its cluster-require-full-coverage is yes: while one shard has no primary, no queue of any shard can be used:"
         f" {SET.format('cluster-require-full-coverage no')}, on every node"
     )
     return [Remark("coverage", says)]
 
 
 def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] | None]:
-    """Check INFO, and return its fields; None if it is hidden from this user. In a cluster the shard of ``queue``
-    is asked, if one is given: another may be down. Raises ServerUnsuitable if the server must not be used,
-    ServerUnavailable."""
+    """Check INFO, and return its fields; None if this user may not read INFO. In a cluster, the shard of ``queue`` is
+    asked, if a queue is given, since another shard may be down. Raises ServerUnsuitable if the server must not be used,
+    or ServerUnavailable if it does not answer."""
     waited = 0.0
     while True:
         info = yield from _ask_info(asking, queue)
@@ -180,14 +180,14 @@ def forced() -> bool:
 
 
 def force() -> None:
-    """Overrule them, here and in the processes that this one starts."""
+    """Overrule refusals in this process and in the processes that it starts."""
     os.environ[FORCE_VARIABLE] = "1"
 
 
 def _ask_info(asking: Asking, queue: str | None) -> Plan[Mapping[str, str] | None]:
     beside = []
     if queue is not None and is_cluster(asking.url):
-        # INFO has no key: it goes where the rest of the exchange goes.
+        # INFO has no key, so it goes to the node of the other command.
         beside = [["HGET", queue_keys(queue, asking.prefix)("meta"), "epoch"]]
     try:
         text, *_ = yield from asking.ask([["INFO"], *beside], queue)

@@ -29,10 +29,10 @@ from rq_core.protocol.reads.steps import (
 from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
 
 MEMBERS_MAX: Final = 10_000
-"""Members of the queue's keys that one list looks at: with a filter, many of them may be left out of it."""
+"""Maximum number of members of the queue's keys that are read for one list; a filter may leave many of them out."""
 
 RECENT_MAX: Final = 1_000
-"""Entries of the outbox that are read for why jobs were given back."""
+"""Maximum number of outbox entries that are searched for the events in which workers gave jobs back."""
 _STEPS: Final = frozenset(
     {
         Event.CLAIMED,
@@ -56,18 +56,18 @@ class GivenBack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobList:
-    """Jobs of a queue, as they stood while they were read."""
+    """Jobs of a queue, each in the state in which it was read."""
 
     jobs: tuple[JobState, ...]
-    """Without arguments. Claimed ones first, then ready ones, then those that are scheduled, then dead ones."""
+    """The jobs, without their arguments: claimed jobs first, then ready, scheduled and dead jobs."""
     more: bool
-    """Whether there may be more, beyond the limit that was asked for."""
+    """Whether the queue may have more such jobs, beyond the limit."""
     cut: bool
-    """Whether MEMBERS_MAX members were looked at, and there are others."""
+    """Whether the read stopped after MEMBERS_MAX members, and there are others."""
     damaged: tuple[str, ...] = ()
-    """Why other jobs cannot be read, one sentence each."""
+    """A message for each job that cannot be read."""
     total: int = 0
-    """How many dead jobs the queue has; 0 in a list of other jobs."""
+    """Number of the queue's dead jobs, in a list of dead jobs; else 0."""
 
 
 class _Source(NamedTuple):
@@ -76,7 +76,7 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """Returns the job of a member; empty: the member has no job."""
+    """Returns the id of a member's job; empty text for a member without a job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
@@ -106,8 +106,9 @@ class JobReads(QueueReader):
     ) -> Plan[JobList]:
         """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
 
-        Running jobs come by the end of their lease, ready ones by list and then by lane, scheduled ones by when they
-        are due, dead ones newest first. It is not a snapshot: a job that moves while the list is read may be missing.
+        Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
+        due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read
+        may be missing.
         """
         return self.exactly(
             queue, _jobs(self._keys(queue), frozenset(states), task, limit, MEMBERS_MAX)
@@ -120,8 +121,8 @@ class JobReads(QueueReader):
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """Return the first of these queues that remembers the id of a job that has ended, or keeps its result; also its
-        line in `results`, and the value if it is there. None if no queue does. Expired lines and values are ignored."""
+        """Return the first of these queues that has a line in `results` for the id of an ended job, the parsed line,
+        and the value, if Redis has it. None if no queue has a line. Expired lines and values are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)
@@ -139,7 +140,7 @@ class JobReads(QueueReader):
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
         """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
-        RECENT_MAX entries are read; a return that is not among them is left out."""
+        RECENT_MAX entries are read; earlier returns are left out."""
         open_ids = {
             job.id
             for job in jobs
@@ -179,7 +180,7 @@ class JobReads(QueueReader):
 def _jobs(
     keys: QueueKeys, wanted: frozenset[State], task: str | None, limit: int, most: int
 ) -> Steps[JobList]:
-    """Return the list of these jobs; ``most`` members are looked at."""
+    """Return the jobs in the ``wanted`` states. At most ``most`` members are read."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True
@@ -196,7 +197,7 @@ def _jobs(
                 if job.state in wanted and (task is None or job.fields.get("task") == task):
                     found[job.id] = job
         if not whole:
-            # Whether this key has another member that counts is not looked at.
+            # The rest of this key is not searched for further jobs.
             break
     return JobList(
         tuple(found.values())[:limit],

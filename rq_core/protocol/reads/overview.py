@@ -45,15 +45,16 @@ COMMANDS_MAX: Final = 70
 SCOPES_MAX: Final = 9
 """Scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
-"""Jobs at the head of a list whose age is read: the first may be a cancelled one that no claim has passed over yet."""
+"""Jobs at the head of a list whose age is read: the first may be a cancelled job that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Scheduled jobs that are read, the next due first: a worker may have given them back."""
+"""Maximum number of scheduled jobs that are read, those that are due next: a worker may have given them back."""
 BLOCKED_MAX: Final = 4
-"""Blocked lanes whose age and jobs are read: this number of lanes that wait for a task's cap, and of any lanes."""
+"""Maximum number of blocked lanes whose age and jobs are read: as many that wait for a task's cap, and as many of any
+kind."""
 LIMITS_MAX: Final = 200
-"""About how many stored limits of a queue are read."""
+"""Approximate number of a queue's stored limits that are read."""
 QUEUES_MAX: Final = 1_000
-"""Queues that are read: those that come first by name."""
+"""Maximum number of queues that are read: those that come first by name."""
 
 # The numbers of jobs, which every read of a queue asks for.
 
@@ -70,7 +71,8 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` reads one of the facts."""
+    """Return the replies to ``sizes`` as fields of QueueCounts and QueueOverview. ``number`` returns a fact as a
+    number."""
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, alive = map(int, replies[many : many + 6])
     elsewhere = sum(replies[:many]) - number("tombstones") + waiting + running + dead
@@ -97,21 +99,21 @@ class _Lane(NamedTuple):
     """A lane whose first job is read."""
 
     scope: str
-    """The scope that it waits for; empty: the lane is open."""
+    """The scope that the lane waits for; empty: the lane is open."""
     name: str
     age_ms: int | None = None
-    """How long its first job has waited; None: not known."""
+    """Ms for which the lane's first job has waited; None: unknown."""
     jobs: int = 0
-    """The jobs in a blocked lane; 0 for an open one."""
+    """Number of jobs in a blocked lane; 0 for an open lane."""
 
 
 def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
-    """Read one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
+    """Read the numbers of one queue, in three steps. Raises LayoutMismatch or QueueDamaged."""
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))]
     ranks = [(n * RANK, f"({(n + 1) * RANK}") for n in range(len(PRIORITIES))]
     first = yield from ask(
         sizes=sizes(keys),
-        # Beside something of the queue: in a cluster it is its shard's clock that counts.
+        # Sent with commands that have the queue's keys: in a cluster the clock of its shard counts.
         now=["TIME"],
         heads=[["LRANGE", key, 0, HEADS_MAX - 1] for key in lists],
         blocked=["ZCARD", keys("blocked")],
@@ -151,7 +153,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     )
     heads = [job_of(found[0]) if found else "" for found in then.heads]
     ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
-    # One damaged job must not hide its queue. The worker that claims it says so, and so does doctor.
+    # One damaged job must not hide its queue. The worker that claims the job reports it, and so does the doctor.
     read, damaged = yield from jobs_of(keys, list(filter(None, dict.fromkeys(ids))))
     jobs = {job.id: job for job in read}
     ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
@@ -246,8 +248,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the task with the most jobs among these that were given back, since a worker lacks the task or refuses the
-    arguments."""
+    """Return the most frequent task among the ``due`` jobs that workers gave back because of an unknown task or unknown
+    arguments; None without such jobs."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -256,8 +258,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """Return the stored limits that can be read, and whether these are all. A limit that cannot be read has no effect,
-    and the doctor names it."""
+    """Return the readable stored limits, and whether these are all limits. (An unreadable limit has no effect, and the
+    doctor reports it.)"""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -266,7 +268,7 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """Return the scopes with a limit that are not one key of a family, those for which a lane waits first."""
+    """Return the scopes with a limit, without single keys of families. Scopes for which a lane waits come first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

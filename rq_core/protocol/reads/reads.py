@@ -1,6 +1,6 @@
-"""Plain reads: how queues stand, their jobs and their scopes. They change nothing and need no script.
+"""The plain reads of a client: queues, jobs and scopes. They change no queue, and call no script.
 
-They are one set: each asks one queue, or several, in the steps of :mod:`rq_core.protocol.reads.steps`.
+Each reads one queue, or several, in the steps of :mod:`rq_core.protocol.reads.steps`.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from rq_core.protocol.reads.whole_queue import WholeReads
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """How many jobs a queue has, by state, and its main facts."""
+    """The numbers of a queue's jobs by state, and the queue's main facts."""
 
     queue: str
     ready: dict[str, int]
-    """By priority, the ready jobs without scopes. Includes entries of cancelled jobs until a claim passes over them."""
+    """Number of ready jobs without scopes, by priority. Includes the entries of cancelled jobs until a claim passes
+    over them."""
     scheduled: int
     running: int
     dead: int
     paused: bool
     audit: bool
     backlog: int
-    """Events that wait to be mirrored."""
+    """Number of events that wait for the mirror."""
     epoch: int
     waiting: int = 0
-    """Ready jobs with scopes, whether their scopes have room or not."""
+    """Number of ready jobs with scopes, whether their scopes have room or not."""
     open_lanes: int = 0
-    """Lanes of such jobs that may be served."""
+    """Number of lanes of such jobs that claims may serve."""
     cap: int | None = None
-    """How many of its jobs may run at once; None: any number."""
+    """Maximum number of jobs of the queue that may run at once; None: any number."""
     settings: dict[str, int] = field(default_factory=dict)
 
 
@@ -65,17 +66,17 @@ class QueueList:
 
     queues: list[str]
     strays: list[str]
-    """Entries that can name no queue."""
+    """Entries that are not valid names of queues."""
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Sort the names in Redis' reply, and part names that no queue can have."""
+        """Return the names in Redis' reply, sorted, with the invalid names apart."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
     @property
     def complaint(self) -> str:
-        """A message about the strays, without a full stop; empty without strays."""
+        """A message about invalid entries, without a final full stop; empty without any."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
@@ -98,16 +99,17 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """Return the queues of this prefix, by name."""
+        """Return the names of the queues of this prefix, sorted."""
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:
-        """Return the list of queues. A user that may make a queue may add to it, also by hand."""
+        """Return the list of queues. Its entries may be invalid, since every user that may create a queue can add to
+        it."""
         (names,) = yield from self._delivery.ask([["SMEMBERS", self._list]])
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return those of some queues that the user may read. Raises ServerUnsuitable if it may read no queue."""
+        """Return those of ``queues`` that the user may read. Raises ServerUnsuitable if it may read no queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )
@@ -115,11 +117,11 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return [queue for queue, no in zip(queues, denied, strict=True) if not no]
 
     def enlist(self, queue: str) -> Plan[None]:
-        """Put a queue on the list of queues."""
+        """Add a queue to the list of queues."""
         yield from self._delivery.ask([["SADD", self._list, queue]])
 
     def strike(self, strays: Sequence[str]) -> Plan[None]:
-        """Take entries off the list of queues that can name no queue."""
+        """Remove entries that are not valid names of queues from the list of queues."""
         if strays:
             yield from self._delivery.ask([["SREM", self._list, *strays]])
 
@@ -130,24 +132,26 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The facts of a queue.
 
     def is_there(self, queue: str) -> Plan[bool]:
-        """Whether a queue has been made. To look does not make it."""
+        """Whether a queue exists. The check does not create the queue."""
         asked = [["HGET", self._keys(queue)("meta"), "epoch"]]
         (epoch,) = yield from self._delivery.ask(asked, queue)
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """Return the mark by which an audit database knows a queue; empty if it has none, None if there is no queue."""
+        """Return the mark by which an audit database identifies a queue; empty if the queue has no mark, None if there
+        is no queue."""
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Whether a queue's log is on, the id of its audit database, and up to which entry that has it; None: never."""
+        """Return whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry up to which
+        the outbox was trimmed. None in place of each that the queue never had."""
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
     def now_ms(self, queue: str) -> Plan[int]:
         """Return the time of the server that has the queue (Unix ms)."""
-        # Asked beside something of the queue: in a cluster it is its shard's clock that counts.
+        # Sent with a command that has the queue's key: in a cluster the clock of its shard counts.
         asked = [["TIME"], ["HGET", self._keys(queue)("meta"), "epoch"]]
         now, _ = yield from self._delivery.ask(asked, queue)
         return time_ms(now)
@@ -158,10 +162,10 @@ class Reads(JobReads, ScopeReads, WholeReads):
         )
         return list(facts)
 
-    # How queues stand.
+    # The numbers of queues.
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
-        """Return how many jobs a queue has. Raises QueueDamaged if its epoch, or a number of `meta`, is not a
+        """Return the numbers of a queue's jobs. Raises QueueDamaged if the epoch or another number in `meta` is not a
         number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
@@ -210,13 +214,15 @@ class Reads(JobReads, ScopeReads, WholeReads):
         )
 
     def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
-        """Return the numbers of these queues, and why some could not be read, by name. Three round trips."""
+        """Return the numbers of these queues, and by name the reason for each queue that could not be read. Takes three
+        round trips."""
         return self.side_by_side({queue: overview_of(self._keys(queue)) for queue in queues})
 
     # One job.
 
     def job(self, job_id: str, queues: Sequence[str] | None = None) -> Plan[JobState | None]:
-        """Return a job's state, from the first of ``queues`` (by default all of the prefix) that has it, or None."""
+        """Return a job's state from the first of ``queues`` (by default all of the prefix) that has the job; None if no
+        queue has it."""
         check_name("job", job_id)
         if queues is None:
             queues = yield from self.queues()
@@ -234,7 +240,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:
-    """Bytes in use and bytes allowed, of INFO's answer; None where it does not say."""
+    """Return the bytes in use and the bytes allowed, by INFO's answer; None for each that the answer lacks."""
     if isinstance(info, Exception):
         return None, None
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)

@@ -1,7 +1,7 @@
-"""A look at jobs that clients wait for: whether they are alive, and how the others ended, if Redis knows that.
+"""Looks at jobs that clients wait for: which are alive, and how the others ended, if Redis knows that.
 
-The look is one script that only reads, so its answers are of one moment. It returns a bounded number of bytes of kept
-values; jobs whose values had no room are looked at once more.
+A look is one script that only reads, so its answers are of one moment. It returns a bounded number of bytes of kept
+values; a further look returns the values that had no room.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
 from rq_core.scripts.plain import plain_text
 
 PAGE: Final = 250
-"""Most jobs in one look, so that none keeps Redis from other clients for long."""
+"""Maximum number of jobs in one look, so that no look blocks Redis for long."""
 
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
 """The script's answer for a job whose value the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of values in one look, and one value more."""
+"""Maximum number of bytes of values that one look returns; it may exceed them by one value."""
 _IN_LOG: Final = " audit=full"
-"""In the line of an outcome whose value the log has, too."""
+"""The text in a line of ``results`` whose value the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
@@ -50,8 +50,8 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """Redis does not have the job, and does not know how it ended; or Redis does not have the job's value any more, and
-    the log may have it."""
+    """The result for a job that Redis does not have: its outcome is unknown, or known without its value. The log may
+    have both."""
 
     logged: tuple[int, int] | None
     """The epoch and number of the outbox's last entry at that moment: the event of the job's end has this number or a
@@ -65,15 +65,15 @@ Found = Outcome[Any] | Absent
 
 
 class Endings:
-    """The looks of a client."""
+    """The calls of a client that waits for jobs."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return the results for the jobs among these that are not alive, by id. A dead job has ended.
+        """Return by id the results for those of these jobs that are not alive. A dead job is not alive.
 
-        Raises what every read does, and QueueDamaged.
+        Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
         keys = queue_keys(queue, self._delivery.prefix)
         found: dict[str, Found] = {}
@@ -87,32 +87,32 @@ class Endings:
         return found
 
     def listen(self, queue: str) -> Plan[None]:
-        """Have ends of the queue's jobs published on its channel for LISTEN_MS."""
+        """Make scripts publish the ends of the queue's jobs on its channel for LISTEN_MS."""
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
-        """Return the command of ``listen``, which may be sent any number of times; its answer begins with ``ok`` if it
-        was carried out."""
+        """Return the command of ``listen``, which may be sent any number of times; the answer begins with ``ok`` if the
+        call was carried out."""
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 
 def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
-    """Return the command of one look at these jobs, a page at most."""
+    """Return the command of one look at these jobs, at most PAGE of them."""
     return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
 class FoundEnds(NamedTuple):
-    """The answer to one look, read."""
+    """The parsed answer to one look."""
 
     found: dict[str, Found]
     later: list[str]
-    """Jobs to be looked at once more."""
+    """Ids of the jobs that need another look."""
     told_ms: int
-    """For how many ms from that moment on ends of the queue's jobs are published."""
+    """Ms, from the look on, for which scripts publish the ends of the queue's jobs."""
 
 
 def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
-    """Read the answer to one look. Raises QueueDamaged."""
+    """Parse the answer to one look. Raises QueueDamaged if a line cannot be read."""
     told, last, told_ms = reply
     found: dict[str, Found] = {}
     later = []

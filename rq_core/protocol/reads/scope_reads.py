@@ -20,11 +20,11 @@ from rq_core.protocol.engine.plan import Plan, pairs_of
 from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
-"""Lanes whose jobs are counted for one answer, shared by its scopes."""
+"""Maximum number of lanes whose jobs are counted for one answer, all its scopes together."""
 RATES_MAX: Final = 1_000
-"""Lanes that are read to find the spent rates of a family."""
+"""Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Lanes, and jobs of its priority's list, that are read to count the jobs before a job."""
+"""Maximum number of lanes, and most jobs of each list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500
@@ -36,31 +36,32 @@ class ScopeStatus(NamedTuple):
     scope: str
     limit: Limit
     version: int
-    """0 if nothing is stored for it or its family."""
+    """Version of the limit; 0 if no limit is stored for the scope or its family."""
     source: str
-    """code, live, family (its family's limit holds), or none."""
+    """Origin of the limit: code, live, family (the limit of the scope's family holds), or none."""
     holders: int
     waiting: int
-    """Jobs in lanes that are blocked on this scope; for the queue, all ready jobs while it is full."""
+    """Number of jobs in lanes that are blocked on this scope; for the queue, of all ready jobs while it is full."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """When a spent rate goes on (Unix ms); for a family of rates, when the first of its keys does."""
+    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest of its keys."""
     partial: bool = False
-    """Whether more wait than were counted."""
+    """Whether more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
     """The operator who set a live limit; ``set_at_ms`` is when (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
     """The limit that code declares, if a live limit is in force in its place."""
     keyless: bool = False
-    """Whether it is a family without keys: a cap with a name, which counts the jobs of all its tasks together."""
+    """Whether the scope is a family without keys: a cap with a name, which counts the jobs of all its tasks
+    together."""
 
     now_ms: int | None = None
-    """Redis' time when it was asked (Unix ms): ``resumes_ms`` is by that clock."""
+    """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
 
 
 class ScopeHolder(NamedTuple):
-    """A claimed job that counts in a scope. Of one that cannot be read only the id is known."""
+    """A claimed job that counts in a scope. Of a job that cannot be read only the id is known."""
 
     id: str
     worker: str | None
@@ -72,28 +73,29 @@ class Standing(NamedTuple):
 
     job: JobState
     lane: str
-    """Empty: it has no scopes."""
+    """The job's lane; empty: the job has no scopes."""
     place: str
-    """open, blocked, or empty: it does not wait in its lane."""
+    """State of the lane, open or blocked; empty: the job does not wait in its lane."""
     scope: str | None
-    """The scope that it waits for: a scope, the whole queue, or nothing."""
+    """The scope that the job waits for (``queue``: the cap of the whole queue); None: it waits for no scope."""
     limit: Limit
     """The limit of that scope."""
     holders: int
     shown: tuple[ScopeHolder, ...]
     """Some of the scope's holders."""
     resumes_ms: int | None
-    """When a rate that is spent goes on (Unix ms)."""
+    """Unix ms at which that scope, an exhausted rate, admits jobs again."""
     ahead: int
-    """Jobs before it, where ``ahead_in`` says."""
+    """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool
     ahead_in: str = ""
-    """queue: jobs of its priority and above in any lane that may run; lane: jobs of its lane only, since the lane is
-    blocked, or the queue is fair, where a place in line does not say which job is next; empty: it is not ready."""
+    """queue: jobs of its priority and above in any lane that may run. lane: jobs of its lane only, since the lane is
+    blocked, or the queue is fair, and the place in line does not decide which job is next. Empty: the job is not
+    ready."""
     ahead_at_least: bool = False
-    """Whether there were more places to look at than were."""
+    """Whether ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
-    """Redis' time when it was asked about the scope (Unix ms)."""
+    """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
 
 
 class ScopeReads(QueueReader):
@@ -114,11 +116,11 @@ class ScopeReads(QueueReader):
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
-# Questions about one scope or lane, and their answers.
+# Commands about one scope or lane, and their replies.
 
 
 def members(scope: str) -> tuple[str, str]:
-    """Return the bounds of a scope's members, or of a whole family's if it is one, in `holders` and `blocked`."""
+    """Return the bounds in `holders` and `blocked` of the members of a scope, or of all scopes of a family."""
     if "=" in scope:
         return f"[{scope}|", f"({scope}}}"
     return f"[{scope}=", f"({scope}>"
@@ -160,19 +162,19 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: its own, else its family's."""
+    """Return the stored limit that holds for a scope: the scope's own limit, else that of its family."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Whether a queue gives out nothing, whatever its lanes say, since its own cap is used up."""
+    """Whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
 def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
-    """Return when a rate goes on (Unix ms), by its score in `scheduled`. A score that is later than its limit allows is
-    from before the clock went back: the next claim looks at the rate again."""
+    """Return the Unix ms at which a rate admits jobs again, by its score in `scheduled`. A score that is later than the
+    limit allows was written before the clock was set back: the next claim checks the rate again."""
     if stored is None:
         return None
     latest = limit.latest_resume_ms(now_ms)
@@ -200,8 +202,8 @@ def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
-    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not the
-    first by name."""
+    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not
+    necessarily the first by name."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
@@ -214,8 +216,8 @@ def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
 
 
 def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[list[str]]:
-    """Return scopes that have members in an index, in its order, without those seen. Passes over a scope's other
-    members."""
+    """Return scopes that have members in an index, in the index's order, without those in ``seen``. Only the first
+    members of a scope are read."""
     found: list[str] = []
     start = "-"
     while len(found) < most:
@@ -255,7 +257,7 @@ def _statuses(
     }
     at_gate = _is_full(entries.get(QUEUE), held.get(QUEUE, 0))
     if at_gate:
-        # Nothing waits for a full queue in a lane: all that is ready does.
+        # No lane is blocked on a full queue: all ready jobs wait for it.
         lanes[QUEUE] = list(first.opened)
     counted = list(dict.fromkeys(lane for each in lanes.values() for lane in each))
     # Of the lanes of one priority, the first has the oldest job.
@@ -347,7 +349,7 @@ def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
 
 
 def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
-    """Add what is known of the scope that the job waits for: its limit, some of its holders, and when it resumes."""
+    """Add the facts of the scope that the job waits for: its limit, some of its holders, and when it resumes."""
     names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
     found = yield from ask(
         caps=["HMGET", keys("caps"), *names],

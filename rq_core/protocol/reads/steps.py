@@ -1,4 +1,4 @@
-"""Reads in steps: one queue is read exactly, or many are read at once, in as many round trips as one.
+"""Reads in steps, by which a read of many queues takes as many round trips as a read of one queue.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
 found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
@@ -26,9 +26,9 @@ Command = list[Any]
 Steps = Generator[list[Command], list[Any], T]
 
 TOGETHER_MAX: Final = 1_000
-"""Commands in one round trip."""
+"""Maximum number of commands in one round trip."""
 WHY_MAX: Final = 300
-"""Characters of the reason why a queue cannot be read."""
+"""Maximum number of characters of the reason why a queue cannot be read."""
 
 
 def ask(**questions: Command | list[Command]) -> Steps[Any]:
@@ -91,20 +91,20 @@ class QueueReader:
 
 
 class _Contained(Generic[T]):
-    """A read that goes on while it can. If it cannot read its queue, it does not hide the others."""
+    """One of several reads that share round trips. An error ends only the read of that queue."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
         self.asks: list[Command] | None = []
-        """The commands whose answers it waits for; None: it has ended."""
+        """The commands whose answers the read waits for; None: the read has ended."""
         self.found: list[T] = []
-        """The value that it returned, if it did."""
+        """The value that the read returned, as the only item; empty without one."""
         self.why: str | None = None
-        """Why it could not go on."""
+        """The reason why the queue could not be read; None without an error."""
         self.take(None)
 
     def take(self, answers: list[Any] | None) -> None:
-        """Go on with these answers; None: begin."""
+        """Continue the read with these answers; None: begin it."""
         asked, self.asks = self.asks or (), None
         for answer, command in zip(answers or (), asked, strict=True):
             if isinstance(answer, Exception):
@@ -130,13 +130,13 @@ def _fit(text: str) -> str:
 # The state lines of many jobs, without their arguments.
 
 PAGE: Final = 500
-"""Jobs in one question: a server looks at this number of values of ``jobs`` in about a millisecond."""
+"""Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
-"""Bytes of a value in ``jobs``, from which its job has a line in ``state`` for sure."""
+"""Bytes from which on a value in ``jobs`` is so long that its job always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
-"""Jobs in one question for errors: each of their values is read as a whole, and other clients wait meanwhile."""
+"""Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
 
 
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
@@ -151,13 +151,13 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Read the states of those of some jobs that Redis has, and why others cannot be read."""
+    """Return the states of those of these jobs that Redis has, and a message for each that cannot be read."""
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
-    """Read the error that each of these jobs died of; None for no error."""
+    """Return the error that each of these jobs died of; None for a job without an error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]
     found = yield [["EVAL_RO", plain_text("errors"), 1, keys("jobs"), *page] for page in pages]
     return [None if head is None else error_of(head) for heads in found for head in heads]

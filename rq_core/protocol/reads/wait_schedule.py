@@ -1,4 +1,5 @@
-"""When to look at jobs that are waited for. No I/O and no threads: :mod:`rq_core.connections.wait_thread` drives it."""
+"""Schedules the looks at jobs that clients wait for. No I/O, no threads: :mod:`rq_core.connections.wait_thread` drives
+it."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job without messages about its end: each once, then always the last."""
+"""Seconds between two looks at a job without messages about its end: each pause once, then always the last."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """The same for a job whose end a message reports: these looks find ends whose message was lost."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Most jobs that are looked at before their waits get the results: of many, the first need not wait for the last."""
+"""Maximum number of jobs in one round of looks, after which their waits get the results: of many jobs, the first need
+not wait for the last."""
 GRAINS: Final = 10
 """Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 
 
 class Nothing(Enum):
-    """The result of the last look if a wait's time is up."""
+    """The result of a wait whose time is over."""
 
     ALIVE = "the job has not ended"
 
@@ -49,17 +51,17 @@ class JobWait:
         self.deadline = deadline
         self.tell = tell
         self.looks = 0
-        """How often the job was looked at."""
+        """Number of looks that did not end the wait."""
         self.over = False
         self.trouble: RqCoreError | None = None
-        """Why the last look failed, if it did."""
+        """The error of the last look; None if that look did not fail."""
         self.place = 0
-        """The number of its place in line; 0: it has none."""
+        """The number of the wait's place in the line of looks; 0: it has no place."""
         self.hearing: object | None = None
         """The subscription under which the last look found the job alive, if no message about it has come since."""
 
     def end(self, told: Told) -> None:
-        """Give the result to ``tell``, unless that was done."""
+        """Give the result to ``tell``, unless the wait has ended before."""
         if not self.over:
             self.over = True
             self.tell(told)
@@ -70,8 +72,8 @@ class Waits:
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
-        """(When to look, the place's number, the wait), as a heap. An entry whose wait has another place by now counts
-        no more."""
+        """The line of looks, a heap of (time of the look, number of the place, wait). An entry is void if its wait has
+        another place by now."""
         self._number = itertools.count(1)
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
@@ -81,13 +83,14 @@ class Waits:
         self._put(wait, now)
 
     def next_at(self) -> float | None:
-        """When the next look is due; None: there is nothing to look at."""
+        """Return the time at which the next look is due; None: no look is due."""
         while self._line and not self._counts(self._line[0]):
             self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be looked at now, by queue. Give each of them to ``looked``."""
+        """Return the waits whose jobs must be looked at now, by queue. The caller must pass each of them to
+        ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
@@ -102,7 +105,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make the looks due now for jobs of a queue whose ends a message has reported, if waits are for them."""
+        """Make looks due now at those jobs of a queue whose ends a message has reported, if waits are for them."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -110,7 +113,7 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Messages of a queue may have been missed: look at all its jobs that are waited for."""
+        """Make looks due now at all jobs of a queue that waits are for, since messages may have been missed."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)
@@ -123,8 +126,9 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Note the result of a look that began at ``began``, in ``found``; None: the job is alive, or ``trouble`` says
-        why that is not known. ``hearing`` is the subscription on which a message about its end will come, if any."""
+        """Record ``found``, the result of a look that began at ``began``. None: the job is alive, or ``trouble`` of the
+        wait is the error of the look. ``hearing`` is the subscription on which a message about the job's end will come,
+        if any."""
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.
             return
@@ -167,7 +171,7 @@ class Waits:
         return wait
 
     def forget(self, wait: JobWait) -> None:
-        """Wait no more."""
+        """Remove a wait."""
         jobs = self._by_job.get(wait.queue, {})
         waits = jobs.get(wait.id)
         if waits and wait in waits:

@@ -18,13 +18,13 @@ from rq_core.protocol.reads.scope_reads import head_of_lane
 from rq_core.protocol.reads.steps import Command, QueueReader
 
 AT_ONCE_MAX: Final = 2_000
-"""Members of all keys of a queue that one transaction reads."""
+"""Maximum number of members, of all keys of a queue together, that one transaction reads."""
 PAGE: Final = 250
-"""Members of one page."""
+"""Maximum number of members of one page."""
 PAGE_FIRST: Final = 25
-"""Members of a key's first page, from which the size of the others is known."""
+"""Maximum number of members of a key's first page, which shows how large the members are."""
 PAGE_BYTES: Final = 256 * 1024
-"""About how many bytes a page has at most."""
+"""Approximate upper bound of the bytes of a page."""
 _SIZE: Final = {"hash": "HLEN", "list": "LLEN", "zset": "ZCARD", "stream": "XLEN"}
 _STARTS: Final[dict[str, Any]] = {"hash": "0", "list": 0, "zset": "0", "stream": "+"}
 _MEMBER: Final = {"hash": "HGET", "zset": "ZSCORE"}
@@ -99,8 +99,8 @@ class WholeReads(QueueReader):
         return found
 
     def _pages(self, queue: str, key: str, kind: str) -> Plan[Any]:
-        """Read one key in pages; a list and a stream from the end at which they grow, so that what joins or goes
-        meanwhile hides none of the others."""
+        """Read one key in pages; a list and a stream from the end at which they grow, so that members that are added or
+        removed meanwhile hide no other member."""
         pages: list[list[Any]] = []
         at, count = _STARTS[kind], PAGE_FIRST
         while at is not None:
@@ -117,8 +117,8 @@ class WholeReads(QueueReader):
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
     ) -> Plan[dict[tuple[str, str], str]]:
-        """Read single members of keys at one moment, as an edit names them (:class:`rq_core.doctor.Edit`); empty for
-        one that is not there. What has no members of its own, such as a list, is left out."""
+        """Read single members of keys at one moment, named as by an edit (:class:`rq_core.doctor.Edit`). Returns their
+        values, with an empty text for a missing member. Keys without members by name, such as lists, are left out."""
         keys = self._keys(queue)
         asked = {each: _member(keys, *each) for each in members}
         replies: Sequence[Any] = ()
@@ -146,7 +146,7 @@ def _page(kind: str, key: str, at: Any, count: int) -> Command:
 
 
 def _read(kind: str, at: Any, count: int, reply: Any) -> tuple[list[Any], Any]:
-    """Return a page, and where the next one begins; None: it was the last one."""
+    """Return a page, and the beginning of the next page; None after the last page."""
     match kind:
         case "list":
             return reply, at + count if reply else None

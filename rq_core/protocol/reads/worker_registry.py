@@ -17,18 +17,18 @@ from rq_core.protocol.engine.plan import Plan, Send, pairs_of
 from rq_core.scripts.plain import plain_text
 
 SILENT_MS: Final = 30_000
-"""A worker that Redis has not heard of for so long is taken for gone: three times TELL_EVERY_S."""
+"""Ms without a report after which a worker counts as gone: three times TELL_EVERY_S."""
 TELL_EVERY_S: Final = 10.0
-"""Seconds between two words of a worker."""
+"""Seconds between two reports of a worker."""
 SWEEP_AFTER_MS: Final = 3_600_000
-"""How long the row of a worker stays that ended without saying so."""
+"""Ms for which a row stays if its worker has ended without removing it."""
 WORD_MAX: Final = 256
-"""Characters that a row's host, version, code, or name of a queue may have."""
+"""Maximum number of characters of a row's host, version, code, or name of a queue."""
 WORKERS_MAX: Final = 1_000
-"""About how many workers of a queue are read."""
+"""Approximate number of a queue's workers that are read."""
 
 _CODE: Final = "code|"
-"""The beginning of the fields with the tasks of a code: no worker's name has this character."""
+"""The prefix of the fields with the tasks of a code. No worker's name can contain ``|``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,41 +40,42 @@ class Presence:
     version: str
     """The version of rq-core."""
     code: str
-    """A digest of its tasks: workers that differ in it run different code."""
+    """Digest of the worker's tasks: workers with different digests run different code."""
     queues: tuple[str, ...]
     places: int
-    """How many jobs it may run at once."""
+    """Maximum number of jobs that the worker runs at once."""
     busy: int
-    """How many of those places are taken."""
+    """How many of the ``places`` are in use."""
     since_ms: int
-    """Unix ms, when it began, by its own clock."""
+    """Unix ms at which the worker started, by its own clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class PresentWorker:
-    """A row of ``workers``, read."""
+    """A parsed row of ``workers``."""
 
     worker: str
     says: Presence
     silent_ms: int
-    """How long ago Redis last heard of it. If that lies in the future, since Redis' clock was set back: how far."""
+    """Ms since Redis last heard of the worker. If that time is in the future, since Redis' clock was set back: ms until
+    then."""
 
     @property
     def gone(self) -> bool:
-        """Whether it has been silent for so long that it is taken for gone."""
+        """Whether the worker counts as gone, since it has been silent for more than SILENT_MS."""
         return self.silent_ms > SILENT_MS
 
 
 class KnownTasks(NamedTuple):
-    """Which tasks the workers of a queue have that are there."""
+    """The tasks of those workers of a queue that are not gone."""
 
     workers: int
-    """How many there are."""
+    """Number of these workers."""
     tasks: frozenset[str] | None
-    """All of their tasks' names; None: not all could be read."""
+    """Names of all their tasks; None: not all could be read."""
 
     def knows(self, task: str | None) -> bool | None:
-        """Say whether any of them has the task. None: that is not known, or there is no worker."""
+        """Return whether one of the workers has the task. None: unknown, or there is no worker."""
         if self.tasks is None or not self.workers:
             return None
         return task in self.tasks
@@ -83,7 +84,7 @@ class KnownTasks(NamedTuple):
 def announce(
     prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
 ) -> Plan[None]:
-    """Say in these queues that the worker runs, and which ``tasks`` its code has. Errors are ignored: the next call
+    """Write into these queues that the worker runs, and the ``tasks`` of its code. Errors are ignored: the next call
     repairs them."""
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
@@ -92,12 +93,12 @@ def announce(
 
 
 def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
-    """Say that the worker ends. Errors are ignored: the sweep repairs them."""
+    """Remove the worker's row from these queues, since the worker ends. Errors are ignored: the sweep repairs them."""
     yield Send([["HDEL", _key(prefix, queue), worker] for queue in queues])
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows of workers that ended long ago without saying so, rows that cannot be read, and the tasks of
+    """Remove the rows that workers left behind when they ended long ago, rows that cannot be read, and the tasks of
     codes that no other row names. Errors are ignored: the next sweep repairs them."""
     commands: list[list[Any]] = []
     for queue in queues:
@@ -163,7 +164,7 @@ def is_readable(field: str, text: str) -> bool:
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
-    """Read a row; None if it is invalid, or that of another version with other fields."""
+    """Parse a row; None if the row is invalid, or that of another version with other fields."""
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)
@@ -187,7 +188,7 @@ def _are_words(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_word, value))
 
 
-# A worker's row is what any client with its rights may write: what is summed and shown must be what it says it is.
+# Any client with a worker's rights may write a row, so the type of each value is checked before it is summed or shown.
 _FITS: Final[dict[str, Callable[[object], bool]]] = {
     each.name: {"str": _is_word, "int": _is_number, "tuple[str, ...]": _are_words}[str(each.type)]
     for each in fields(Presence)

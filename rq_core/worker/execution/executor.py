@@ -1,7 +1,7 @@
-"""Runs handlers: async ones on the event loop, sync ones in threads. Each claim ends in one Settlement.
+"""Runs handlers: async handlers on the event loop, sync handlers in threads. Each claim ends in one Settlement.
 
-It decides how a handler's end is reported (success, retry, final failure, rollback), not when; the worker collects
-settlements and sends them together.
+The executor decides how a handler's end is settled (success, retry, final failure, rollback), not when; the worker
+collects settlements and sends them together.
 """
 
 from __future__ import annotations
@@ -50,25 +50,26 @@ from rq_core.worker.settlement import Settlement
 log = logging.getLogger(__name__)
 
 NOT_BEGUN: Final = (
-    "the process of the handler was not ready within its timeout of {:g} s; to start it and to import the task's"
-    " module is part of that time"
+    "the process of the handler was not ready within its timeout of {:g} s; starting the process and importing the"
+    " task's module count toward the timeout"
 )
-"""The message of a HandlerTimeout before an isolated handler began."""
+"""The message of a HandlerTimeout whose isolated handler had not begun."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""The outcomes that the process of an isolated handler may report; any other word is a failure that is retried."""
+"""Outcomes that the process of an isolated handler may report, apart from a retry; any other word counts as a retry."""
 HEAR_S: Final = 0.01
-"""Seconds for the loop to read what the process of an isolated handler has said before its timeout was noticed."""
+"""Seconds that the loop waits to read a report that the process of an isolated handler sent before its timeout was
+noticed."""
 END_GRACE_S: Final = 20.0
 """Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled without it.
-Less than the time for which the worker still extends the lease of a job that has timed out."""
+This is less than the time for which the worker still extends the lease of a job that has timed out."""
 
 
 class Executor:
-    """Starts claims' handlers and calls ``on_settlement`` (on the loop) once for each that must be reported.
+    """Starts claims' handlers, and calls ``on_settlement`` (on the loop) once for each settlement to send.
 
-    ``on_free`` is called when a handler no longer occupies its place. One that goes on though its time is over is
-    reported all the same, a sync one at its timeout, an async one that was cancelled END_GRACE_S later; it occupies its
-    place until it returns.
+    ``on_free`` is called when a handler no longer occupies its place. A handler that does not stop in time is settled
+    anyway: a sync handler at its timeout, an async handler END_GRACE_S after it was cancelled. It occupies its place
+    until it returns.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Executor:
         rng: random.Random | None = None,
         isolate: bool = True,
     ) -> None:
-        """Without ``isolate`` no processes are started: isolated tasks run here."""
+        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process."""
         self._tasks = tasks
         self._worker = worker
         self._timeout = timeout
@@ -99,27 +100,31 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=_call, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """Running claims by queue, job and fence: a job may be claimed again while an old handler of it still runs."""
+        """Running claims by (queue, job id, fence): a job may be claimed again while an old handler of it still
+        runs."""
 
     @property
     def busy(self) -> bool:
-        """Whether something is unsettled."""
+        """Whether a running handler is not settled."""
         return any(not running.settled for running in self.running.values())
 
     @property
     def unsettled(self) -> list[Running]:
-        """The handlers that run and are not reported. One that goes on after its timeout was reported is left out."""
+        """The running handlers that are not settled. A handler that runs on after its timeout was settled is not among
+        them."""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. None: it could not be started, and its settlement has been given."""
+        """Start a claim's handler. Return None if it could not start; then its settlement was passed to
+        ``on_settlement``."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Get ready to run a claim's handler. None: that cannot be done here, and its settlement has been given."""
+        """Prepare a claim's handler. Return None if this worker cannot run it; then its settlement was passed to
+        ``on_settlement``."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -145,7 +150,7 @@ class Executor:
             self._refuse(claim, "rollback", Reason.UNKNOWN_ARGUMENTS, error)
             return None
         if lane is not None:
-            # Its producer did not know the task's caps: it must not run uncounted.
+            # The job's producer did not know the task's caps: the job must not run without a holder in them.
             self._on_settlement(Settlement(claim, "rollback", 0, Reason.LANE_CHANGED, lane=lane))
             return None
         timeout = task.timeout if task.timeout is not None else self._timeout
@@ -166,7 +171,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a handler that was prepared, unless it was asked to stop meanwhile."""
+        """Start a prepared handler, unless it was asked to stop meanwhile."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)
@@ -194,7 +199,7 @@ class Executor:
             self._free(running)
 
     def _begin_time(self, running: Running) -> None:
-        """Begin the timeout of a handler, if it has one, in the step in which the handler begins."""
+        """Start the timeout of a handler, if it has one. Call this in the same step in which the handler begins."""
         if running.timeout is not None:
             running.limit = running.timeout
             running.over = self._limits.begin(running, running.timeout)
@@ -208,9 +213,9 @@ class Executor:
             self._limits.begin(running, seconds)
 
     def end(self, running: Running, why: HandlerSignal) -> None:
-        """Ask a handler to stop: an async one is cancelled, a sync one sees ``current_job().cancelled``.
+        """Ask a handler to stop: an async handler is cancelled, a sync handler sees ``current_job().cancelled``.
 
-        Only the first reason counts: a handler that cleans up is not interrupted again.
+        Only the first call counts: a handler that cleans up is not interrupted again.
         """
         if running.ending is not None:
             return
@@ -220,22 +225,22 @@ class Executor:
             log.warning("lease lost, the handler is asked to stop", extra=running.facts())
         if running.handler is None:
             if isinstance(why, LeaseLost):
-                # Nothing is settled at its timeout: the report of its thread is refused later, and logged.
+                # Nothing is settled at the timeout: Redis later refuses the thread's settlement, which is logged.
                 self._limit_time(running, None)
             return
         running.handler.cancel()
         if has_begun(running.handler):
-            # A lost claim has nothing to be settled; a report of such a handler is refused later, and logged.
+            # A lost claim has nothing to settle; Redis later refuses the handler's settlement, which is logged.
             self._limit_time(running, None if isinstance(why, LeaseLost) else END_GRACE_S)
         else:
-            # Cancelled now, its task takes no step in which it could say how it ended.
+            # A task that is cancelled before its first step never runs, so it cannot report its end.
             self._ended(running, why)
             self._free(running)
 
     async def leave(self) -> None:
-        """Leave what dependencies made for as long as this process lives, and let idle children do so.
+        """Close the dependencies that live as long as this process, and let idle child processes close theirs.
 
-        Not if a handler still runs: it may use that.
+        This process' dependencies stay open if a handler still runs: it may use them.
         """
         leaving = [] if self.running else [self._resources.close()]
         if self._pool is not None:
@@ -243,7 +248,7 @@ class Executor:
         await asyncio.gather(*leaving)
 
     def close(self) -> bool:
-        """Start no more. Returns False if threads are still busy with handlers that do not stop."""
+        """Start no more handlers. Return False if handlers are still running that do not stop."""
         self._threads.close()
         self._limits.close()
         if self._pool is not None:
@@ -260,7 +265,7 @@ class Executor:
         self._on_settlement(Settlement(claim, verdict, 0, reason, said))
 
     async def _run_async(self, running: Running) -> None:
-        # The task has a context of its own, so nothing has to be put back.
+        # The asyncio task has its own copy of the context variables, so nothing has to be reset.
         job_context.enter(running.context)
         failure: BaseException | None = None
         self._begin_time(running)
@@ -275,11 +280,11 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed
             job_context.enter(None)
             failure = error
-        # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
+        # Outside the except block: an error of a backoff function would have the failure as its context, unredacted.
         try:
             self._ended(running, failure)
         finally:
-            failure = None  # It knows this frame.
+            failure = None  # Its traceback refers to this frame.
             self._free(running)
 
     async def _run_isolated(self, pool: IsolationPool, running: Running) -> None:
@@ -305,13 +310,13 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """Called when the timeout of a handler is over, or the time that it had to stop."""
+        """Handle the end of a handler's timeout, or of the time that it had to stop."""
         if running.ended is not None:
-            # Its thread has judged itself, and the loop was late: that is reported next.
+            # The handler's thread has recorded its end; its report follows, since the loop was late.
             return
         if running.ending is None:
             if self._pool is not None and self._pool.has_said(running):
-                # Its process judges itself, too: that is heard first.
+                # The handler's process checks the timeout, too: its message is read first.
                 self._limit_time(running, HEAR_S)
                 return
             assert running.timeout is not None
@@ -321,7 +326,7 @@ class Executor:
                 return
         assert running.ending is not None
         log.warning(
-            "handler was asked to stop and goes on; its place stays occupied: %s",
+            "handler was asked to stop and still runs; its place stays occupied: %s",
             running.ending,
             extra=running.facts(),
         )
@@ -333,7 +338,7 @@ class Executor:
         running.settled = True
         claim = running.claim
         if error is None or running.value:
-            # One that has returned has done its work, whatever ended the making of its JSON.
+            # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.
             ran_s = (running.ended or time.monotonic()) - running.started
             if running.value and running.value.startswith(NO_VALUE):
                 why = reason_of(running.value.removeprefix(NO_VALUE))
@@ -346,10 +351,10 @@ class Executor:
                 )
             )
             return
-        # However a handler ends that was asked to stop, that is why.
+        # If the handler was asked to stop, that reason counts, regardless of how the handler ended.
         error = running.ending or error
         if isinstance(error, LeaseLost):
-            # That claim is not in force: there is nothing to report it to.
+            # The claim is no longer in force: Redis would refuse any settlement.
             return
         if isinstance(error, WorkerStopping):
             self._report(running, "rollback", 0, Reason.SHUTDOWN)
@@ -363,7 +368,7 @@ class Executor:
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
-        """An isolated handler failed; its process has asked the task's policy."""
+        """Settle an isolated handler that failed; its process has already applied the task's retry policy."""
         if running.settled:
             return
         running.settled = True
@@ -381,7 +386,7 @@ class Executor:
             return
         attempt, attempts = running.claim.failures + 1, running.max_attempts
         if verdict.outcome == "retry" and attempts is not None and attempt >= attempts:
-            # Redis would say the same, unless the job leaves its attempts to the task.
+            # Redis would decide the same, unless the job leaves the number of attempts to the task.
             verdict = RetryVerdict("final", 0.0, Reason.ATTEMPTS_SPENT)
         will = f"dead, {verdict.reason}, after attempt {attempt} of {attempts}"
         if verdict.outcome == "retry":
@@ -394,7 +399,7 @@ class Executor:
     def _report(
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
-        """Have the end of a handler reported that was no success."""
+        """Pass on the settlement of a handler that did not succeed."""
         ran_s = (running.ended or time.monotonic()) - running.started
         self._on_settlement(
             Settlement(
@@ -419,7 +424,7 @@ class Executor:
 def _call(running: Running) -> None:
     """Run a sync handler, in its thread."""
     if running.ending is not None:
-        # It was to stop before its thread began.
+        # The handler was asked to stop before its thread began.
         raise running.ending
     job_context.enter(running.context)
     try:

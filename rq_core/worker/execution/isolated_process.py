@@ -28,16 +28,16 @@ from rq_core.model.lib import logs
 FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "worker", "headers")
 """The fields of a JobContext that the worker sends."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""Signals to all processes of a worker. They are for the worker, which ends this process when it wants to. It starts
-with them blocked: its job would fail by a signal that comes before it ignores them."""
+"""Signals that reach all processes of a worker. Only the worker reacts to them, and ends this process itself. The
+process starts with the signals blocked: a signal that arrived before it ignores them would fail its job."""
 BEGUN: Final = "begun"
 """The message that a handler begins."""
 RETURNED: Final = "returned"
-"""The message that it has returned, and that its value is being made JSON."""
+"""The message that a handler has returned, and that its value is being converted to JSON."""
 END: Final[dict[str, Any]] = {"end": True}
-"""The message that there are no more jobs: leave what lives as long as the process, and end."""
+"""The message that no more jobs will come: close the dependencies that live as long as the process, and exit."""
 WORDS_MAX: Final = 1_000_000
-"""Characters of a message or a traceback that travel; the worker redacts and shortens them."""
+"""Maximum number of characters of a message or a traceback that are sent; the worker redacts and shortens them."""
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:
@@ -48,7 +48,7 @@ def _task_at(module: str, name: str) -> Task[Any, Any]:
 
 
 class _Running:
-    """The handler that runs now, with its context, its loop and its process' dependencies."""
+    """The handler that runs now, with its context, and the loop and the dependencies of the process."""
 
     def __init__(self, context: JobContext, own_loop: ChildLoop, resources: Resources) -> None:
         self.context = context
@@ -65,15 +65,15 @@ class _Running:
 
 
 def _end_group() -> None:
-    """End this process with all that its handlers have started."""
+    """Kill this process and all processes that its handlers have started."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def serve_worker(pipe: Connection, log_options: tuple[str, str] | None) -> None:
-    """Run the handlers that the worker sends, until the worker is gone."""
-    # A group of its own: processes that a handler starts are killed with this one.
+    """Run the handlers that the worker sends, until it sends END or is gone."""
+    # A process group of its own: processes that a handler starts are killed together with this process.
     os.setpgid(0, 0)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -140,17 +140,17 @@ def _carry_out(
     _limit_memory(None)
     if failure is None:
         return returned
-    # Not while it is handled: an error of a backoff function would have it as its context, unredacted.
+    # Outside the except block: an error of a backoff function would have the failure as its context, unredacted.
     try:
         return _told(failure, task, running, rng)
     finally:
-        failure = None  # It knows this frame.
+        failure = None  # Its traceback refers to this frame.
 
 
 def _told(
     failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
 ) -> dict[str, Any]:
-    """Return a failure as the worker gets it, with the verdict of the task's retry policy."""
+    """Return the message for the worker about a failure, with the verdict of the task's retry policy."""
     verdict = ("retry", 0.0, "failed")
     if task is not None:
         verdict = task.retry.verdict(failure, running.context.failures + 1, rng.random)
@@ -176,7 +176,7 @@ async def _awaited(
 
 
 def _limit_memory(limit: int | None) -> None:
-    """Limit the data of this process to ``limit`` bytes; None: to its hard limit."""
+    """Limit the data segment of this process to ``limit`` bytes; None: remove the limit (up to the hard limit)."""
     if sys.platform == "win32":
         return
     import resource
@@ -188,22 +188,23 @@ def _limit_memory(limit: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-# The event loop of a process that runs isolated handlers: one for the process' life, so that what lives as long, such
-# as a pool of connections, can be used by one job after the other.
+# The event loop of a process that runs isolated handlers. There is one loop for the life of the process, so that
+# objects which live as long, such as a pool of connections, can be used by one job after another.
 
 T = TypeVar("T")
 
 
 class ChildLoop:
-    """Runs coroutines one at a time. Between them, nothing on the loop goes on."""
+    """Runs coroutines one at a time. Between them, nothing on the loop runs."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
-        """The asyncio tasks that handlers have started, without those of dependencies that live on."""
+        """The asyncio tasks that handlers have started; tasks of dependencies that outlive a job are not among them."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a handler, and return its result. Tasks that it leaves behind are cancelled, as asyncio.run would."""
+        """Run a handler, and return its result. Tasks that the handler leaves behind are cancelled, as asyncio.run
+        does."""
         self._runner.get_loop().set_task_factory(self._make)
         try:
             return self._runner.run(coroutine, context=contextvars.copy_context())
@@ -229,6 +230,6 @@ class ChildLoop:
         await asyncio.gather(*rest, return_exceptions=True)
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Run a last coroutine, and end the loop."""
+        """Run a last coroutine, and close the loop."""
         with self._runner as runner:
             runner.run(last, context=contextvars.Context())

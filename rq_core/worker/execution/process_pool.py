@@ -1,8 +1,8 @@
 """Runs handlers in child processes that can be killed: the worker's side.
-:mod:`rq_core.worker.execution.isolated_process` is the child's.
+:mod:`rq_core.worker.execution.isolated_process` is the child's side.
 
-A child that hangs, crashes in native code or takes too much memory takes no worker with it. Children are spawned, never
-forked, run one job at a time, and are used again; what goes over their pipes is JSON.
+A child that hangs, crashes in native code or uses too much memory does not harm the worker. Children are spawned, never
+forked; they run one job at a time and are reused. Messages on their pipes are JSON.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds from when a handler is asked to stop until its process is killed. At its timeout it is killed at once."""
+"""Seconds from when a handler is asked to stop until its process is killed. At a timeout the process is killed at
+once."""
 
 END_WAIT_S: Final = 5.0
-"""How long idle processes may take to end when they are asked to, before they are killed."""
+"""Seconds that idle processes may take to end on request, before they are killed."""
 PIPE_BYTES: Final = 16 * 1024
-"""Bytes that any pipe takes at once, although its reader has not begun."""
+"""Bytes that every pipe accepts at once, also before its reader has started."""
 
 
 class Raised(NamedTuple):
@@ -55,11 +56,12 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether its group was killed, or its process may have been joined: its number may be another's by then."""
+    """Whether the process group was killed, or the process may have been joined: another process may have its pid by
+    then."""
 
 
 class IsolationPool:
-    """Child processes for isolated handlers; never more than jobs run at once."""
+    """Child processes for isolated handlers; never more than the jobs that run at once."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -68,9 +70,11 @@ class IsolationPool:
         self._busy: dict[Running, _Child] = {}
 
     async def run(self, running: Running, task: Task[Any, Any], args_json: str) -> Raised | None:
-        """Run a handler to its end. Returns what it raised. Raises HandlerDied if its process ended instead.
+        """Run a handler to its end. Return its error, or None for a success. Raises HandlerDied if the process ended
+        instead.
 
-        If it is cancelled, it asks the handler to stop, waits a little, and kills its process.
+        If this coroutine is cancelled, it asks the handler to stop, waits up to TELL_GRACE_S, and kills the process if
+        the handler has not stopped.
         """
         child = self._take(task)
         self._busy[running] = child
@@ -103,7 +107,7 @@ class IsolationPool:
         return None if reply is None else Raised(**reply)
 
     def has_said(self, running: Running) -> bool:
-        """Whether the handler's process has said something that was not read yet."""
+        """Whether a message of the handler's process has not been read yet."""
         child = self._busy.get(running)
         return child is not None and child.pipe.poll()
 
@@ -111,12 +115,12 @@ class IsolationPool:
         if len(request) <= PIPE_BYTES:
             child.pipe.send_bytes(request)
             return
-        # A child that is still starting does not read yet, and the pipe is full before all is in it.
+        # A child that is still starting does not read yet, and the pipe may be too small for the whole request.
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
     async def _stopped(self, child: _Child, running: Running) -> bool:
-        """Let a handler stop by itself, if it has the time. Returns whether it did."""
+        """Ask a handler to stop, and wait for a while; not after a timeout. Return whether the handler stopped."""
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:
@@ -142,7 +146,7 @@ class IsolationPool:
             name=f"rq-core-{task.name}",
             daemon=True,
         )
-        # What it starts beside the first process unblocks them.
+        # The resource tracker starts with the first process, and unblocks the signals: so it is started before.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, isolated_process.SIGNALS)
         try:
@@ -153,7 +157,7 @@ class IsolationPool:
         return _Child(process, here)
 
     async def end_idle(self) -> None:
-        """Ask the idle children to end, and wait until they have; those that have not, ``close`` kills."""
+        """Ask the idle children to end, and wait up to END_WAIT_S; ``close`` kills the rest."""
         for child in self._idle:
             with contextlib.suppress(OSError):
                 child.pipe.send_bytes(json.dumps(isolated_process.END).encode())
@@ -196,7 +200,7 @@ async def _reply(child: _Child) -> Any:
 
 
 async def _readable(file: int) -> None:
-    """Wait until a file can be read; the sentinel of a process can be when it has ended."""
+    """Wait until a file descriptor is readable. (The sentinel of a process is readable when the process has ended.)"""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -212,7 +216,7 @@ async def _readable(file: int) -> None:
 
 
 def _died(child: _Child) -> HandlerDied:
-    # Its pipe ends a moment before it does. Until it is joined, its number is no other group's.
+    # A child's pipe closes a moment before the child ends. Until the child is joined, no other group can have its pid.
     _kill_group(child)
     child.process.join(1.0)
     code = child.process.exitcode

@@ -1,4 +1,4 @@
-"""One claim whose handler is about to be started, or was started."""
+"""One claim whose handler is about to start, or has started."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
-"""The value of a handler that has returned, until it is JSON."""
+"""The value of a handler that has returned, until it is converted to JSON."""
 
 
 class Running:
-    """A claim whose handler is about to be started, or was."""
+    """A claim whose handler is about to start, or has started."""
 
     __slots__ = (
         "args_json", "arguments", "begun", "claim", "context", "ended", "ending", "function", "handler", "keeps",
@@ -39,48 +39,49 @@ class Running:
     ) -> None:
         self.claim = claim
         self.max_attempts = max_attempts or task.options.max_attempts
-        """After how many failures the job is dead. None in the argument: the task decides, since the producer did not
-        know it."""
+        """Number of failures after which the job is dead. An argument of None means that the producer did not know the
+        number; then the task's option counts."""
         self.context = context
         self.task = task
         self.function = task.function
-        """The function to call with the arguments: the task's own, or one that runs it inside of its surroundings."""
+        """The function to call with the arguments: the task's own function, or a wrapper with its dependencies and
+        middleware."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
-        """The timeout in seconds, from the start."""
+        """The timeout in seconds, from the handler's start; None: no timeout."""
         self.started = time.monotonic()
         self.over: float | None = None
-        """When its timeout is over, on the monotonic clock. None: it has no timeout, or its handler has not begun."""
+        """Monotonic time at which the timeout is over. None: there is no timeout, or the handler has not begun."""
         self.ended: float | None = None
-        """When its thread ended, on the monotonic clock; the loop may look later."""
+        """Monotonic time at which a sync handler ended in its thread; the loop may notice the end later."""
         self.limit: float | None = None
-        """Seconds to which it is limited now: its timeout, or the time that it has to clean up."""
+        """Seconds of the time limit in force: of the timeout, or of the time to clean up; None: no limit."""
         self.begun = True
         """False while the process of an isolated handler starts and imports the task's module."""
         self.handler: asyncio.Task[None] | None = None
-        """The asyncio task of an async handler."""
+        """The asyncio task of an async or isolated handler; None for a sync handler."""
         self.ending: HandlerSignal | None = None
-        """The reason for which it was asked to stop, if it was."""
+        """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
-        """Whether what its handler returns is kept."""
+        """How to keep the handler's return value, as Returned.dump reads it; empty: the value is not kept."""
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if nothing is kept."""
 
     def keep(self, value: Any) -> None:
-        """Make JSON of the value that its handler has returned."""
+        """Convert the handler's return value to JSON, and store it in ``value``."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
 
     @property
     def can_stop(self) -> bool:
-        """Whether to wait for it when the worker stops: it is cancelled, or has something to leave. Another ``def``
-        handler has nothing to do before its process ends."""
+        """Whether a stopping worker should wait for the handler: it can be cancelled, or has dependencies or middleware
+        to close. Any other ``def`` handler has nothing to do before its process ends."""
         return self.handler is not None or self.function is not self.task.function
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of a log line about it."""
+        """Return the fields of a log record about the claim."""
         context = self.context
         return {
             "job": context.id,

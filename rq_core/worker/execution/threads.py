@@ -1,6 +1,6 @@
-"""Threads for ``def`` handlers: one queue to them all, one message back to the loop for all that ended meanwhile.
+"""Threads for ``def`` handlers: they share one queue, and one message to the loop reports all that ended meanwhile.
 
-concurrent.futures makes a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
+concurrent.futures creates a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class Threads(Generic[T]):
     """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each thing that is submitted.
 
-    Nothing that is submitted waits for another: up to ``threads`` run at once, and more must not be submitted. Threads
-    are started when they are needed first. What a call sets in context variables is gone when it ends.
+    No submitted thing waits for another: up to ``threads`` run at once, and the caller must not submit more. A thread
+    starts when it is first needed. Context variables that a call sets are discarded when it ends.
     """
 
     def __init__(
@@ -38,14 +38,15 @@ class Threads(Generic[T]):
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._ended: deque[tuple[T, BaseException | None]] = deque()
         self._told = False
-        """Whether the loop was woken for things that have ended, and has not looked yet."""
+        """Whether the loop was woken for things that ended, and has not collected them yet."""
         self._open = 0
-        """Submitted and not ended."""
+        """Number of things that were submitted and have not ended."""
         self._threads: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, thing: T) -> None:
-        """Have it worked on; call this on the loop. Raises RuntimeError if it takes a thread, and there are no more."""
+        """Run ``work(thing)`` in a thread; call this on the loop. Raises RuntimeError if a new thread is needed and
+        cannot start."""
         self._loop = asyncio.get_running_loop()
         if self._open >= len(self._threads) < self._most:
             # A handler that hangs must not keep the process alive.
@@ -58,7 +59,7 @@ class Threads(Generic[T]):
         self._queue.put(thing)
 
     def close(self) -> None:
-        """Begin nothing more. Running calls go on; waiting ones are dropped."""
+        """Start nothing more. Running calls continue; waiting calls are dropped."""
         try:
             while True:
                 self._queue.get_nowait()
@@ -75,11 +76,12 @@ class Threads(Generic[T]):
             except BaseException as raised:  # noqa: BLE001 - also SystemExit: the thread must report, and go on
                 error = raised
             self._ended.append((thing, error))
-            # In this order: the loop clears the flag before it looks, so it still looks at this if the flag is set.
+            # In this order: the loop clears the flag before it collects, so a set flag means that it will still collect
+            # this.
             if not self._told:
                 self._told = True
                 self._tell()
-            thing = error = None  # Nothing of a job is kept until the next one comes.
+            thing = error = None  # Keep nothing of a job until the next one arrives.
 
     def _tell(self) -> None:
         assert self._loop is not None
@@ -98,5 +100,5 @@ class Threads(Generic[T]):
                 self._on_end(thing, error)
         finally:
             if self._ended:
-                # One of them raised: the others have ended all the same.
+                # A callback raised an error: the remaining things must be reported anyway.
                 self._tell()

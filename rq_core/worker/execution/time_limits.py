@@ -1,7 +1,7 @@
-"""Timeouts of what runs: one timer for all things with the same limit, however many they are.
+"""Time limits of running handlers: one timer serves all handlers with the same limit.
 
-Things with the same limit end in the order in which they began, so they share a timer, and only the first of them
-needs it. To begin and to end costs no more than an entry in a dict.
+Equal limits expire in the order in which they began, so these handlers share a timer, which is set for the first of
+them. To begin or end a limit costs no more than an entry in a dict.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EMPTY_MAX: Final = 64
-"""Timers up to which an empty one stays until its timer is due. Where every job brings a limit of its own, it goes
-at once."""
+"""Maximum number of timers for which an empty timer is kept until it fires. With more (each job has its own limit), an
+empty timer is removed at once."""
 
 
 class _Timer(Generic[T]):
-    """The things with one limit, each with its end on the monotonic clock."""
+    """The things with one limit, each with the monotonic time at which its limit expires."""
 
     __slots__ = ("ends", "timer")
 
@@ -34,18 +34,18 @@ class _Timer(Generic[T]):
 
 
 class TimeLimits(Generic[T]):
-    """Calls ``on_over`` on the loop, once, with each thing whose limit is over before it has ended."""
+    """Calls ``on_over`` once, on the loop, with each thing whose limit expires before it ends."""
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Limit a thing to ``seconds`` from now. Returns the end, on the monotonic clock."""
+        """Limit a thing to ``seconds`` from now. Return the monotonic time at which the limit expires."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
-        # uvloop's own clock does not go on while something blocks the loop.
+        # uvloop's own clock stops while a handler blocks the loop.
         over = time.monotonic() + seconds
         timer.ends[thing] = over
         if timer.timer is None:
@@ -53,7 +53,7 @@ class TimeLimits(Generic[T]):
         return over
 
     def end(self, thing: T, seconds: float) -> None:
-        """Take back a thing's limit of ``seconds``: it has ended, or gets another limit."""
+        """Cancel a thing's limit of ``seconds``: the thing has ended, or will have another limit."""
         timer = self._timers.get(seconds)
         if timer is None:
             return
@@ -62,7 +62,7 @@ class TimeLimits(Generic[T]):
             self._remove(seconds, timer)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Cancel all limits."""
         for seconds, timer in tuple(self._timers.items()):
             self._remove(seconds, timer)
 
@@ -74,7 +74,7 @@ class TimeLimits(Generic[T]):
     def _look(self, seconds: float) -> None:
         timer = self._timers[seconds]
         timer.timer = None
-        # The clock may be behind the timer by its own resolution.
+        # The clock may lag behind the timer by its own resolution.
         now = time.monotonic() + 0.001
         over = []
         for thing, at in timer.ends.items():
@@ -90,12 +90,12 @@ class TimeLimits(Generic[T]):
             try:
                 self._on_over(thing)
             except Exception:
-                # The others are over, too.
+                # The remaining things must be reported, too.
                 log.exception("ending a handler at its time limit failed")
 
 
 def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run a coroutine in a task of its own, with a copy of the context variables."""
+    """Run a coroutine in a new asyncio task, with a copy of the context variables."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(coroutine, loop=loop, eager_start=True)
@@ -103,7 +103,7 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def has_begun(handler: asyncio.Task[None]) -> bool:
-    """Whether a task has taken its first step."""
+    """Whether an asyncio task has executed its first step."""
     coroutine = handler.get_coro()
     return (
         not inspect.iscoroutine(coroutine)

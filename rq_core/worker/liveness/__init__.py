@@ -1,4 +1,4 @@
-"""How others know that a worker is alive, and how late its event loop is.
+"""Shows others that a worker is alive, and measures how late its event loop is.
 
 - ``heartbeat``, ``lease_table``: extending leases; leases in memory that the supervisor can read.
 - ``presence``: the worker's row in the list of workers.

@@ -1,8 +1,8 @@
-"""Keeps the leases of a worker's claims, from a thread of its own.
+"""Keeps the leases of a worker's claims, from a separate thread.
 
-A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat is
-neither on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread,
-too; then a supervisor helps out (:mod:`rq_core.process.lease_guard`), and a worker without one loses its leases.
+A handler that blocks the event loop, or computes for minutes in a thread, keeps its lease: the heartbeat runs neither
+on the loop nor on the job's thread. A handler that holds the GIL for longer than a lease stops this thread, too; then a
+supervisor extends the leases (:mod:`rq_core.process.lease_guard`). A worker without a supervisor loses them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
 BEATS_IN_LEASE: Final = 3
-"""Heartbeats in a lease."""
+"""Number of heartbeats in the time of a lease."""
 BEAT_AGAIN_S: Final = 0.5
-"""Seconds after which a heartbeat that failed is tried again."""
+"""Maximum seconds after which a failed heartbeat is tried again."""
 
 
 class LeaseKeeper:
-    """Extends all held claims every third of a lease, in one round trip.
+    """Extends the leases of all held claims every third of a lease, in one round trip per server.
 
     ``on_lost`` and ``on_cancelling`` are called from the keeper's thread, with a queue, a job id and the fence of the
     claim. The interval follows the queues' leases when an operator changes them.
@@ -50,8 +50,8 @@ class LeaseKeeper:
         table: LeaseTable | None = None,
         attendance: Attendance | None = None,
     ) -> None:
-        """``table`` is shared with a supervisor, who helps out when this thread cannot run. ``attendance`` is said from
-        this thread."""
+        """``table`` is shared with a supervisor, which extends the leases when this thread cannot run. This thread
+        reports ``attendance``."""
         self._client = client
         self._worker = worker
         self._on_lost = on_lost
@@ -62,32 +62,32 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
         self._known: dict[str, float] = {}
-        """Leases of queues, in seconds, as last read."""
+        """Queue → its lease in seconds, as last read."""
         self._failed: set[object] = set()
-        """The servers from which the last heartbeat got no answer."""
+        """The servers that did not answer the last heartbeat."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """The time of the last heartbeat that got an answer, on ``clock``."""
+        """Time (on ``clock``) of the last heartbeat that all servers answered."""
 
     def start(self) -> None:
-        """Begin; call once."""
+        """Start the thread; call this once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and wait for it."""
+        """Stop the thread, and wait up to 5 s for its end."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Keep this claim's lease, but not beyond ``until`` on ``clock`` (None: as long as it is held)."""
+        """Keep extending this claim's lease, up to ``until`` on ``clock`` (None: until ``drop``)."""
         self.hold_all([(claim, until)])
 
     def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
-        """The same for many at once."""
+        """Keep extending the leases of several claims. See ``hold``."""
         with self._lock:
             for claim, until in claims:
                 self._held.setdefault(claim.queue, {})[claim.id] = (claim.fence, until)
@@ -95,7 +95,7 @@ class LeaseKeeper:
                     self._table.hold(claim, until)
 
     def drop(self, *claims: Claim) -> None:
-        """No longer keep these claims' leases."""
+        """Stop extending these claims' leases."""
         with self._lock:
             for claim in claims:
                 held = self._held.get(claim.queue, {})
@@ -105,7 +105,7 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def beat(self) -> None:
-        """Extend everything that is held, once. Raises RqCoreError if there is no answer."""
+        """Extend the leases of all held claims, once. Raises RqCoreError if a server does not answer."""
         now = self._clock()
         with self._lock:
             held = {
@@ -129,7 +129,7 @@ class LeaseKeeper:
                 self._tell(calls, self._client.run(self._client.calls.delivery.carry_out(calls)))
                 self._follow_leases(queues)
             except RqCoreError as error:
-                # A shard that is away must not cost the leases of the others.
+                # A shard that is away must not cost the leases of the other shards.
                 trouble = error
                 failed.add(place)
         self._failed = failed
@@ -138,7 +138,7 @@ class LeaseKeeper:
         self.last_success = self._clock()
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
-        """The queues in which something is held, by where they are; where it failed the last time comes last."""
+        """Return the queues with held claims, by server; servers that failed at the last heartbeat come last."""
         places: dict[object, list[str]] = {}
         for queue, jobs in held.items():
             if jobs:
@@ -159,7 +159,7 @@ class LeaseKeeper:
                 self._on_cancelling(call.queue, job_id, fences[job_id])
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
-        """A lease that was made shorter must be extended more often, from now on."""
+        """Read the queues' leases, and adapt the interval: a shorter lease must be extended more often."""
         prefix = self._client.prefix
         commands = [["HGET", queue_keys(queue, prefix)("meta"), "lease_ms"] for queue in queues]
         leases = self._client.run(self._client.calls.delivery.ask(commands))
@@ -184,7 +184,7 @@ class LeaseKeeper:
             if late < 0:
                 self._attend()
                 continue
-            # After an outage the leases that are left are short: there is no third of one to wait for.
+            # After an outage the remaining time of the leases is short: do not wait for a third of a lease.
             pause = min(self.interval, BEAT_AGAIN_S)
             try:
                 self.beat()
@@ -192,14 +192,14 @@ class LeaseKeeper:
             except RqCoreError as error:
                 log.warning("heartbeat failed, trying again: %s", error)
             except Exception:
-                # A heartbeat that dies silently would lose every lease of this worker.
+                # If the thread ended here, this worker would lose all its leases.
                 log.exception("heartbeat failed, trying again")
             beat_at = self._clock() + pause
         if self._attendance is not None:
             self._attendance.leave(self._failed)
 
     def _pause(self, beat_at: float) -> float:
-        """Seconds until there is something to do."""
+        """Return the seconds until the next heartbeat or report is due."""
         due = beat_at if self._attendance is None else min(beat_at, self._attendance.due)
         return max(0.0, due - self._clock())
 

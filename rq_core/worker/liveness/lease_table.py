@@ -1,9 +1,9 @@
 """The leases of a worker process, in memory that its supervisor can read.
 
-A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker notes its claims and
-its heartbeats in a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
-the leases of a worker that is overdue. A reader may meet a row that is just being written: extending a claim that
-no worker holds does nothing.
+A handler that holds the GIL stops every thread of its process, the heartbeat too. So each worker writes its claims and
+its heartbeats into a table that it shares with its supervisor, whose guard (:mod:`rq_core.process.lease_guard`) extends
+the leases of a worker that is overdue. A reader may see a half-written row: extending a claim that no worker holds has
+no effect.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.job import Claim
 
 _HEAD: Final = struct.Struct("<dd128s")
-"""When the heartbeat's thread last ran, its interval, the worker's name."""
+"""Monotonic time at which the heartbeat's thread last ran, its interval in seconds, and the worker's name."""
 _END: Final = struct.Struct("<?i")
 """Whether the worker's work is over, and the exit status that its process will have."""
 _ROWS_AT: Final = _HEAD.size + _END.size
 _ROW: Final = struct.Struct("<?d128s128s40s")
-"""Whether it is in use, until when to extend it (0: as long as it is held), queue, job, fence."""
+"""Whether the row is in use, the monotonic time up to which to extend the lease (0: no limit), queue, job, fence."""
 
 
 class HeldLease(NamedTuple):
-    """A claim as the table has it. ``until`` is on the monotonic clock."""
+    """A claim in the table. ``until``: monotonic time up to which to extend its lease; None: no limit."""
 
     queue: str
     job: str
@@ -35,7 +35,7 @@ class HeldLease(NamedTuple):
 
 
 class LeaseTable:
-    """One worker process' claims. Made by the supervisor, written by the worker."""
+    """The claims of one worker process. The supervisor creates the table, the worker writes it."""
 
     def __init__(self, context: SpawnContext, rows: int) -> None:
         self._memory: Any = context.RawArray(c_char, _ROWS_AT + rows * _ROW.size)
@@ -43,14 +43,14 @@ class LeaseTable:
         self._free = list(range(rows))
         self._used: dict[tuple[str, str], int] = {}
 
-    # The worker's side; under its keeper's lock.
+    # The worker's side, under the lock of its lease keeper.
 
     def beat(self, worker: str, interval: float) -> None:
-        """The heartbeat's thread runs."""
+        """Store the time of this heartbeat, the interval (seconds) and the worker's name."""
         _HEAD.pack_into(self._memory, 0, time.monotonic(), interval, worker.encode())
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Note a claim. One too many is left to the worker's own heartbeat."""
+        """Add a claim to the table. If the table is full, only the worker's own heartbeat extends the claim's lease."""
         row = self._used.get((claim.queue, claim.id))
         if row is None:
             if not self._free:
@@ -60,32 +60,33 @@ class LeaseTable:
         _ROW.pack_into(self._memory, self._at(row), True, until or 0.0, *words)
 
     def drop(self, claim: Claim) -> None:
-        """Note that a claim has ended."""
+        """Remove a claim from the table."""
         row = self._used.pop((claim.queue, claim.id), None)
         if row is not None:
             self._memory[self._at(row)] = b"\0"
             self._free.append(row)
 
     def end(self, status: int) -> None:
-        """Say that the work is over, and the exit status of the process, which is about to end."""
+        """Store the exit status of the process, whose work is over and which is about to end."""
         _END.pack_into(self._memory, _HEAD.size, True, status)
 
     # The supervisor's side.
 
     @property
     def ended(self) -> int | None:
-        """The exit status of a process whose work is over; None if it works, or has ended without a word."""
+        """The exit status of a process whose work is over; None if it works, or ended without noting a status."""
         over, status = _END.unpack_from(self._memory, _HEAD.size)
         return status if over else None
 
     @property
     def beaten(self) -> tuple[str, float, float]:
-        """The worker, when its heartbeat's thread last ran, and its interval. No name: not yet."""
+        """The worker's name, the monotonic time at which its heartbeat's thread last ran, and the interval in seconds.
+        The name is empty before the first heartbeat."""
         at, interval, name = _HEAD.unpack_from(self._memory, 0)
         return _text(name), at, interval
 
     def held(self) -> list[HeldLease]:
-        """The claims of the table."""
+        """Return the claims in the table."""
         found = []
         for row in range(self._rows):
             at = self._at(row)

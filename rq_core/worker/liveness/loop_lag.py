@@ -1,6 +1,7 @@
-"""Measures once a second how late the event loop is: a blocked loop holds up every handler, and the next claim.
+"""Measures once a second how late the event loop is: a blocked loop delays every handler, and the next claim.
 
-A thread looks at the loop meanwhile: while a handler blocks it, the log names the job and the line that it executes.
+A thread observes the loop meanwhile: while a handler blocks the loop, the log names the job and the line that it
+executes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 BLOCKED_S: Final = 2.0
-"""Seconds after which the log names who blocks the loop."""
+"""Seconds after which the log names the handler that blocks the loop."""
 REMEMBERED: Final = 15
-"""How many measurements the worst is shown of: as many as there are between two scrapes, as a rule."""
+"""Number of measurements whose worst is reported: usually as many as there are between two scrapes."""
 
 
 class LoopWatch:
-    """The watch over one worker's event loop. Use it on the loop."""
+    """Measures one worker's event loop. Use it on the loop."""
 
     def __init__(self, flow: FlowTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -41,7 +42,7 @@ class LoopWatch:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Begin; the worker is expected to claim from now on."""
+        """Start measuring; the worker is expected to claim from now on."""
         self._flow.answered()
         self._due = self._clock()
         self.measure()
@@ -49,7 +50,7 @@ class LoopWatch:
         threading.Thread(target=self._look, args=(loop,), name="rq-core-loop", daemon=True).start()
 
     def measure(self) -> None:
-        """Note how late this is, and when it is next."""
+        """Store how late this measurement is and when the next is due, and schedule it."""
         now = self._clock()
         self._lags.append(max(0.0, now - self._due))
         self._due = now + EVERY_S
@@ -57,14 +58,14 @@ class LoopWatch:
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self.measure)
 
     def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
         self._flow.at_rest()
         self._over.set()
 
     def _look(self, loop: int) -> None:
-        """Look from this thread at the loop's thread, until the watch is stopped."""
+        """Observe the thread ``loop`` from this thread until ``stop``, and log handlers that block it."""
         told = 0.0
         while not self._over.wait(EVERY_S):
             due = self._due
@@ -73,7 +74,7 @@ class LoopWatch:
                 continue
             frame = sys._current_frames().get(loop)  # noqa: SLF001 - nothing else shows the line of a thread
             found = None if frame is None else _handler_in(frame)
-            # The loop may have gone on meanwhile: then it was another handler.
+            # If the loop has continued meanwhile, the frame may belong to another handler.
             if found is not None and due == self._due:
                 told = due
                 running, line = found
@@ -91,8 +92,8 @@ class LoopWatch:
 
 
 def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
-    """Return the handler that a thread steps now, and the line that its function executes. If the function is not on
-    the stack, it is the line of the innermost call."""
+    """Return the handler that a thread executes now, and the line that its function executes. If the function is not on
+    the stack, the line is that of the innermost call. None: no handler."""
     passed: list[FrameType] = []
     for each in _outwards(frame):
         running = each.f_locals.get("running") if each.f_code.co_name == "_run_async" else None

@@ -1,4 +1,5 @@
-"""Says in Redis that this worker is there: every ten seconds, from the heartbeat's thread, also while it is idle."""
+"""Reports in Redis that this worker is alive: every ten seconds, from the heartbeat's thread, also while the worker is
+idle."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SWEEP_EVERY_S: Final = 3_600.0
 
 
 class Attendance:
-    """One worker's rows in ``workers``. Nothing that goes wrong with them harms a job, or holds up a heartbeat."""
+    """One worker's rows in ``workers``. An error with these rows never harms a job or delays a heartbeat."""
 
     def __init__(
         self,
@@ -35,7 +36,8 @@ class Attendance:
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``queues``, those that it works for now, and ``busy`` are called from the heartbeat's thread."""
+        """``queues`` (returns the queues that the worker serves now) and ``busy`` (returns the number of busy places)
+        are called from the heartbeat's thread."""
         self._client = client
         self._worker = worker
         self._tasks = tasks
@@ -47,11 +49,11 @@ class Attendance:
         self._facts: tuple[str, str] | None = None
         self._sweep_at = clock()
         self.due = clock()
-        """When the worker must report again that it is there, on ``clock``."""
+        """Time (on ``clock``) at which the worker must report next that it is alive."""
 
     def tell(self, failed: Collection[object] = ()) -> None:
-        """Say that the worker is there, but not to those servers at which the last heartbeat ``failed``: they may keep
-        one waiting."""
+        """Report that the worker is alive, except to the servers at which the last heartbeat ``failed``: they might
+        delay this thread."""
         self.due = self._clock() + TELL_EVERY_S
         prefix, sweeping = self._client.prefix, self._clock() >= self._sweep_at
         try:
@@ -65,13 +67,13 @@ class Attendance:
                 if sweeping:
                     self._client.run(worker_registry.sweep(prefix, queues))
         except Exception:
-            # No job depends on it, and the next heartbeat must come.
+            # No job depends on these rows, and the next heartbeat must not fail.
             log.exception("writing to the list of workers failed, trying again")
         if sweeping:
             self._sweep_at = self._clock() + SWEEP_EVERY_S
 
     def leave(self, failed: Collection[object] = ()) -> None:
-        """Say that the worker ends, likewise."""
+        """Remove the worker's rows, since it ends, except on the servers at which the last heartbeat ``failed``."""
         for place, queues in self._places_of():
             if place not in failed:
                 self._client.run(worker_registry.leave(self._client.prefix, self._worker, queues))
@@ -84,7 +86,7 @@ class Attendance:
 
     def _says(self) -> Presence:
         if self._facts is None:
-            # Imported only here: it is slow, and this thread has the time.
+            # Computed only here: it is slow, and this thread has the time.
             from importlib.metadata import version
 
             self._facts = (version("rq-core"), code_digest(self._tasks))
@@ -94,17 +96,17 @@ class Attendance:
             *self._facts,
             tuple(self._queues()),
             self._places,
-            # Two counters are read on another thread than the one that changes them.
+            # The two counters may change on another thread between the two reads.
             max(0, self._busy()),
             self._since_ms,
         )
 
 
 def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
-    """Eight hex digits of the tasks' names and handlers' code: workers that differ in it run different code.
+    """Return eight hex digits of the tasks' names and handlers' code: workers with different digits run different code.
 
-    Of a decorated handler, that of the decorators and of the function within. What handlers import is not in it, nor
-    are comments and line numbers.
+    For a decorated handler, the code of the decorators and of the inner function counts. Code that handlers import does
+    not count, nor do comments and line numbers.
     """
     digest = hashlib.sha256()
     for name in sorted(tasks):
@@ -136,7 +138,7 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 def _text(constant: object) -> str:
-    """Return a constant of code as text that is the same in every process: sets are sorted."""
+    """Return a constant of code as a text that is the same in every process: sets are sorted."""
     if isinstance(constant, frozenset):
         return f"{{{','.join(sorted(map(_text, constant)))}}}"
     if isinstance(constant, tuple):

@@ -1,6 +1,6 @@
-"""The rows of jobs and claims, from events.
+"""The projection: makes the rows of jobs and claims from events.
 
-- ``fold``, ``job_changes``: the rows of jobs and claims after each event; the fields that an event sets.
-- ``details``: the JSON of an event's row.
-- ``rebuild``: jobs folded again from the log.
+- ``fold``, ``job_changes``: updates the rows of jobs and claims with each event; sets the fields that an event sets.
+- ``details``: makes the JSON in an event's row.
+- ``rebuild``: makes the rows of jobs again from their events in the log.
 """

@@ -1,6 +1,6 @@
-"""The JSON in ``job_event.detail``: the fields of an event that have no columns of their own.
+"""Makes the JSON in ``job_event.detail``: the fields of an event that have no column of their own.
 
-Most batches repeat a few details many times, so a :class:`Details` keeps what it made for one batch.
+Most batches repeat a few details many times, so a :class:`Details` caches the JSON texts of one batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
     Event.BASELINE: frozenset({"id", "task"}),
     Event.RESTORED: frozenset({"id", "task"}),
 }
-"""The fields that a row of job_event has as columns of their own; all others are in its detail."""
+"""The fields that have columns of their own in ``job_event``, by event; all other fields are in ``detail``."""
 
 _DETAIL: Final = {
     event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
@@ -31,27 +31,27 @@ _FENCE_ONLY: Final = {
     for event, names in _DETAIL.items()
     if names == ("fence",) or event is Event.SUCCEEDED
 }
-"""Events whose details mostly have only their fence → the other fields that they may have."""
+"""Events whose details mostly have only the field ``fence`` → the other fields that these events may have."""
 _USUAL: Final = frozenset({"seq", "priority", "max_attempts", "max_losses", "digest"})
 _SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _USUAL)
-"""The fields that a plain job's enqueued event leaves out."""
+"""The fields that are null in the ``enqueued`` event of a plain job."""
 
 
 class Details:
-    """The details of one batch's events."""
+    """Makes the details of one batch's events, and caches them."""
 
     def __init__(self) -> None:
         self._fences: dict[tuple[str | None, str | None], str | None] = {}
         self._between: dict[tuple[Any, ...], str] = {}
 
     def of(self, intake: Intake) -> list[str | None]:
-        """The detail of every job's event, in order."""
+        """Return the detail of each job's event, in the order of the jobs; None where all fields are null."""
         assert intake.event is not None
         why = intake.why
         if intake.event in _FENCE_ONLY and not any(
             map(any, (intake.columns[name] for name in _FENCE_ONLY[intake.event]))
         ):
-            # Jobs claimed together share their fence, so most of these are equal.
+            # Jobs that were claimed together have the same fence, so most of these details are equal.
             memo = self._fences
             details = []
             for fence in intake.columns["fence"]:
@@ -67,7 +67,8 @@ class Details:
         return [_detail(names, values, why) for values in zip(*columns, strict=True)]
 
     def of_enqueued(self, intake: Intake) -> list[str | None]:
-        """The details of jobs enqueued together, which mostly differ in two values only."""
+        """Return the details of ``enqueued`` events, as :meth:`of` does. It is faster for plain jobs, whose details
+        differ only in ``seq`` and ``digest``."""
         columns = intake.columns
         digests = columns["digest"]
         for name in _SELDOM:
@@ -95,7 +96,7 @@ class Details:
 
 
 def queue_detail(intake: Intake) -> str | None:
-    """The detail of an event about the queue."""
+    """Return the detail of an event about the queue; None if all fields are null."""
     return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 
 
@@ -104,12 +105,12 @@ def _needs_no_encoder(text: str) -> bool:
 
 
 def _detail(names: Sequence[str], values: Sequence[Any], why: str | None) -> str | None:
-    """A JSON object of the values that are not null."""
+    """Return a JSON object of the values that are not null; None if all are null."""
     parts = []
     for name, value in zip(names, values, strict=True):
         if value is None:
             continue
-        # Most are numbers and plain words, which need no encoder.
+        # Most values are numbers and plain words, which need no encoder.
         if type(value) is int:
             parts.append(f'"{name}":{value}')
         elif type(value) is str and _needs_no_encoder(value):

@@ -1,11 +1,12 @@
-"""From entries to rows: the events as they are stored, and the rows of jobs and claims after them.
+"""Converts entries to rows: the rows of the events, and the rows of jobs and claims after these events.
 
-:func:`rq_core.model.events.fold` says what an event does to a job. This is the same step for many thousands a second,
-and also sets the times, outcomes and errors that SQL keeps; a test folds random histories through both and compares.
-Both apply an event that is out of place all the same: what Redis did is what happened.
+:func:`rq_core.model.events.fold` defines how an event changes a job. This module makes the same changes for many
+thousands of events a second, and also sets the times, outcomes and errors that SQL keeps; a test folds random histories
+with both and compares the results. Both also apply an event that the table of transitions does not allow, since it has
+happened in Redis.
 
-A :class:`Folder` lives for one batch. It does no I/O: give it the rows of the jobs concerned, feed
-it the entries in order, and take the rows to write.
+A :class:`Folder` is used for one batch and does no I/O: pass it the rows of the batch's jobs, add the entries in order,
+then read the rows to write.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
 _NULL: Final = "\0"
-"""Null in a plain line."""
+"""The mark of a null value in a line of :attr:`Folder.lines`."""
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
-"""States that say how a job ended."""
+"""States of jobs whose end SQL knows."""
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
-    """The jobs that the entries are about, each once."""
+    """Return the ids of the jobs that the entries are about, each once."""
     ids: dict[str, None] = {}
     for intake in intakes:
         if intake.columns:
@@ -76,11 +77,11 @@ def job_ids(intakes: Iterable[Intake]) -> list[str]:
 
 
 class Folder:
-    """One batch: entries in, rows out."""
+    """Folds the entries of one batch into rows."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
-        """``known``: the rows of ``job`` for the ids of the batch. ``at_ms``: the last event's time
-        before.
+        """Begin a batch. ``known`` are the rows of ``job`` for the ids in the batch; ``at_ms`` is the time of the last
+        event before the batch (Unix ms).
         """
         self.queue = queue
         self.at_ms = at_ms
@@ -88,18 +89,18 @@ class Folder:
         self.known: Final = frozenset(self.jobs)
         self.touched: dict[str, JobRow] = {}
         self.begun: dict[tuple[str, str], Attempt] = {}
-        """Claims that began in this batch: their rows cannot exist yet."""
+        """Claims that began in this batch, by (job id, fence). SQL cannot have rows of them yet."""
         self.resumed: dict[tuple[str, str], Attempt] = {}
-        """Claims that may have a row already."""
+        """Claims that changed in this batch and may have a row in SQL already, by (job id, fence)."""
         self.events: list[EventRow] = []
         self.lines: list[str] = []
-        """The same, each as :func:`sql_audit.store.connection.copy.event_line` says it."""
+        """The same rows, each as the line that :func:`sql_audit.store.connection.copy.event_line` makes."""
         self._details = Details()
 
     # What to write.
 
     def job_rows(self) -> tuple[Rows, Rows]:
-        """Rows of ``job``: the new ones, and those that replace a row."""
+        """Return the rows of ``job`` to write: the new rows, and the rows that replace a row."""
         if not self.known:
             return Rows(self.touched.values()), Rows()
         new, old = Rows(), Rows()
@@ -108,19 +109,19 @@ class Folder:
         return new, old
 
     def attempt_rows(self) -> tuple[Rows, Rows]:
-        """Rows of ``job_attempt``: the new ones, and those that may replace a row."""
+        """Return the rows of ``job_attempt`` to write: the new rows, and the rows that may replace a row."""
         return Rows(self.begun.values()), Rows(self.resumed.values())
 
     @property
     def attempts(self) -> Iterable[Attempt]:
-        """Every claim that began or ended."""
+        """The claims that began or changed in this batch."""
         return chain(self.begun.values(), self.resumed.values())
 
-    # What no event of a job says.
+    # Changes for which a job has no event.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Put every live job without an event since ``epoch`` began into a state. (In SQL,
-        where all jobs of a queue are, :func:`sql_audit.mirror.losses.end_jobs` does it.)
+        """Put every touched live job that has no event since ``epoch`` began into ``state``. For the rows in SQL,
+        :func:`sql_audit.mirror.losses.end_jobs` does the same.
         """
         for job in self.touched.values():
             if job.state in _LIVE and job.last_epoch < epoch:
@@ -129,7 +130,7 @@ class Folder:
                 job.worker = job.due_ms = None
 
     def _lose_claim(self, job: JobRow, at_ms: int) -> None:
-        """A claim is not in force any more, and no event ended it."""
+        """Give the job's claim in force, which no event ended, the outcome LOST."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
             if attempt.outcome is None:
@@ -139,7 +140,7 @@ class Folder:
     # Reading an entry.
 
     def add(self, intake: Intake) -> None:
-        """Apply one entry."""
+        """Apply one entry: add the rows of its events, and change the rows of its jobs and claims."""
         if intake.at_ms is not None:
             self.at_ms = intake.at_ms
         event = intake.event
@@ -151,11 +152,12 @@ class Folder:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
     def _add_stubs(self, intake: Intake, begin: int) -> None:
-        """Add rows for events in quarantine to the rows of the entry, which begin at ``begin``."""
+        """Add ``quarantined`` rows for the entry's events in quarantine. The entry's rows begin at the index ``begin``
+        of ``events``."""
         kept = {q.ordinal: q for q in intake.quarantined}
         for ordinal in intake.stubs:
             found = kept.get(ordinal) or kept[None]
-            # Its hash ties what is in quarantine to the chain of batches.
+            # The hash makes the raw bytes in quarantine a part of the chain of batches.
             sha = hashlib.sha256(found.raw).hexdigest()
             detail = to_json({"kind": found.kind, "reason": found.reason, "sha256": sha})
             self._row(intake, ordinal, QUARANTINED, None, None, None, detail)
@@ -181,7 +183,7 @@ class Folder:
         self.lines.append(event_line(row))
 
     def _job(self, job_id: str, intake: Intake) -> JobRow:
-        """The job of an event, from now on to be written."""
+        """Return the row of an event's job, a new one if SQL has none, and mark it to be written."""
         job = self.jobs.get(job_id)
         if job is None:
             job = self.jobs[job_id] = JobRow.new(self.queue, job_id)
@@ -190,7 +192,7 @@ class Folder:
         return job
 
     def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
-        """End the claim with that fence. Returns its number, if known."""
+        """End the claim that has ``fence``. Return the claim's number; None if it is not known."""
         if error is not None:
             job.error_type, job.error_message = error_text(error)
         if fence is None:
@@ -212,7 +214,7 @@ class Folder:
             in_force = job.fence == fence
             attempt = Attempt.new(job, fence, job.claims if in_force else None)
             if in_force:
-                # What _claimed knew in an earlier batch.
+                # The values that the claim's beginning had in an earlier batch.
                 attempt.worker = job.worker
                 attempt.ready_at_ms = job.ready_at_ms
                 attempt.claimed_at_ms = job.claimed_at_ms
@@ -338,7 +340,8 @@ class Folder:
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
     def _apply(self, job: JobRow, intake: Intake, facts: dict[str, Any]) -> int | None:
-        """Put a job where an event leaves it. Returns the number of the claim that the event is about."""
+        """Change a job's row as the event says. Return the number of the claim that the event is about; None if the
+        event is about no claim, or its number is not known."""
         event, fence = intake.event, facts.get("fence")
         assert event is not None
         effect, state, restated = EFFECTS[event], target(event, facts), event is Event.BASELINE
@@ -359,7 +362,7 @@ class Folder:
         if state is State.DEAD:
             job.reason = effect.dies_of or facts["reason"]
         elif state is State.READY and event is Event.PROMOTED and due_before is not None:
-            # It became ready when it was due, not when a claim noticed.
+            # The job became ready when it was due, not when a claim promoted it.
             job.ready_at_ms = min(due_before, at_ms)
         elif event is Event.CLAIMED:
             claim = job.claims
@@ -373,7 +376,7 @@ class Folder:
         return claim
 
     def _enter(self, job: JobRow, event: Event, state: State | None) -> None:
-        """Put a job into a state, with what holds for all events that lead there."""
+        """Put a job into a state, and set the fields that depend only on the state."""
         if state not in CLAIMED_STATES:
             job.fence = job.worker = None
         if state is not None:
@@ -397,7 +400,7 @@ class Folder:
         self.begun[job.job_id, job.fence] = attempt
 
     def _unmoved(self, intake: Intake) -> None:
-        # It moves no job, and one that was never heard of does not come to be.
+        # The event moves no job, and does not create the row of an unknown job.
         assert intake.event is not None
         details, clears = self._details.of(intake), CLEARS[intake.event]
         for ordinal, job_id, detail in zip(
@@ -415,10 +418,10 @@ class Folder:
     _steps: ClassVar[Mapping[Event, Callable[[Folder, Intake], None]]] = {
         **dict.fromkeys(EFFECTS, _by_the_table),
         **dict.fromkeys(CLEARS, _unmoved),
-        # Most events are of these: each is what the table makes of it, written out.
+        # Most events have these types: each of these methods does what _by_the_table does, but faster.
         Event.ENQUEUED: _enqueued_fast,
         Event.CLAIMED: _claimed_fast,
         Event.SUCCEEDED: _succeeded_fast,
     }
-    """The method for each event. It is an attribute of the class: a folder that referred to its own methods would not
-    be freed until Python looked for cycles."""
+    """The method for each event. This is an attribute of the class, since a folder that referred to its own methods
+    would be freed only by the garbage collector."""

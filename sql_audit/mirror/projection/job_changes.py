@@ -1,4 +1,4 @@
-"""The changes of a job's row that need no other row: the row of a new job, and the fields that an event sets."""
+"""Changes of a job's row that need no other row: makes the row of a new job, and sets the fields that an event sets."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ TAKEN: Final = (
     "id", "due_ms", "task",
     *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
 )  # fmt: skip
-"""The fields of ``enqueued`` that go into the job's row."""
+"""The fields of the event ``enqueued`` that go into the job's row."""
 _OF_ENTRY: Final = (
     "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
 )  # fmt: skip
-"""The other values of that row: jobs enqueued by one entry have them in common."""
+"""The other values of an enqueued job's row. They are the same for all jobs that one entry enqueues and that begin in
+the same state."""
 _PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*TAKEN, *_OF_ENTRY))}
 new_row: Final = itemgetter(
     *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
 )
-"""Make the row of an enqueued job from the values of TAKEN, followed by those of _OF_ENTRY."""
+"""Returns the row of an enqueued job from a tuple of the values of TAKEN, followed by the values of _OF_ENTRY."""
 
 
 def take_fields(job: JobRow, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
-    """Change the fields that the table names."""
+    """Change the fields of the job's row that the event's effect names. ``facts`` are the event's fields; ``at_ms`` is
+    its time (Unix ms)."""
     for name in effect.clears:
         setattr(job, name, None)
     for name in effect.zeroes:
@@ -52,7 +54,7 @@ def waited_ms(job: JobRow) -> int | None:
 
 
 def error_text(error: Any) -> tuple[str | None, str | None]:
-    """Type and message of an error, as text that SQL can keep and people can read."""
+    """Return the type and the message of an event's error, as texts that SQL can keep; None for a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

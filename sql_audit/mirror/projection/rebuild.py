@@ -1,7 +1,7 @@
-"""Jobs folded again from the log: where their surviving events leave them, after some were orphaned.
+"""Makes the rows of jobs again from their surviving events, after some of their events were orphaned.
 
-The mirror does so when Redis forgot something, under the cursor's lock; ``audit why`` and ``audit restore`` read what
-the fold comes to and write nothing.
+The mirror writes these rows when Redis has forgotten events, under the cursor's lock; ``audit why`` and ``audit
+restore`` only read them.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -25,11 +25,11 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, LOST
 from sql_audit.store.storable_text import read_details
 
 JOBS: Final = 500
-"""Jobs that are folded again in one step."""
+"""Number of jobs that are folded again in one step."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_JOBS: Final = text(
-    # SQLite would rather read all of the queue's events, in their order, than find those of the jobs and sort them: the
-    # cast keeps it from that.
+    # Without the cast, SQLite would read all events of the queue in their order, instead of finding the jobs' events by
+    # their index and sorting them.
     f"SELECT {_COLUMNS} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
     "ORDER BY epoch, seq, ordinal"
 ).bindparams(bindparam("ids", expanding=True))
@@ -48,7 +48,7 @@ def refold(
     ids: Sequence[str],
     orphaned: Sequence[Range],
 ) -> None:
-    """Put jobs and their claims where their surviving events leave them."""
+    """Replace the rows of jobs and their claims by the rows that the jobs' surviving events give."""
     met = ends(connection, queue, orphaned)
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
@@ -62,7 +62,7 @@ def refold(
 
 
 def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
-    """All events of some jobs, orphaned ones included, oldest first."""
+    """Return all events of some jobs, orphaned events included, oldest first."""
     of_jobs = {"queue": queue, "ids": list(ids)}
     return [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
 
@@ -74,9 +74,11 @@ def folded(
     orphaned: Sequence[Range],
     met: Sequence[LossEnd] = (),
 ) -> tuple[list[JobRow], list[Attempt]]:
-    """The rows of ``job`` and of ``job_attempt`` that jobs have by their surviving events.
+    """Return the rows of ``job`` and of ``job_attempt`` that the jobs' surviving events give.
 
-    A job without any was Redis' once, and is ``lost``: what it was says the fold of all its events.
+    ``rows`` are all events of the jobs, oldest first; ``orphaned`` are the ranges of orphaned events; ``met`` are the
+    losses that ended jobs. A job that has no surviving event gets the state ``lost``; its other fields come from all
+    its events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
     to_come = list(met)
@@ -101,7 +103,7 @@ def folded(
         if job is None:
             job = whole.touched.get(job_id)
             if job is None:
-                continue  # It was only ever refused something.
+                continue  # The job has only events that make no row, such as refused settlements.
             job.reason, job.state = job.state, LOST
             job.fence = job.worker = job.due_ms = None
         jobs.append(job)
@@ -116,7 +118,8 @@ _FIELDS: Final = {
 
 
 def intake_of(row: EventRow) -> Intake | None:
-    """The event of one job as it was mirrored, from its row; None if it is not about a job. Raises RowDamaged."""
+    """Return the intake of one job's event, made from the event's row in SQL; None if the event is not about a job.
+    Raise RowDamaged if its detail cannot be read."""
     queue, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
     if event_type not in _FIELDS or job_id is None:
         return None

@@ -1,6 +1,6 @@
-"""SQL beside Redis.
+"""Compares SQL with Redis.
 
 - ``drift``: the comparison.
-- ``consistent_read``: both as they were at one moment.
-- ``job_histories``: what SQL has of a queue, for the doctor.
+- ``consistent_read``: reads Redis and SQL in the state of one moment.
+- ``job_histories``: adds SQL's history of a queue to the doctor's log.
 """

@@ -1,12 +1,12 @@
-"""Redis and SQL as they were at one moment, although a mirror moves SQL and trims Redis meanwhile.
+"""Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis meanwhile.
 
-SQL is read first, then one snapshot of Redis, then what SQL mirrored in between. If the mirror trimmed Redis past
-the first look, the jobs as SQL had them are folded on, by the events that SQL has by now, up to the oldest entry that
-Redis still has. So no look has to be quick, and a busy queue is compared like one at rest.
+SQL is read first, then one snapshot of Redis, then the events that were mirrored in between. If the mirror has trimmed
+Redis past SQL's first state, SQL's newer events are folded onto the jobs up to the oldest entry that Redis still has.
+So no read has to be fast, and a busy queue can be compared like an idle queue.
 
-Where that is not possible, CannotTell says why: SQL lacks entries that Redis has let go of (a standby, a copy, a
-restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between that no event of a
-job shows (a gap, a loss).
+If the two sides cannot be compared, CannotTell gives the reason: SQL lacks entries that Redis has trimmed (a standby, a
+copy, a restored backup), Redis has begun an epoch that is not mirrored yet, or something happened in between for which
+a job has no event (a gap, a loss).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -32,7 +32,7 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""The most times that both sides are read until no epoch begins in between."""
+"""Maximum number of times that both sides are read, if a break or a loss is mirrored between the reads."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
@@ -53,7 +53,7 @@ RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class CannotTell(Exception):
-    """Redis and SQL cannot be compared, and neither need be wrong. ``str()`` says why."""
+    """Redis and SQL cannot be compared, although neither need be wrong. ``str()`` is the reason."""
 
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)
@@ -61,32 +61,33 @@ class CannotTell(Exception):
 
 
 class QueueLost(CannotTell):
-    """Redis has lost the queue. ``str()`` says what to do."""
+    """Redis has lost the queue. ``str()`` names the commands that record and repair the loss."""
 
     def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
         super().__init__(cursor, says)
         self.alive = alive
-        """Jobs that were alive by the log."""
+        """Number of jobs that are alive by the log."""
 
 
 class Deleted(CannotTell):
-    """An operator deleted the queue, and neither Redis nor SQL has anything of it that lives."""
+    """An operator deleted the queue: Redis does not have it, and SQL has no live job of it."""
 
 
 class Sides(NamedTuple):
-    """Both sides. The jobs of ``records`` stand as the entry ``upto`` left them."""
+    """The data of a queue in Redis and in SQL. The jobs in ``records`` are in their state after the entry ``upto``."""
 
     cursor: Row[Any]
-    """The cursor of the queue, read after Redis."""
+    """The queue's row of ``mirror_cursor``, read after Redis."""
     redis: Snapshot
     """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
-    """The live jobs by SQL, by id."""
+    """SQL's jobs by id: those that were alive at the first read, and those of later events up to ``upto``."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
-    """The rows that SQL has from the oldest entry of Redis on, by entry."""
+    """SQL's rows of events by entry, from the oldest entry of Redis on."""
     moving: set[str]
-    """The jobs of events that were mirrored, and trimmed in Redis, while Redis was read in pages."""
+    """Ids of the jobs of events that the mirror wrote to SQL, and trimmed in Redis, while Redis was read page by
+    page."""
 
     @property
     def log(self) -> RawLog:
@@ -96,13 +97,15 @@ class Sides(NamedTuple):
 
     @property
     def position(self) -> OutboxId:
-        """The last entry that SQL has."""
+        """The number of the last entry that SQL has."""
         return OutboxId(self.cursor.epoch, self.cursor.seq)
 
 
 def read_both(client: Client, database: Database, queue: str) -> Sides:
-    """Read Redis and SQL. Raises CannotTell, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and what
-    Redis and SQL raise when they do not answer.
+    """Read Redis and SQL, and return the data of both.
+
+    Raise CannotTell if they cannot be compared, sqlalchemy.exc.NoResultFound if SQL does not know the queue, and the
+    errors of Redis and SQL if they do not answer.
     """
     of_queue = {"queue": queue}
     for _ in range(LOOKS):
@@ -156,7 +159,7 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
 
 
 def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
-    """Fold events, as SQL has them, onto the jobs that they are about."""
+    """Fold SQL's rows of events onto ``records``, the jobs by id."""
     for row in rows:
         intake = intake_of(row)
         if intake is None:
@@ -169,7 +172,7 @@ def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
 
 
 def _refuse_other_source(cursor: Row[Any], prefix: str, meta: Mapping[str, str]) -> None:
-    """Raise CannotTell if SQL has the queue from another Redis, or another prefix."""
+    """Raise CannotTell if SQL has the queue from another Redis or another prefix."""
     if cursor.prefix not in (None, prefix):
         raise CannotTell(cursor, f"the queue is mirrored from prefix {cursor.prefix}")
     if cursor.stamp and meta.get("stamp", cursor.stamp) != cursor.stamp:
@@ -180,8 +183,8 @@ def _refuse_other_source(cursor: Row[Any], prefix: str, meta: Mapping[str, str])
 def _refuse_unattached(
     cursor: Row[Any], meta: Mapping[str, str], ours: str, alive: int, *, given_up: bool
 ) -> None:
-    """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events,
-    or another database has what was let go. Raise Lost if Redis has lost it."""
+    """Raise CannotTell if no mirror of this database trims the queue: then its outbox is a ring of recent events, or
+    another database has the trimmed entries. Raise QueueLost if Redis has lost the queue."""
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
         says = f"Redis has lost the queue, and {found}: by the log {counted(alive, 'job was', 'jobs were')} alive"
@@ -198,7 +201,7 @@ def _refuse_unattached(
 
 
 def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
-    """Raise CannotTell if what is missing between the two sides proves no fault."""
+    """Raise CannotTell if entries are missing between the two sides for a reason that proves no fault."""
     position = OutboxId(cursor.epoch, cursor.seq)
     try:
         trimmed = OutboxId.parse(redis["meta"].get("trimmed") or "0-0")

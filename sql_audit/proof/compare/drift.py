@@ -1,10 +1,11 @@
-"""The comparison of Redis and SQL as they are now (invariants I7, I8, I13 and I14). Part of ``audit verify``.
+"""Compares the current state of Redis with SQL (invariants I7, I8, I13 and I14), for ``audit verify`` and the doctor.
 
-I7: what the outbox still has of what is mirrored is what SQL has, and what follows is all there. The others are
-compared by :mod:`rq_core.doctor`: :mod:`sql_audit.proof.compare.job_histories` gives it the data of SQL.
+I7: the mirrored entries that are still in the outbox equal SQL's events, and no entry is missing after them. For the
+other invariants, :mod:`rq_core.doctor` compares the data: :mod:`sql_audit.proof.compare.job_histories` adds SQL's
+history to the doctor's log.
 
-The log need not be at rest, nor the mirror level: :mod:`sql_audit.proof.compare.consistent_read` reads both as they
-were at one moment.
+The queue may be busy, and the mirror may lag: :mod:`sql_audit.proof.compare.consistent_read` reads both sides in the
+state of one moment.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ from sql_audit.store.log_queues import origins
 from sql_audit.store.schema.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
-"""Differences of each invariant that are reported."""
+"""Maximum number of differences that are reported of each invariant."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
-"""A worker on its way to a claim looks as if no worker would wake. An entry that cannot be read is in quarantine,
-or will be."""
+"""Kinds of findings that are not reported. NO_WAKE: while a worker makes a claim, it looks as if no worker would wake.
+LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
-"""By what members of indexes are there for; of all others it is I8."""
+"""The invariant that a finding violates, by the kind of its owner; for other owners it is I8."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
 def drift_of(url: str, client: Client, queue: str) -> Evidence:
-    """Look at a queue in Redis and in the database at ``url``, as ``rq-core doctor`` asks for it.
+    """Compare a queue in Redis with the database at ``url``, for ``rq-core doctor``. Return the evidence.
 
-    Raises RqCoreError where one of the two does not answer, or SQL does not know the queue.
+    Raise RqCoreError if Redis or SQL does not answer, or if SQL does not know the queue.
     """
     database = Database(url)
     try:
@@ -82,9 +83,10 @@ def _known(database: Database) -> str:
 
 
 def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """Return the differences between Redis and SQL, or between Redis' indexes and lines; and notes on what is unknown.
+    """Return the differences between Redis and SQL, and between Redis' indexes and its state lines, as violations; and
+    notes on what is unknown.
 
-    Raises what Redis raises when it does not answer.
+    Raise the errors of Redis if it does not answer.
     """
     look, cursor = _look(client, database, queue)
     found = look.findings if look.log is None else examined(client, queue, look)
@@ -112,8 +114,8 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return the queues that Redis has attached to this database, and SQL has no row of; each with a note on the
-    cause."""
+    """Return results for the queues that Redis has attached to this database and that have no row in SQL, by queue.
+    Each result has a note on the cause."""
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
         known = origins(connection)
@@ -124,7 +126,7 @@ def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
         try:
             audit, holder, trimmed = client.run(client.calls.reads.attached(queue))
         except ServerUnsuitable:
-            continue  # This user may not look at the queue.
+            continue  # This user may not read the queue.
         if (audit, holder) == ("on", ours):
             says = f"SQL has nothing of the queue, and Redis was trimmed for this database up to {trimmed}: {_WHY}"
             if trimmed in (None, "0-0"):
@@ -141,7 +143,7 @@ _WHY: Final = (
 
 
 def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
-    """Look at both; returns also how far SQL is."""
+    """Read and compare both sides. Return the evidence and the queue's cursor."""
     try:
         both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
@@ -163,7 +165,7 @@ def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any
 
 
 def _unreadable(error: Exception) -> Evidence:
-    # One damaged row must not end a look at all queues; `audit verify` says which it is.
+    # One damaged row must not end the check of all queues; `audit verify` names the row.
     says = f"SQL has a row that cannot be read ({type(error).__name__}: {error})"
     return Evidence({}, findings=[Finding(Kind.UNKNOWN, says)])
 
@@ -189,7 +191,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
     log.only_sql = records.keys() - log.records.keys()
     log.records.update(records)
     with database.snapshot() as connection:
-        # SQL may be ahead by now of what was read of Redis.
+        # SQL may have later entries by now than were read from Redis.
         history = History(connection, queue, both.redis, log, both.position)
         found += [Finding(Kind.DRIFT, says, owner=("id", "")) for says in history.tell()]
         standing = lines_of_jobs(both.redis["state"], both.redis["jobs"])
@@ -205,7 +207,8 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Report that a job differs from the log, and that the reason is unknown. A job that agrees is not reported."""
+    """Yield a finding if a job's line differs from its record by the log. The reason is unknown, since the quarantined
+    entry ``at`` names the job."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
@@ -216,7 +219,7 @@ def _doubted(
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
-    """Yield the entries that differ between Redis and SQL, and those that are missing between entries of Redis."""
+    """Yield a sentence for each entry that differs between Redis and SQL, and for each break between Redis' entries."""
     before: OutboxId | None = None
     reported = 0
     for entry_id, raw in both.log:
@@ -247,11 +250,11 @@ def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow])
 
 
 _Event = tuple[int, str, int, str | None, dict[str, Any]]
-"""One event: its ordinal, type, time and actor, and the fields that are not null."""
+"""One event: its ordinal, type, time (Unix ms) and actor, and the fields that are not null."""
 
 
 def _by_redis(told: Intake) -> Iterator[_Event]:
-    """Yield the events of an entry, but for those that the mirror puts into quarantine."""
+    """Yield the events of an entry, except those that the mirror puts into quarantine."""
     kind, why = str(told.event), {} if told.why is None else {"why": told.why}
     of_job = [
         zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
@@ -267,7 +270,8 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """The event of a row. It has its job's task and claim, too, where the event in Redis does not name them."""
+    """Return the event of a row. The row's task and claim are left out if the event in Redis has no such field, since
+    they come from the job then."""
     columns = {"id": row[6], "claim": row[7], "task": row[9]}
     named = {name: value for name, value in columns.items() if name in told.columns}
     return row[3], row[4], row[5], row[8], {**facts_in(row[10]), **_said(named.items())}

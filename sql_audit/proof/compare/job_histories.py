@@ -1,7 +1,7 @@
-"""The data of a queue's log in SQL, added to what the doctor has read of Redis' outbox, which is mostly trimmed.
+"""Adds a queue's history in SQL to the doctor's log, which has only the events of Redis' outbox, mostly trimmed.
 
-SQL up to what was read of Redis counts, then what only the outbox has yet. A line of ``results`` that may be of a job
-without events in the log is not compared.
+SQL's events up to the last entry that was read from Redis are used, then those that only the outbox has. A line of
+``results`` is not compared if it may belong to a job without events in the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -36,13 +36,13 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 from sql_audit.store.storable_text import clean
 
 IDS_CHUNK: Final = 500
-"""Jobs that one statement reads."""
+"""Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
-"""Events that change how a job ends and what is kept of it, or which job has the id."""
+"""Types of events that change a job's end, its result, or which job has the id."""
 _OF_JOBS: Final = text(
-    # See refold: the cast keeps SQLite from reading all of the queue's events.
+    # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
     "AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
 ).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
@@ -71,8 +71,9 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """The history of a queue in SQL. ``redis`` was read before; rows of later entries, and of entries that Redis
-    forgot, are passed over. ``log`` has the events of its outbox; ``position`` is the last entry that SQL has."""
+    """The history of a queue in SQL. ``redis`` are the queue's keys, read before; rows of later entries, and of entries
+    that Redis forgot, are ignored. ``log`` is the doctor's log with the events of the outbox; ``position`` is the last
+    entry that SQL has."""
 
     def __init__(
         self,
@@ -95,10 +96,11 @@ class History:
         self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         epochs = restated(connection, queue)
         self._restated = OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
-        """The beginning of the last baseline that SQL has whole; before every entry if SQL has no such baseline."""
+        """The first entry of the epoch with the last complete baseline in SQL; a number before every entry if SQL has
+        no complete baseline."""
 
     def tell(self) -> Iterator[str]:
-        """Add this history to the doctor's log. Yields faults that cannot be repaired."""
+        """Add this history to the doctor's log. Yield a sentence for each fault that cannot be repaired."""
         log = self._log
         self._tell_of_queue()
         if not log.gaps:
@@ -121,16 +123,17 @@ class History:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
     def unread(self, job_id: str) -> OutboxId | None:
-        """The first entry in quarantine that names a job, since Redis last said what lives: SQL does not know what it
-        says."""
+        """Return the number of the first quarantined entry after the last complete baseline that names the job, or
+        None."""
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:
-        """Whether SQL may lack events of an id after an entry."""
+        """Whether SQL may lack events of the id ``job_id`` after the entry ``at``."""
         return bool(self._log.gaps) or self._places.of(job_id, at) is not None
 
     def _since(self) -> Since | None:
-        """The first entry of a log that has no gap, lost nothing and was never pruned; None if that is not so."""
+        """Return the first entry of the log; None if the log has a gap, a loss or a quarantined entry, or if it was
+        pruned."""
         asked = self._queue | {"lost": str(Began.OUTBOX_LOST)}
         if any(self._connection.execute(each, asked).first() for each in _MISSES):
             return None
@@ -140,7 +143,8 @@ class History:
     # The queue itself.
 
     def _tell_of_queue(self) -> None:
-        """Tell of the settings and limits by the last event about each."""
+        """Add the queue's settings and limits to the doctor's log, by the last event about each. After a break they are
+        unknown until the next event."""
         log = self._log
         forget_queue(log)
         breaks = sorted(OutboxId(*row) for row in self._connection.execute(_GAPS, self._queue))
@@ -163,7 +167,7 @@ class History:
             note(log, entry)
 
     def _entries_behind(self) -> Iterator[Entry]:
-        """The entries that the outbox has, and SQL does not."""
+        """Yield the entries of the outbox that SQL does not have."""
         for entry_id, raw in self._redis["outbox"]:
             if OutboxId.parse(entry_id) > self._position:
                 with suppress(Undecodable):
@@ -173,7 +177,7 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """The events of jobs in the entries after those of SQL, by job; empty if entries are missing between them."""
+        """The events in the entries of the outbox that SQL does not have, by job; empty if the outbox has a gap."""
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -181,7 +185,8 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the lives of some jobs. A beginning is left out if SQL may lack events after it."""
+        """Return the lives of some jobs, by their events. A beginning is left out if SQL may lack events of the job
+        after it."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
@@ -204,18 +209,18 @@ class History:
             if began is not None and self._places.of(job_id, began) is not None:
                 del found.began[job_id]
                 if job_id in found.ends:
-                    # The job that began under its id may be another one.
+                    # The job that ended may not be the job that began under this id.
                     alone = found.ends[job_id]._replace(asked=None, died_ms=None, died_of=None)
                     found.ends[job_id] = alone
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """Return an end with the answer whether no job of the id can have ended after it."""
+        """Return the end with ``is_last`` set: whether no job of this id can have ended later."""
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Add the end of the last job of an id to the doctor's log. Yields faults of its line that cannot be
-        repaired."""
+        """Add the end of the last job of an id to the doctor's log. Yield faults of its line in ``results`` that cannot
+        be repaired."""
         log, result, newest, end = (
             self._log,
             read_result(job_id, line),
@@ -238,17 +243,18 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Whether a line may be of another job of its id, which ended unseen behind this end: its claim, or else its
-        time, lies behind it, too.
+        """Whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks: the line's claim
+        (or its time, if it has no claim) is not before ``end``, and SQL may lack events after ``end``.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
     def _is_anothers(self, result: ResultLine) -> bool:
-        """Whether SQL has the entry of the claim that a result names, and it does not name the result's id.
+        """Whether the claim that a result names belongs to another job: SQL has the claim's entry, and the entry does
+        not claim the result's job.
 
-        Not if a prune may have removed the part of its job, if another entry may have had that number (Redis forgot
-        one of them, or one is in quarantine), or if entries are missing behind it.
+        Return False if this cannot be proved: a prune may have removed the job's event, another entry may have had the
+        same number (Redis forgot one of them, or one is in quarantine), or entries may be missing after it.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

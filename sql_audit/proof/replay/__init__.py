@@ -1,10 +1,12 @@
-"""Judging a queue's events one by one, in their order.
+"""Replays a queue's events one by one, in their order, and reports those that violate an invariant.
 
 Read ``replay`` first.
 
-- ``replay``, ``job_replay``, ``live_job``: numbers and epochs; jobs, their claims and names; a job that is alive.
-- ``log_findings``: the violations, notes and losses found.
-- ``holders``, ``held_names``: caps and rates; unique names and remembered ids.
-- ``schedule_ticks``: the instants of schedules.
-- ``contradictions``: an event against those before, its fields, and who wrote it.
+- ``replay``: checks the numbering and the epochs.
+- ``job_replay``: replays jobs, their claims and their names.
+- ``live_job``: the state of one live job.
+- ``log_findings``: collects the violations, notes and losses.
+- ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
+- ``schedule_ticks``: replays the instants of schedules.
+- ``contradictions``: compares an event with the earlier events of its job, and checks its fields.
 """

@@ -1,11 +1,12 @@
-"""Events that contradict themselves, or what the log says of their job before, although each step is legal.
+"""Finds events that contradict themselves or the earlier events of their job, although the transition itself is legal.
 
-A script decides and writes at one moment of Redis' clock, which is the event's time, so what it compared that clock
-with can be compared again. Nothing here compares the times of two calls: the clock may have been set back in between.
+A script decides and writes at one moment of Redis' clock, which is the event's time. So the script's comparisons with
+the clock can be repeated here. No rule compares the times of two calls, since the clock may have been set back between
+them.
 
-Each event also has the fields of its type and no other, each once, and its job's task and claim. SQL shows them as they
-are, in queries and in ``history``: a name that is there twice is read by one database as its first value and by another
-as its last, and a field too many is shown like any other.
+An event must also have exactly the fields of its type, each once, and the task and claim of its job. Otherwise readers
+of SQL could be misled: if a field's name occurs twice in the JSON, one database reads the first value and another the
+last, and a field that no such event has is displayed like any other.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from sql_audit.store.schema.tables import QUARANTINED
 from sql_audit.store.storable_text import to_json
 
 Fault = tuple[str, str]
-"""The invariant, and what is wrong."""
+"""A pair of the violated invariant and a phrase that continues a sentence about the event."""
 Facts = Mapping[str, Any]
 Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
-"""The beginning of the reasons for which a job dies without a failure, or waits for another worker."""
+"""The prefix of the reasons why a job that no worker knows dies without a failure, or is given back for another
+worker."""
 _WAITING: Final = (State.READY, State.SCHEDULED)
 
 
 def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iterator[Fault]:
-    """Yield what is wrong with ``enqueued`` or ``restored``, which leads to ``state``."""
+    """Yield the faults of an event ``enqueued`` or ``restored`` that puts its job into ``state``."""
     due = facts.get("due_ms")
     if (due is None) is (state == State.SCHEDULED) or (facts.get("seq") is None) is (due is None):
         yield "I6", f"is {state}, with place {facts.get('seq')} in line and due time {due}"
@@ -53,14 +55,14 @@ def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iter
 
 
 def _of_spec(spec: str, facts: Facts, task: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with a job's JSON beside its event's task, limits, and digest."""
-    # What SQL cannot keep was replaced.
+    """Yield the differences between a job's JSON and the task, limits and digest of its event."""
+    # In a JSON with U+FFFD, characters that SQL cannot keep may have been replaced: its digest differs.
     digest = None if "\ufffd" in spec else facts.get("digest") or "none"
     if wrong := spec_fault(spec, task, digest):
         yield "I6", wrong
         return
     attempts, logged = read_spec(spec).max_attempts, facts.get("max_attempts")
-    # None: the worker's task decides.
+    # If the JSON has no limit, the worker's task decides.
     if attempts not in (None, logged):
         yield "I6", f"its JSON allows {attempts} attempts, and it says {logged}"
 
@@ -115,7 +117,8 @@ def _of_refused(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
-    """Yield what an edit may not change of a job that waits: all but its due time, its priority and its deadline."""
+    """Yield the faults of an edit, which may change only the due time, the priority (with its lane) and the deadline of
+    a waiting job, and must name the old values."""
     if record.priority is None:
         return
     at_ms, before = row[5], (record.due, record.priority, record.expires)
@@ -137,8 +140,8 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return what is wrong with where the job goes: a lane changes with the priority, and keeps its scopes. (The task's
-    own scope comes without an event.)"""
+    """Return a phrase that names the fault of an edit's lane; None if the lane is right. It must change with the
+    priority and keep its scopes, except the scope of the task, which may change without an event."""
     if lane is None:
         stays = new != old and before is not None
         return f"changes the priority, and leaves the job in lane {before}" if stays else None
@@ -164,13 +167,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "edited": _of_edited,
     "settlement_refused": _of_refused,
 }
-"""Event → what is wrong with it beside what the log says of its job before, which is alive: ``facts`` are the event's,
-``record`` is the job."""
+"""The rule for each type of event. A rule takes the event's fields, the record of its live job before the event, and
+the event's row; it yields the faults of the event."""
 
 
 def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
-    """Yield what is wrong with ``discarded``. ``limit`` is the stored one of the scope that was full; None, or "none":
-    it is not known, or the producer's own counted."""
+    """Yield the faults of an event ``discarded``. ``limit`` is the stored limit of the scope that was full; None if it
+    is not known, "none" if no limit is stored, so that the producer's own limit counted."""
     scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
     if lane is not None and scope not in scopes_of(lane):
         yield "I6", f"finds {scope} full, and that is no scope of lane {lane}"
@@ -179,13 +182,13 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 
 
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
-    """Yield what is wrong with a row that says another event, time or actor than the first row of its entry."""
+    """Yield the fault of a row whose event, time or actor differs from the first row of its entry."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 
 
 def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
-    """Yield what is wrong with what ``succeeded`` says of a value. ``is_kept``: whether the job's result is kept; None:
+    """Yield the faults of the value in an event ``succeeded``. ``is_kept`` is whether the job's result is kept; None if
     that is not known."""
     digest, value = facts.get("value_digest"), facts.get("value")
     if digest is None and value is None:
@@ -197,25 +200,27 @@ def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
 
 
 class Replacing:
-    """Jobs that replace others: the call that ended the others enqueues them."""
+    """The jobs that must begin because they replaced other jobs: one call ends the old jobs and enqueues the new
+    ones."""
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """Jobs that have not begun yet → the job that each replaces."""
+        """The ids of the jobs that were replaced, by the ids of the new jobs, which have not begun yet."""
         self._is_enqueued = False
-        """Whether the entry with which the call enqueues its jobs has come."""
+        """Whether the entry with which the call enqueues jobs was replayed already."""
 
     def forget(self) -> None:
-        """Expect none any more."""
+        """Expect no job any more."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
-        """A job was replaced."""
+        """Note that ``by_job`` replaced ``job_id`` and must begin."""
         self.by_jobs[by_job] = job_id
         self._is_enqueued = False
 
     def pass_entry(self, kind: str) -> Iterator[Fault]:
-        """Yield what is wrong when an entry of this kind follows."""
+        """Pass an entry of type ``kind``. Yield a fault for each job that has not begun if the call's entries are
+        over."""
         if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
             self._is_enqueued = kind == Event.ENQUEUED
             return
@@ -251,7 +256,7 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.CAP_CHANGED: ("scope", "version"),
     _E.EPOCH_STARTED: ("reason",),
 }
-"""The fields that are never null."""
+"""The fields that are never null, by event."""
 _IN_COLUMNS: Final = frozenset({"id", "task", "claim"})
 _FIELDS: Final = {
     str(event): (
@@ -262,11 +267,11 @@ _FIELDS: Final = {
 }
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
-"""Events that have the number of the claim in force."""
+"""The types of events whose rows have the number of the claim in force."""
 
 
 def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
-    """Return what is wrong with an event's detail. Raises ValueError if it is not a JSON object."""
+    """Return the faults of an event's detail. Raise ValueError if it is not a JSON object."""
     if detail is None or len(detail) <= LENGTH_MAX:
         return _remembered(kind, detail)
     return tuple(_of_event(kind, detail))
@@ -291,16 +296,17 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
 
 
 def _is_as_written(facts: Facts, detail: str) -> bool:
-    """Whether a detail is the text that the mirror makes of its facts, so that every reader reads the same."""
+    """Whether a detail is the JSON text that the mirror makes of its fields, which every reader reads in the same
+    way."""
     if _dumps(facts) == detail:
         return True
-    # Each value has an encoding of its own.
+    # The mirror encodes each value on its own.
     parts = [f"{to_json(name)}:{to_json(value)}" for name, value in facts.items()]
     return f"{{{','.join(parts)}}}" == detail
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Yield what is wrong with the task and the claim of an event that happens to a job."""
+    """Yield the faults of the task and the claim in the row of an event that happens to a job."""
     kind, claim, task = row[4], row[7], row[9]
     if record.task is not None and task != record.task:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
@@ -316,7 +322,7 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield what is wrong with the claim of an event with which a job begins, in this state."""
+    """Yield the fault of the claim in the row of an event with which a job begins in ``state``."""
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
     if claim != expected:
@@ -324,6 +330,6 @@ def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
 
 
 def of_queue(row: EventRow) -> Iterator[Fault]:
-    """Yield what is wrong with an event about the queue."""
+    """Yield the fault of an event about the queue whose row names a job, a claim or a task."""
     if (row[6], row[7], row[9]) != (None, None, None):
         yield "I6", f"is about the queue, and names job {row[6]}, claim {row[7]}, task {row[9]}"

@@ -1,11 +1,11 @@
-"""Names of unique jobs that are held (I13), and ids that are remembered after their jobs' ends (I14), as the log says.
+"""Replays the names that unique jobs hold (I13), and the ids that are remembered after their jobs' ends (I14).
 
-A name is held until its job ends, or is claimed, or until an instant, whatever becomes of the job. The instants are
-forgotten as the log's time passes them, as in Redis.
+A name is held until its job ends, until its job is claimed, or until an instant, regardless of the job. An instant is
+forgotten when the log's time passes it, as in Redis.
 
-While an id is remembered, no other job of that id begins. Redis forgets an id once its clock has passed the moment up
-to which it is remembered, and with all else that a loss takes. So a window is judged within one epoch, and only as long
-as the log's clock has not passed its end. What is kept here is bounded, as ``results`` is.
+While an id is remembered, no other job with this id may begin. Redis forgets an id when its clock passes the end of the
+id's window, and may forget it in a loss. So a window is checked only within one epoch, and only until the log's time
+passes its end. The memory is bounded, as the key ``results`` is.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from rq_core.model.unique_names import Stands
 class _Holder(NamedTuple):
     job_id: str
     until_ms: int | None
-    """The time until which the name is held, whatever becomes of the job (Unix ms); None: the job's events end it."""
+    """Unix ms until which the name is held, regardless of the job; None if an event of the job frees the name."""
 
 
 class HeldNames:
-    """The names of one queue that are held."""
+    """The names of one queue that jobs hold."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
         self._ends: list[tuple[int, str]] = []
-        """A heap of instants, and the names that are held until then."""
+        """A heap of (Unix ms, name that is held until then)."""
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all names."""
         self._holders.clear()
         self._ends.clear()
 
     def pass_time(self, at_ms: int) -> None:
-        """Move the log's time to this one. A name that was held until then may be taken, even if Redis' clock goes
-        back: a claim may have forgotten it."""
+        """Move the log's time to ``at_ms``, and free the names that were held until then. They stay free even if Redis'
+        clock goes back afterwards, since a claim may have removed them."""
         while self._ends and self._ends[0][0] <= at_ms:
             until_ms, name = heapq.heappop(self._ends)
             holder = self._holders.get(name)
@@ -49,7 +49,7 @@ class HeldNames:
                 del self._holders[name]
 
     def take(self, name: str, job_id: str, stands: Stands, at_ms: int) -> str | None:
-        """Let a job take a name. Returns another job that holds it, or None."""
+        """Give a name to a job. Return the id of the other job that still holds the name, or None."""
         before = self._holders.get(name)
         until_ms = stands.at_ms if stands.how == "until" else None
         self._holders[name] = _Holder(job_id, until_ms)
@@ -60,38 +60,38 @@ class HeldNames:
         return before.job_id if before.until_ms is None or at_ms < before.until_ms else None
 
     def end(self, name: str | None, job_id: str) -> None:
-        """Let a job give up its name, unless the name is held until an instant."""
+        """Free the name that a job holds, unless it is held until an instant."""
         if name is not None and self._holders.get(name) == (job_id, None):
             del self._holders[name]
 
     def free(self, name: str) -> str | None:
-        """Free a name, as an operator does. Returns the job that held it, or None."""
+        """Free a name, as an operator does. Return the id of the job that held it, or None."""
         holder = self._holders.pop(name, None)
         return None if holder is None else holder.job_id
 
 
 LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
-"""Ends after which an id is not remembered: the job was never claimed, or its end is in another event."""
+"""Events that end a job without its id being remembered: the job was never claimed, or another event has its end."""
 
 
 class Windows:
-    """The ids of a queue that are remembered after their jobs' ends."""
+    """The ids of a queue that are still remembered after their jobs ended, each until the end of its window."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
-        """Id → up to when it is remembered (Unix ms)."""
+        """Unix ms up to which an id is remembered, by id."""
         self._by_end: list[tuple[int, str]] = []
         self._latest = 0
-        """The latest time of an event in this epoch (Unix ms)."""
+        """The latest time of an event in the current epoch (Unix ms)."""
 
     def forget(self) -> None:
-        """Forget all: Redis may have lost what it remembered."""
+        """Forget all ids, because Redis may have lost the ids that it remembered."""
         self._until.clear()
         self._by_end.clear()
         self._latest = 0
 
     def pass_to(self, at_ms: int) -> None:
-        """The log's clock shows this moment."""
+        """Move the log's time to ``at_ms``, unless it is later already, and forget the ids whose windows are over."""
         self._latest = max(self._latest, at_ms)
         while self._by_end and self._by_end[0][0] <= self._latest:
             until, job_id = heapq.heappop(self._by_end)
@@ -99,12 +99,11 @@ class Windows:
                 del self._until[job_id]
 
     def ended(self, job_id: str, event: Event, claims: int | None, once_ms: int | None) -> None:
-        """A job has left Redis by this event."""
+        """Note that ``event`` ended a job. Its id is remembered up to ``once_ms``, if the job was ever claimed."""
         if once_ms is not None and claims and event not in LEAVES_NONE and once_ms > self._latest:
             self._until[job_id] = once_ms
             heapq.heappush(self._by_end, (once_ms, job_id))
 
     def until(self, job_id: str) -> int | None:
-        """Return the time up to which an id is remembered (Unix ms); None: it is free, or Redis' memory is not
-        known."""
+        """Return the Unix ms up to which an id is remembered; None if the id is free, or if that is not known."""
         return self._until.get(job_id)

@@ -1,10 +1,10 @@
-"""Caps and rates, replayed: who holds what, and whether a claim was allowed (invariant I3).
+"""Replays caps and rates: counts the holders of each scope, and checks whether each claim was allowed (invariant I3).
 
-A claimed event carries every scope that counts it and the cap in force. So the log says by itself
-what was allowed: at each claim the holders, this one included, are at most the cap. What
-``cap_changed`` events say must agree with what claims carry.
+A ``claimed`` event has every scope of the claim, with the limit in force. So the log itself shows whether a claim was
+allowed: the holders of a scope, the new claim included, must be at most the cap. The limits in claims must agree with
+those of ``cap_changed`` events.
 
-Pure: it is fed by :mod:`sql_audit.proof.replay.replay` and knows neither SQL nor the order of events.
+This module does no I/O: :mod:`sql_audit.proof.replay.replay` calls it with the events in order.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from rq_core.model.limits.limit import Limit
 from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of
 
 TOLERANCE_US: Final = 1_000
-"""Events tell the time in whole ms."""
+"""Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
 
 AGREED_MAX: Final = 100_000
-"""Combinations of task, lane and scopes that are remembered as in order."""
+"""Maximum number of combinations of task, lane and event detail that are remembered as correct."""
 
 _TASK: Final = "task="
 
 
 class ClaimScopes(NamedTuple):
-    """The scopes of a claimed event, read."""
+    """The scopes of a ``claimed`` event."""
 
     held: tuple[str, ...]
-    """The keys that it holds."""
+    """The scopes that the claim holds, except those of the queue and the task."""
     caps: tuple[tuple[str, int], ...]
-    """Scopes with a cap in force."""
+    """Pairs of (scope, cap in force)."""
     rates: tuple[tuple[str, int, int, int], ...]
-    """(scope, limit, window in ms, burst)."""
+    """Tuples of (scope, limit, window in ms, burst)."""
     limits: dict[str, str]
-    """Every scope, and its limit as text."""
+    """The limit of every scope as text, by scope; "none" for a scope without a limit."""
 
     @classmethod
     def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
-        """Read the scopes in the event's JSON. Raises ValueError or TypeError if they are invalid."""
+        """Return the scopes from an event's JSON. Raise ValueError or TypeError if they are invalid."""
         held, caps, rates, limits = [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
@@ -68,22 +68,24 @@ def _number(value: Any) -> int:
 
 
 def held_in(lane: str | None) -> tuple[str, ...]:
-    """The keys that a claimed job of a lane holds."""
+    """Return the scopes that a claimed job of a lane holds, except the scope of its task."""
     scopes = scopes_of(lane or "")
     return tuple(s for s in scopes if is_counted(s) and not s.startswith(_TASK))
 
 
 class Limits:
-    """The limits in force, by the ``cap_changed`` events."""
+    """The limits in force, according to the ``cap_changed`` events."""
 
     def __init__(self) -> None:
         self.whole = False
-        """Whether the log has every change ever made, so that a scope without a change has no limit."""
+        """Whether the log has every change of a limit. If it has, a scope without a change has no limit; otherwise its
+        limit is unknown."""
         self.known: dict[str, tuple[str, int]] = {}
-        """Scope or family → limit and version."""
+        """Pairs of (limit as text, its version), by scope or family."""
 
     def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
-        """Note a change; with a limit of None the key has its family's again. Yields the faults of the event."""
+        """Apply a change of a limit, and yield the faults of its event. With ``new=None`` the scope has the limit of
+        its family again."""
         before = self.known.get(scope)
         if before is not None or self.whole:
             text, last = before or (None, 0)
@@ -97,7 +99,7 @@ class Limits:
             self.known[scope] = new, version
 
     def of(self, scope: str) -> str | None:
-        """The limit in force as text; None if the log cannot tell."""
+        """Return the limit in force of a scope as text, "none" if it has none; None if the log does not show it."""
         own = self.known.get(scope)
         if own is not None:
             return own[0]
@@ -115,7 +117,7 @@ class Holders:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing: something happened that the log does not tell."""
+        """Forget all holders, limits and rates, because something happened that the log does not show."""
         self.total = 0
         self.tasks: Counter[str | None] = Counter()
         self.keys: dict[str, int] = {}
@@ -125,13 +127,15 @@ class Holders:
         self._agreed: set[tuple[str | None, str | None, str | None]] = set()
 
     def forget_rates(self) -> None:
-        """Forget what is spent of each rate: times from now on may be those of another clock."""
+        """Forget all use of rates, because later events may have the times of another clock."""
         self._rates: dict[str, tuple[int, int, int, int]] = {}
-        """Rate's scope → theoretical arrival time in µs, and the rate that it was reckoned with."""
+        """For each scope with a rate: the theoretical arrival time (Unix µs) of the generic cell rate algorithm, and
+        the limit, window (ms) and burst with which it was computed."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """Count a claim that begins."""
+        """Count a claim that begins as a holder of its scopes. ``held`` are these scopes, except the queue's and the
+        task's."""
         self.total += 1
         self.tasks[task] += 1
         keys = self.keys
@@ -139,7 +143,7 @@ class Holders:
             keys[scope] = keys.get(scope, 0) + 1
 
     def release(self, task: str | None, held: Sequence[str]) -> None:
-        """Stop counting a claim that has ended."""
+        """Stop counting the holders of a claim that has ended."""
         self.total -= 1
         self.tasks[task] -= 1
         if not self.tasks[task]:
@@ -161,7 +165,7 @@ class Holders:
         return self.keys.get(scope, 0)
 
     def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
-        """Yield the limits of a claim, which holds its scopes already, that the claim exceeds."""
+        """Yield a sentence for each limit that a claim exceeds. The claim must be counted by :meth:`hold` already."""
         for scope, cap in listed.caps:
             holders = self.of(scope)
             if holders > cap:
@@ -173,9 +177,9 @@ class Holders:
     def disagreements(
         self, task: str | None, lane: str | None, text: str | None, listed: ClaimScopes
     ) -> list[str]:
-        """Return the differences between the limits that a claim carries and those of ``cap_changed`` events.
+        """Return a sentence for each difference between the limits in a claim and those of ``cap_changed`` events.
 
-        ``text`` is the event's detail, by which combinations that are in order are remembered.
+        ``text`` is the event's detail, by which combinations that are in order are cached.
         """
         key = task, lane, text
         if key in self._agreed:
@@ -195,9 +199,9 @@ class Holders:
         return found
 
     def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
-        """A limit was changed. Returns what is wrong with it."""
+        """Apply the change of a limit. Return the faults of its event."""
         self._agreed.clear()
-        # The log does not say how much of the new rate is spent: it counts as fresh.
+        # The log does not show how much of the new rate is in use: the rate counts as unused.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
             del self._rates[spent]
         before, now = (None if limit is None else str(limit) for limit in (old, new))
@@ -206,7 +210,8 @@ class Holders:
     def _spend(
         self, scope: str, most: int, window_ms: int, burst: int, *, at_ms: int
     ) -> str | None:
-        """Take one of a rate, as the generic cell rate algorithm does, never too strictly."""
+        """Count a claim against a rate, by the generic cell rate algorithm. Return a sentence if the claim came earlier
+        than the rate allows, by more than TOLERANCE_US, or if the rate is 0; otherwise None."""
         if most == 0:
             return f"claimed under {scope}, which is stopped"
         now_us = at_ms * 1000
@@ -225,7 +230,7 @@ class Holders:
                 )
         self._rates[scope] = arrival + interval, *rate
         if len(self._rates) > self._rates_max:
-            # What has run out is as good as never spent.
+            # A rate whose arrival time is over admits claims as if it had never been used.
             self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}
             self._rates_max = max(1_000, 2 * len(self._rates))
         return problem

@@ -1,7 +1,7 @@
-"""The live jobs of one queue, replayed: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19).
+"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19).
 
-:class:`JobReplay` gets each event that happens to a job from :mod:`sql_audit.proof.replay.replay`, which knows the
-order and the numbers of events. It applies a wrong event too, after it has reported it.
+:mod:`sql_audit.proof.replay.replay`, which checks the order and the numbers of events, passes each event that happens
+to a job to :class:`JobReplay`. A wrong event is reported and then applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
-"""Distinct details of claims whose scopes are kept as read."""
+"""Maximum number of distinct details of claims whose parsed scopes are cached."""
 
 _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
@@ -36,19 +36,20 @@ _SOURCES: Final = {
     str(event): frozenset(str(t.source) for t in TRANSITIONS if t.event is event and t.source)
     for event in Event
 }
-"""Event → the states in which a job may be when it happens."""
+"""The states in which a job may be when an event happens, by event."""
 
 SETTLEMENTS: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK})
-"""Events with which the holder of a claim ends it. (A cancelled job's claim may also end with its lease.)"""
+"""Events with which the worker that holds a claim ends it. (The claim of a cancelled job may also end because its lease
+expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
-"""A job's counter → the word for one of it, and the job's field with the limit."""
+"""Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
 _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
-"""A trait's name in an event → its name in a state line."""
+"""The names of traits in a state line, by their names in an event."""
 
 
 class JobReplay:
-    """The live jobs of a queue, and what they hold, at one event of its log."""
+    """The live jobs of a queue, and the scopes, names and ids that they hold, after an event of its log."""
 
     def __init__(self, found: LogFindings) -> None:
         self.jobs: dict[str, Record] = {}
@@ -60,19 +61,20 @@ class JobReplay:
         self.open = True
         """Whether jobs without an event in the log may be alive."""
         self.is_paused = False
-        """Whether the queue was paused in this epoch, and not resumed since."""
+        """Whether the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0
-        """Events ``baseline`` that changed what the log said of a job."""
+        """Number of ``baseline`` events that changed a job's state or fence according to the log."""
         self._found = found
         self._judge = found.judge
         self._violated = found.violated
         self._scopes_read: dict[str, ClaimScopes] = {}
 
     def steps(self) -> dict[str, Callable[[EventRow, str], None]]:
-        """Return the method that replays each event of a job: it takes the row and the job's id."""
+        """Return the methods that replay the events of jobs, by event. A method takes the event's row and the job's
+        id."""
         return {
             **dict.fromkeys(map(str, EFFECTS), self._moved),
-            # Most events are of these, or they begin a life.
+            # Most events have these types, or they begin a job.
             "enqueued": self._enqueued,
             "claimed": self._claimed,
             "succeeded": self._succeeded,
@@ -86,7 +88,7 @@ class JobReplay:
         }
 
     def forget(self) -> None:
-        """Forget all jobs: the log does not say what happened to them."""
+        """Forget all jobs, because the log does not show what happened to them."""
         self.replacing.forget()
         self.ticks.forget()
         self.is_paused = False
@@ -99,7 +101,8 @@ class JobReplay:
     # A job's life, and the claim in force.
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
-        """The job of an event that meets one that is alive."""
+        """Return the job of an event that may happen only to a live job. Report a job that is not alive, or is in a
+        state in which the event may not happen."""
         record = self.jobs.get(job_id)
         kind = row[4]
         if record is None:
@@ -127,8 +130,8 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """End the claim in force, by an event that presents ``fence``. ``holder``: the worker whose claim it ends;
-        None: the event does not say."""
+        """End the claim in force by an event that names ``fence``. ``holder`` is the worker whose claim the event ends;
+        None if the event does not name it. Report a fence or a worker that is not that of the claim in force."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:
@@ -136,7 +139,7 @@ class JobReplay:
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
-        """Begin the life of a job."""
+        """Begin a job in ``state`` and return it. Report a job that is alive already."""
         old = self.jobs.get(job_id)
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
@@ -161,7 +164,7 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Let the job take its name, if its state entitles it to the name."""
+        """Give the job its name, if a job in its state holds its name. Report another job that holds the name."""
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands
@@ -174,10 +177,11 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """Free the job's name: an operator took it, or it was overdue, and another job takes it."""
+        """Free the job's name: an operator freed it, or it was overdue and another job takes it. Report a job that did
+        not hold the name."""
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
-        # A job that has ended may hold a name that no baseline has.
+        # A job that has ended may still hold its name; no baseline shows that.
         if holder != job_id and (holder is not None or (record is not None and not self.open)):
             held = "none does" if holder is None else f"job {holder} does"
             self._violated("I13", f"frees the name {name} as if this job held it, and {held}")
@@ -185,14 +189,15 @@ class JobReplay:
             record.unique = None
 
     def _settle_name(self, record: Record, job_id: str, event: Event, state: State | None) -> None:
-        """Free or take the name of a job that was alive, or dead, as an event does."""
+        """Free the name of a job that an event ends or puts into the state dead, or give a requeued job its name
+        again."""
         if state is None or state is State.DEAD:
             self.names.end(record.unique, job_id)
         elif event is Event.REQUEUED and record.stands.how == "done":
             self._take_name(record, job_id)
 
     def _use_id(self, row: EventRow, job_id: str) -> None:
-        """Report a job that begins while its id is remembered."""
+        """Report a job that begins although its id is still remembered."""
         until = self.windows.until(job_id)
         if until is not None:
             self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
@@ -271,7 +276,7 @@ class JobReplay:
         self._moved(row, job_id)
 
     def _compare(self, row: EventRow, job_id: str) -> None:
-        """Judge an event by what the log says of its job before."""
+        """Report the contradictions between an event and the earlier events of its job."""
         record, rule = self.jobs.get(job_id), contradictions.RULES.get(row[4])
         if rule is not None and record is not None:
             self._judge(rule(facts_in(row[10]), record, row))
@@ -314,10 +319,11 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """Judge a failure or a loss: it must have the next number, and kill the job at its limit."""
+        """Report a failure or a loss that does not have the next number, or that does not put the job into the state
+        dead exactly at the limit."""
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)
-        # A job may die without having failed: no worker knew its task.
+        # A job may die without a failure if no worker knew its task.
         step = 0 if event is Event.DIED else 1
         if before is not None and not before + step <= number <= before + 1:
             self._violated("I4", f"is {what} {number}, the one before was {before}")

@@ -1,4 +1,4 @@
-"""A job that is alive, as its events leave it."""
+"""The record of a live job during the replay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Record:
-    """A live job. ``state`` and a counter have the value None until an event has said them.
+    """A live job after the events that were replayed. ``state`` and the counters have the value None until an event has
+    them.
 
-    It has each trait under its name in a state line; None: the job does not have it, or its beginning was not seen.
+    Each trait is an attribute, named as in a state line; None if the job does not have the trait, or if the log does
+    not have the job's beginning.
     """
 
     __slots__ = (
@@ -22,22 +24,23 @@ class Record:
     )  # fmt: skip
 
     expires: int | None
-    """Its deadline (Unix ms)."""
+    """The job's deadline (Unix ms)."""
     unique: str | None
-    """The name of a unique job, whether it holds it or not."""
+    """The name of a unique job, regardless of whether the job holds the name."""
     once: int | None
-    """The time up to which its id is remembered (Unix ms)."""
+    """Unix ms up to which the job's id is remembered."""
     keep: int | None
-    """The time for which its result is kept (ms)."""
+    """Milliseconds for which the job's result is kept."""
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
         self.priority: str | None = None
-        """None: its beginning was not seen, and so neither its lane nor its traits."""
+        """The job's priority; None if the log does not have the job's beginning: then its lane and traits are unknown,
+        too."""
         self.due: int | None = None
-        """The time at which it becomes ready (Unix ms), if it is scheduled."""
+        """Unix ms at which a scheduled job becomes ready; None if it is not scheduled, or if that is not known."""
         for trait in _TRAITS:
             setattr(self, trait, None)
         self.stands = HELD_TO_THE_END
@@ -45,11 +48,11 @@ class Record:
         self.failures: int | None = None
         self.losses: int | None = None
         self.unknown: int | None = None
-        """The number of times that it was given back since a worker did not know its task."""
+        """Number of times that a worker gave the job back because it did not know the task."""
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None
         self.worker: str | None = None
-        """The worker that has its claim in force."""
+        """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
         self.held: tuple[str, ...] | None = None
-        """The scopes that its claim in force holds; None: no claim is in force."""
+        """The scopes that the claim in force holds; None if no claim is in force."""

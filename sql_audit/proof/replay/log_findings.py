@@ -1,4 +1,4 @@
-"""The violations, notes and losses that the replay of one queue finds."""
+"""Collects the violations, notes and losses that the replay of one queue finds."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from sql_audit.store.job_rows import EventRow
 
 
 class LogFindings:
-    """The findings so far. Each is about ``row``, which the replay sets for each event."""
+    """The findings of the events replayed until now. Each finding is about ``row``, which the replay sets to each
+    event."""
 
     def __init__(self, queue: str, *, since_ms: int, before_cut: bool) -> None:
-        """Findings about events before ``since_ms`` are dropped."""
+        """Begin without findings. Findings about events before ``since_ms`` (Unix ms) are not recorded."""
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut
-        """Whether ``row`` lies before the cut of a prune: it is not judged, and losses are recorded all the same."""
+        """Whether ``row`` is before the cut of a prune. Violations and notes about such events are not recorded; losses
+        are."""
         self.row: EventRow = ()
-        """The event that is replayed now."""
+        """The event that is being replayed."""
         self.violations: list[Violation] = []
-        """The first VIOLATIONS_KEPT of each invariant."""
+        """The violations: the first VIOLATIONS_KEPT of each invariant."""
         self.counts: Counter[str] = Counter()
-        """All violations by invariant."""
+        """Numbers of all violations, by invariant."""
         self.notes: list[Note] = []
         self.losses: list[Loss] = []
-        """Losses of Redis that the log records."""
+        """Losses of events by Redis that the log shows."""
         self.set_back: list[SetBack] = []
-        """The first times that Redis' clock went back."""
+        """The first VIOLATIONS_KEPT times that Redis' clock went back."""
         self.forgotten = 0
-        """Orphaned events since the last loss."""
+        """Number of orphaned events since the last loss."""
 
     def violated(self, invariant: str, says: str) -> None:
-        """Report that the row violates an invariant. ``says`` continues a sentence about the event."""
+        """Record that the row violates an invariant. ``says`` continues a sentence about the event."""
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self.row
         if at_ms < self.since_ms or self.before_cut:
             return
@@ -47,12 +49,12 @@ class LogFindings:
             self.violations.append(found)
 
     def judge(self, faults: Iterable[Fault]) -> None:
-        """Report each of these faults of the row."""
+        """Record each fault of the row as a violation."""
         for invariant, says in faults:
             self.violated(invariant, says)
 
     def note(self, says: str) -> None:
-        """Note why something cannot be judged from the row on."""
+        """Record a note: the reason why something cannot be judged from the row on."""
         row = self.row
         if self.before_cut:
             return
@@ -66,9 +68,10 @@ class LogFindings:
             self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
 
     def lost(self, after: OutboxId, jobs: int, says: str) -> None:
-        """Record a loss after an entry: an epoch begins with the row. ``jobs`` is the number of live jobs lost."""
+        """Record a loss of the events after the entry ``after``; the row begins the epoch with which Redis continued.
+        ``jobs`` is the number of live jobs that were lost."""
         if self.before_cut:
-            # The numbers and the entry named are those of jobs that the prune left.
+            # The numbers and the entry in the text are those of jobs that the prune left in the log.
             says = f"{says} (of what the prune left)"
         row = self.row
         at = OutboxId(row[1], row[2])

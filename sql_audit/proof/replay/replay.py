@@ -1,12 +1,12 @@
-"""The log of one queue, replayed event by event.
+"""Replays the log of one queue event by event.
 
-:class:`Replay` takes the rows of ``job_event`` in order. From them alone it proves the numbering (I5) and what the
-epochs say of losses; :class:`sql_audit.proof.replay.job_replay.JobReplay` proves the rest. Only live jobs, holders and
-names are kept. It does no I/O, and it never stops at a wrong event: it reports the event, and then applies it, since
-what Redis did is what happened.
+:class:`Replay` takes the rows of ``job_event`` in order. From these rows alone it checks the numbering (I5) and the
+losses that epochs show; :class:`sql_audit.proof.replay.job_replay.JobReplay` checks the other invariants. It keeps only
+live jobs, holders and names in memory, and does no I/O. A wrong event is reported and then applied, since it has
+happened in Redis.
 
-Where the log records that it is incomplete (a gap, events in quarantine, an unfinished baseline), the replay forgets
-all jobs, accepts any event as a job's first one, and notes why it cannot judge.
+If the log itself says that it is incomplete (a gap, events in quarantine, an unfinished baseline), the replay forgets
+all jobs, accepts any event as the first event of a job, and adds a note with the reason.
 
     >>> replay = Replay("mail")
     >>> replay.feed([("mail", 7, 0, 0, "paused", 1, None, None, "ada", None, None)])
@@ -32,11 +32,12 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import QUARANTINED
 
 _OF_JOBS: Final = frozenset(map(str, JOB_EVENT_FIELDS))
-"""Events that happen to a job."""
+"""Types of events that are about jobs."""
 
 
 class Replay:
-    """The state of one queue by its log. Feed it the rows in order; then read its attributes."""
+    """The state of one queue after the events of its log. Call :meth:`feed` with the rows in order, then
+    :meth:`finish`; then read the attributes."""
 
     def __init__(
         self,
@@ -51,12 +52,14 @@ class Replay:
     ) -> None:
         """Begin before the first event of a queue.
 
-        ``beginnings``: those of all epochs in the log, in order. ``recorded``: kinds of rows in mirror_epoch, by the
-        entry that they are about. ``orphaned``: the recorded ranges of orphaned events, in order, each as the entry
-        before it and the beginning of an epoch after it; None: they follow from the beginnings. ``passed``: epoch →
-        number of entries before it that could not be mirrored. ``since_ms``: older events are replayed, but not judged.
-        ``pruned_to``: up to this entry the log has only whole jobs and events of the queue; they are replayed and not
-        judged, until :meth:`pass_cut`.
+        - ``beginnings``: the beginnings of all epochs in the log, in order.
+        - ``recorded``: the kinds of the rows of ``mirror_epoch``, by the entry that they are about.
+        - ``orphaned``: the recorded ranges of orphaned events, in order, each as the entry before the range and the
+          first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
+        - ``passed``: the number of entries before an epoch that could not be mirrored, by epoch.
+        - ``since_ms``: events before this time (Unix ms) are replayed, but violations of them are not reported.
+        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only the jobs that the prune kept, and
+          events of the queue; violations of them are not reported until :meth:`pass_cut` is called.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -81,15 +84,15 @@ class Replay:
         self._unknown_from = sorted(
             at for at, kinds in self._recorded.items() if not kinds.isdisjoint(("gap", "joined"))
         )
-        """Entries of recorded gaps that :meth:`_pass_unknown` has not met yet."""
+        """The entries after recorded gaps that :meth:`_pass_unknown` has not passed yet."""
         self._quarantined: tuple[int, int] | None = None
         self.at: tuple[int, int] = (0, 0)
-        """The last entry, as (epoch, seq)."""
+        """The last replayed entry, as (epoch, seq)."""
         self._before: OutboxId | None = None
         """The entry before ``at``."""
         self._ordinal = -1
         self._first_row: EventRow = ()
-        """The first row of the last entry."""
+        """The first row of the last replayed entry."""
         self._deleted_at: tuple[int, int] | None = None
         """The entry with which an operator last deleted the queue."""
         self._steps: dict[str, Callable[[EventRow, str], None]] = {
@@ -105,11 +108,11 @@ class Replay:
 
     @property
     def restated(self) -> int:
-        """Events ``baseline`` that changed what the log said of a job."""
+        """Number of ``baseline`` events that changed a job's state or fence according to the log."""
         return self._live.restated
 
     def feed(self, rows: Iterable[EventRow]) -> None:
-        """Replay rows of job_event, in the order of schema.EVENT_COLUMNS and of their key."""
+        """Replay rows of ``job_event``, sorted by their key, with the columns in the order of EVENT_COLUMNS."""
         steps, found, replacing = self._steps, self._found, self._live.replacing.by_jobs
         judge = found.judge
         for row in rows:
@@ -150,7 +153,7 @@ class Replay:
                 found.violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:
-        """Judge from here on: all events that a prune left have been fed."""
+        """Report violations from here on: all events up to the cut of the prune have been replayed."""
         assert self._cut is not None
         self._pass_unknown(self._cut)
         self.at, self._found.before_cut = self._cut, False
@@ -158,7 +161,7 @@ class Replay:
         self._live.ticks.forget()
 
     def finish(self) -> None:
-        """Note why jobs may be unknown, if they may: the log ends here."""
+        """End the replay. Add a note if the log has no events, or if jobs without an event in it may be alive."""
         if not self.events:
             self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
         elif self._live.open:
@@ -169,7 +172,7 @@ class Replay:
     # The numbering (I5).
 
     def _pass_unknown(self, entry: tuple[int, int]) -> None:
-        """Forget all jobs if a recorded gap lies between the last entry and this one."""
+        """Forget all jobs if there is a recorded gap between the last entry and ``entry``."""
         while self._unknown_from and self._unknown_from[0] <= entry:
             if self._unknown_from.pop(0) > self.at:
                 self._live.forget()
@@ -201,7 +204,7 @@ class Replay:
         elif (
             epoch > before[0] and seq == 0 and self._found.row[4] in ("epoch_started", QUARANTINED)
         ):
-            pass  # _epoch_started looks at what it says of the one before
+            pass  # _epoch_started compares the entry with the epoch before
         elif self._is_recorded(entry, "gap", "joined"):
             self._found.note(f"entries after {self._before} are missing, as recorded")
             self._live.forget()
@@ -237,7 +240,7 @@ class Replay:
         elif self._passed.get(epoch):
             self._passed_over(row, before)
         elif last is None and reason == "created" and self._deleted_at == before:
-            pass  # Nothing was there to be lost.
+            pass  # The queue had been deleted: no job could be lost.
         elif last is not None and last > before:
             self._went_ahead(last, before)
         elif last != before:
@@ -247,8 +250,8 @@ class Replay:
                 before, 0, f"{_whose(facts)}: what followed {before}, if anything, is lost"
             )
         if reason != "attached":
-            # Another server, whose clock may be behind: Redis has dropped what had run out by the
-            # clock before.
+            # The epoch may be on another server, whose clock may be behind the one before. Redis may have dropped ids
+            # and rates that were over by the clock before.
             self.holders.forget_rates()
             self.windows.forget()
         if last is None or reason in ("attached", "outbox_lost"):
@@ -258,7 +261,7 @@ class Replay:
                 self.holders.limits.whole = True
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss before an epoch that Redis began and then forgot."""
+        """Record the loss before an epoch that Redis began and forgot later."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
@@ -266,7 +269,8 @@ class Replay:
             self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
     def _went_ahead(self, last: OutboxId, before: OutboxId) -> None:
-        """Note that Redis had entries after the last one of the log."""
+        """Add a note that Redis had entries after the last entry of the log; report a violation if no gap is
+        recorded."""
         if self._found.before_cut:
             return
         if not self._is_recorded(self.at, "gap"):
@@ -278,7 +282,7 @@ class Replay:
     def _went_back(
         self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Record the loss of entries: Redis' last entry is older than the last one that SQL has."""
+        """Record a loss: the last entry that Redis knew is before the last entry that SQL has."""
         count = 0
         if last is not None:
             if self._orphans_are_recorded and self._survivors.get(row[1]) != last:
@@ -297,7 +301,8 @@ class Replay:
         self._found.lost(before, count, says)
 
     def _passed_over(self, row: EventRow, before: OutboxId) -> None:
-        """Record the loss before an epoch, and note that entries of Redis before it could not be mirrored."""
+        """Record the loss before an epoch, and add a note that entries of Redis before the epoch could not be
+        mirrored."""
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"
@@ -345,7 +350,8 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Say which server has the queue since an epoch began, as far as names of histories show it."""
+    """Return a phrase that names the server that has had the queue since the epoch began, as far as the ids of the
+    servers' histories show."""
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

@@ -1,9 +1,9 @@
-"""Connections to the audit database, and what is said on them.
+"""Connections to the audit database, and the statements of the mirror.
 
 Read ``database`` first.
 
-- ``database``, ``background``: connections, transactions, locks and many rows; a call on a thread of its own.
-- ``statements``, ``copy``: the mirror's statements; rows in the form of PostgreSQL's COPY.
-- ``database_identity``: whether a database is the original or a copy.
-- ``driver_errors``: errors of drivers, and why a SQLite file cannot be written.
+- ``database``, ``background``: connections, transactions, locks and writing of many rows; a call on its own thread.
+- ``statements``, ``copy``: the mirror's statements; rows in PostgreSQL's COPY format.
+- ``database_identity``: the check whether a database is the original or a copy.
+- ``driver_errors``: messages of drivers' errors, and the reasons why a SQLite file cannot be written.
 """

@@ -1,4 +1,4 @@
-"""A call on a thread of its own: its caller works in Python while the database works for the call, or the reverse.
+"""Runs a call on its own thread, so that Python and the database can work at the same time.
 
 text = BackgroundCall(lambda: copy_text(rows))
 insert(rows)
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """One call, started at once. Its caller always waits for it, so that no thread is left behind."""
+    """A call that starts at once on its own thread. The caller must wait for it, so that no thread is left."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -42,7 +42,7 @@ class BackgroundCall(Generic[T]):
             self._thread.join()
 
     def result(self) -> T:
-        """Wait for the call, and return its value. Raises what the call raised."""
+        """Wait for the call, and return its value. Raise the error that the call raised."""
         self.wait()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,5 @@
-"""Rows as PostgreSQL's COPY writes them in its text format: COPY is sent it, and batches are hashed over it."""
+"""Makes the text of rows in PostgreSQL's COPY format. The mirror sends this text to COPY, and batches are hashed over
+it."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ Row = Sequence[Any]
 
 
 class Rows(list[Row]):
-    """Rows of one table, complete and to be written."""
+    """The rows of one table that will be written."""
 
     _text: str | None = None
 
     def text(self) -> str:
-        """The rows as COPY has them, made once."""
+        """Return the rows in COPY's text format. The text is made once."""
         if self._text is None:
             self._text = self._make_text()
         return self._text
@@ -25,10 +26,10 @@ class Rows(list[Row]):
 
 
 class EventRows(Rows):
-    """Rows of job_event, whose lines are there already."""
+    """Rows of ``job_event`` whose plain lines are made already."""
 
     def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
-        """``lines``: the rows as :func:`plain_line` says them."""
+        """``lines`` are the lines that :func:`plain_line` makes of the rows."""
         super().__init__(rows)
         self._lines = lines
 
@@ -43,13 +44,13 @@ _ESCAPED_SELDOM: Final = ("\\", "\b", "\v", "\f", "\r")
 _odd: Final = re.compile(r"[\\\x08\n\v\f\r]").search
 _NULL: Final = "\0"
 _CHUNK: Final = 64
-"""Rows that are escaped together, if one of them needs it."""
+"""Number of rows that are checked together: if none of them needs an escape, their lines are used unchanged."""
 
 
 def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
-    """Rows as PostgreSQL's COPY writes them in its text format, the last line ended too.
+    """Return rows in the text format of PostgreSQL's COPY. Each line ends with a line break, also the last one.
 
-    ``lines``: the same rows, if :func:`plain_line` or the like has already been asked about them.
+    ``lines`` are the lines of these rows, if :func:`plain_line` or :func:`event_line` has already made them.
     """
     if lines is None:
         lines = list(map(plain_line, rows))
@@ -62,12 +63,12 @@ def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
 
 
 def plain_line(row: Row) -> str:
-    """A row as COPY writes it if nothing in it needs an escape, with NUL for null."""
+    """Return a row as a line of COPY without escapes; a null value is the character NUL."""
     return "\t".join(["\0" if value is None else str(value) for value in row])
 
 
 def event_line(row: Row) -> str:
-    """The same of a row of job_event, in less time."""
+    """Return the line that :func:`plain_line` makes, for a row of ``job_event``, in less time."""
     queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
     return (
         f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{job_id if job_id is not None else _NULL}"
@@ -78,7 +79,7 @@ def event_line(row: Row) -> str:
 
 def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:
     text = "\n".join([*lines, ""])
-    # Values with separators or NUL in them show in the counts.
+    # If a value has a separator or NUL in it, the counts are too high.
     if (
         text.count("\n") == len(rows)
         and text.count("\t") == sum(map(len, rows)) - len(rows)
@@ -86,7 +87,7 @@ def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:
         and not any([char in text for char in _ESCAPED_SELDOM])  # noqa: C419 - quicker as a list
     ):
         return text.replace("\0", "\\N")
-    # One row in fifty may carry an error with line breaks in it; the others are as they are.
+    # Few rows need escapes (such as an error with line breaks); the lines of the others are used unchanged.
     escaped = [
         line.replace("\0", "\\N")
         if not _odd(line) and line.count("\t") < len(row) and line.count("\0") == row.count(None)

@@ -1,11 +1,11 @@
-"""The audit database: its address, its connections, its transactions, and writing many rows at once.
+"""The audit database: its address, its connections, its transactions, and the writing of many rows at once.
 
-No connection to PostgreSQL has a state of its own: each transaction says what holds for it, and leaves nothing. So the
-database may be behind a pooler that gives a server's connection to others after each transaction (PgBouncer).
+No setting outlives a transaction on a connection to PostgreSQL: each transaction makes its own settings. So a pooler
+may be used that gives a server's connection to other clients after each transaction (PgBouncer).
 
-One writer at a time. On PostgreSQL that is the lock on a queue's cursor. On SQLite it is BEGIN IMMEDIATE, and also a
-lock file: SQLite before 3.51.3 can damage its write-ahead log when one connection checkpoints while another writes, so
-a connection that writes or checkpoints holds that file, and every other connection never checkpoints.
+One process writes at a time. On PostgreSQL, a mirror locks the cursor of its queue. On SQLite, a writer uses BEGIN
+IMMEDIATE and holds a lock file: SQLite before 3.51.3 can damage its write-ahead log if one connection checkpoints while
+another writes, so only a connection that holds the lock file writes or checkpoints.
 
     database = Database("audit.db")
     with database.writing() as connection:      # None if another process is writing
@@ -55,50 +55,51 @@ from sql_audit.store.connection.copy import EventRows, Row, Rows
 from sql_audit.store.connection.statements import POSTGRESQL, SQLITE, of_rows
 
 BUSY_TIMEOUT_MS: Final = 5_000
-"""The time for which a connection to SQLite waits for another's lock."""
+"""Milliseconds that a connection to SQLite waits for the lock of another connection."""
 
 IDLE_TIMEOUT_MS: Final = 30_000
-"""After how long PostgreSQL ends a transaction whose mirror has stopped, so that another may take
-over."""
+"""Milliseconds after which PostgreSQL ends an idle transaction, so that another mirror can continue after one that
+hangs."""
 
 STALLED_MS: Final = 60_000
-"""After how long a mirror that waits ends the transaction of one that has stopped within a COPY: to
-PostgreSQL it is not idle, and no timeout of the server's ends it."""
+"""Milliseconds after which a waiting mirror ends the connection of a mirror that hangs within a COPY. PostgreSQL does
+not count such a transaction as idle, so no timeout of the server ends it."""
 
 CHECKPOINT_PAGES: Final = 4_000
-"""Pages in SQLite's write-ahead log at which the writer checkpoints (16 MB)."""
+"""Number of pages in SQLite's write-ahead log at which the writer makes a checkpoint (16 MB)."""
 
 SQLITE_ROWS: Final = 256
-"""Rows in one INSERT into SQLite: a quarter less time than one by one."""
+"""Number of rows in one INSERT into SQLite. It takes a quarter less time than one row per INSERT."""
 
 BACKGROUND_ROWS: Final = 500
-"""Number of rows from which on a thread that works while SQLite inserts them is worth its start."""
+"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows, to
+start the thread would take longer."""
 
 PAUSE_S: Final = 1.0
-"""Seconds of rest after which a connection to PostgreSQL is looked at before it is used."""
+"""Seconds for which the writer's connection to PostgreSQL may be unused before the next use checks whether the server
+has closed it. Readers' connections are checked before every use."""
 
 _LIBPQ: Final = re.compile(
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=",
     re.IGNORECASE,
 )
-"""``host=… password=…``, as libpq reads it."""
+"""Matches a connection string of libpq, such as ``host=… password=…``."""
 _NO_SCHEME: Final = re.compile(r"[^/@:\s]*:.*@")
-"""``user:password@host/database``."""
+"""Matches a URL without a scheme, such as ``user:password@host/database``."""
 
 T = TypeVar("T")
 
 
 def normalise(text: str) -> URL:
-    """The URL of an audit database from what people write: a path, ``sqlite:///path``,
-    ``postgresql://…``.
+    """Return the URL of an audit database from a text: a path, ``sqlite:///path`` or ``postgresql://…``.
 
-    Raises AuditUrlInvalid.
+    Raise AuditUrlInvalid if the text is invalid.
     """
     text = text.strip()
     if not text:
         raise AuditUrlInvalid(url=text, why="it is empty")
     if "://" not in text:
-        # A file would have the password in its name.
+        # If the text were taken as a path, the file's name would have the password in it.
         if _LIBPQ.search(text) or _NO_SCHEME.match(text):
             raise AuditUrlInvalid(url=text, why="it is neither a path nor a URL")
         return URL.create("sqlite", database=text)
@@ -109,7 +110,8 @@ def normalise(text: str) -> URL:
     with contextlib.suppress(ArgumentError, ValueError):
         url = make_url(text)
     if url is None:
-        # Not while it is handled: the library's error would be the context of this one, and may repeat the whole URL.
+        # Raised outside the except block: otherwise the library's error, which may repeat the whole URL, would be its
+        # context.
         raise AuditUrlInvalid(url=text, why="it cannot be read as a URL")
     dialect = url.drivername.partition("+")[0]
     if dialect in ("postgres", "postgresql"):
@@ -123,18 +125,18 @@ def normalise(text: str) -> URL:
 
 
 class Database:
-    """One audit database. Connects when it is first used. Safe to use from several threads."""
+    """One audit database. It connects when it is first used. Several threads may use it."""
 
     def __init__(self, url: str | URL) -> None:
-        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
         self.address = normalise(url) if isinstance(url, str) else url
         self.dialect = self.address.get_backend_name()
         self.on_statement: Callable[[str], None] | None = None
-        """Called with every statement, COPY included; for tests that count."""
+        """A function that is called with every statement, COPY included; for tests that count statements."""
         try:
             self.engine = self._make_engine(writer=True)
             self.readers = self._make_engine(writer=False)
-            """Its connections only read."""
+            """The engine whose connections only read."""
         except ModuleNotFoundError:
             raise AuditUnavailable(
                 url=self.url, why=f"no driver is installed: {pip_install('postgres')}"
@@ -142,7 +144,7 @@ class Database:
 
     @property
     def url(self) -> str:
-        """The address for people: without its password."""
+        """The address without its password, for messages."""
         if self.dialect == "sqlite":
             return masked(self.address.database or "")
         address = self.address.set(drivername="postgresql")
@@ -150,12 +152,12 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite database."""
+        """The file of a SQLite database. Only for SQLite."""
         assert self.dialect == "sqlite"
         return Path(self.address.database or "")
 
     def snapshot(self) -> Connection:
-        """A connection that only reads, and sees the database as it is at one moment."""
+        """Return a connection that only reads, and whose statements all read one snapshot of the database."""
         connection = self.readers.connect()
         if self.dialect == "postgresql":
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -195,9 +197,9 @@ class Database:
                 connect_args={
                     "connect_timeout": 10,
                     "application_name": "rq-core audit",
-                    # A statement that is prepared belongs to a server's connection, which a pooler gives to others.
+                    # A prepared statement belongs to a server's connection, which a pooler gives to other clients.
                     "prepare_threshold": None,
-                    # Whatever the URL, the environment, the role and the database say.
+                    # Regardless of the URL, the environment, the role and the database.
                     "client_encoding": "UTF8",
                 },
             )
@@ -208,8 +210,8 @@ class Database:
 
             @event.listens_for(engine, "checkout")
             def look_after_a_pause(connection: Any, record: Any, _proxy: Any) -> None:
-                # The server may have ended it meanwhile (idle_session_timeout, a failover), which is no error.
-                # Only the writer, which comes all the time, is spared the question.
+                # The server may have closed the connection meanwhile (idle_session_timeout, a failover), which is no
+                # error. The writer, which uses its connection all the time, checks it only after a pause.
                 used = record.info.get("used", math.inf)
                 pause_s = PAUSE_S if writer else 0.0
                 if time.monotonic() - used > pause_s and _is_gone(connection):
@@ -221,7 +223,7 @@ class Database:
                 if encoding not in (None, "UTF8"):
                     connection.close()
                     raise AuditEncoding(url=self.url, encoding=encoding)
-                # Said by each BEGIN, and over with its transaction.
+                # The driver adds this to each BEGIN; it ends with the transaction.
                 connection.read_only = not writer
 
             if writer:
@@ -239,10 +241,10 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self, *, wait: bool = False) -> Iterator[Connection | None]:
-        """A transaction to write in, committed by :meth:`commit` or else rolled back.
+        """Yield a connection with a transaction for writing. The caller must commit; otherwise it is rolled back.
 
-        None if another process is writing (SQLite only; with ``wait``, waits for it instead).
-        Raises sqlalchemy.exc.DBAPIError.
+        Yield None if another process writes the SQLite file (with ``wait``, wait for that process instead). Raise
+        sqlalchemy.exc.DBAPIError if the database does not answer.
         """
         with contextlib.ExitStack() as stack:
             if self.dialect == "sqlite" and not stack.enter_context(self._lock_file(wait=wait)):
@@ -253,8 +255,8 @@ class Database:
             yield connection
 
     def end_stalled(self, older_than_ms: int = STALLED_MS) -> int:
-        """End the connections of mirrors that have long been waited for within a COPY. Returns how
-        many. (The server ends those that idle; SQLite has no server that could.)
+        """End the connections of mirrors that hang within a COPY, if their transaction is older than ``older_than_ms``.
+        Return their number. On SQLite, nothing happens. (PostgreSQL itself ends idle transactions.)
         """
         if self.dialect != "postgresql":
             return 0
@@ -267,7 +269,8 @@ class Database:
         return ended
 
     def _raise_if_not_writable(self, error: BaseException) -> None:
-        """Raise AuditNotWritable, or AuditUnavailable without a directory, if that is what an error of SQLite means."""
+        """Raise AuditUnavailable if the file's directory is missing, and AuditNotWritable if an error of SQLite is
+        about rights. Otherwise return."""
         if not self.path.parent.is_dir():
             raise AuditUnavailable(url=self.url, why=driver_errors.missing(self.path)) from error
         if driver_errors.is_about_rights(error):
@@ -295,7 +298,7 @@ class Database:
     # Many rows.
 
     def jobs(self, connection: Connection, queue: str, ids: list[str]) -> Sequence[Sequence[Any]]:
-        """The rows of ``job`` for ``ids``, in one statement."""
+        """Return the rows of ``job`` for ``ids``, by one statement. Unknown ids are left out."""
         if self.dialect == "sqlite":
             bound = queue, json.dumps(ids)
             return connection.exec_driver_sql(SQLITE.JOBS, bound).fetchall()
@@ -304,8 +307,10 @@ class Database:
     def insert_events(
         self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
     ) -> T:
-        """Append rows of job_event, in the order of their numbers. Returns what ``meanwhile`` does, which is called
-        while the database works on them.
+        """Insert rows of ``job_event``, which must be in the order of their numbers. Call ``meanwhile`` while the
+        database works, and return its value.
+
+        Raise PlaceTaken if PostgreSQL has an event of another origin under one of the numbers.
         """
         if not rows:
             return meanwhile()
@@ -330,7 +335,7 @@ class Database:
         return made[0]
 
     def put_jobs(self, connection: Connection, new: Rows, old: Rows) -> None:
-        """Write rows of ``job``: ``new`` have no row yet, ``old`` have one."""
+        """Write rows of ``job``: insert ``new``, and replace the rows of ``old``."""
         if self.dialect == "sqlite":
             _insert_many(connection, SQLITE.UPSERT_JOBS, [*new, *old])
             return
@@ -341,7 +346,7 @@ class Database:
             connection.exec_driver_sql(POSTGRESQL.UPDATE_JOBS)
 
     def put_attempts(self, connection: Connection, new: Rows, old: Rows) -> None:
-        """Write rows of ``job_attempt``: ``new`` have no row yet, ``old`` may have one."""
+        """Write rows of ``job_attempt``: insert ``new``, and insert or replace the rows of ``old``."""
         if self.dialect == "sqlite":
             _insert_many(connection, SQLITE.UPSERT_ATTEMPTS, [*new, *old])
             return
@@ -352,13 +357,13 @@ class Database:
             connection.exec_driver_sql(POSTGRESQL.END_ATTEMPTS)
 
     def count_minutes(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Add rows of ``claim_minute`` to what is counted."""
+        """Add the numbers in ``rows`` to the rows of ``claim_minute``; insert the missing rows."""
         if not rows:
             return
         if self.dialect == "sqlite":
             connection.exec_driver_sql(SQLITE.COUNT_MINUTES, list(rows))
             return
-        # Those that count into the same row take its lock in the same order.
+        # All mirrors lock the rows in the same order, so that they cannot wait for each other.
         columns = [list(column) for column in zip(*sorted(map(tuple, rows)), strict=True)]
         connection.exec_driver_sql(POSTGRESQL.COUNT_MINUTES, tuple(columns))
 
@@ -383,16 +388,16 @@ class Database:
                     meanwhile()
         except Exception:
             if driver.closed:
-                # COPY goes past SQLAlchemy, which could not see that the connection is gone.
+                # SQLAlchemy does not see COPY, and so would not notice that the connection is closed.
                 connection.invalidate()
             raise
 
 
 def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Insert rows into SQLite: most of them SQLITE_ROWS at a time, the last of them one by one.
+    """Insert rows into SQLite: most of them SQLITE_ROWS per INSERT, the last ones one by one.
 
-    These are two statements whenever there are two rows or more. Fewer rows are taken in smaller powers of two, so
-    that few statements are ever prepared.
+    For two or more rows, two different statements are used. Fewer rows are inserted in blocks of a smaller power of
+    two, so that only few different statements are ever prepared.
     """
     if not rows:
         return
@@ -407,7 +412,7 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
 
 
 def _is_gone(connection: Any) -> bool:
-    """Whether PostgreSQL has ended a connection. One exchange, outside of any transaction."""
+    """Whether PostgreSQL has closed a connection. This takes one round trip, outside any transaction."""
     try:
         connection.autocommit = True
         connection.execute("")
@@ -418,14 +423,14 @@ def _is_gone(connection: Any) -> bool:
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, *, writer: bool) -> None:
-    # Without this the driver itself begins transactions, and DEFERRED ones, whatever we say.
+    # Without this the driver itself begins transactions, always DEFERRED ones.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS:d}")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if writer else 0:d}")
     if writer:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # So that INSERT OR REPLACE, too, meets the triggers that refuse DELETE.
+        # Without this, INSERT OR REPLACE would not fire the triggers that refuse DELETE.
         connection.execute("PRAGMA recursive_triggers = ON")
         connection.execute("PRAGMA cache_size = -65536")
     else:

@@ -1,14 +1,13 @@
-"""The place of an audit database, and the check that it has not moved: a copy must not mirror under the original's
-name.
+"""Checks that an audit database is still in its place: a copy must not be mirrored into under the original's id.
 
-A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it from the original: it would take the
-original's next events, and have Redis trimmed of them. So a database remembers its place when it is first mirrored
-into: PostgreSQL's system identifier and the database's oid, or the file system and the file's inode. (The role may lack
-the right to ask for the identifier; then the oid alone is compared.) In another place
-:func:`check_identity` refuses it, until an operator decides: :func:`fork` makes it a log of its own, :func:`rebind`
-says that the log is here now.
+A copy (pg_dump for staging, cp) has the same audit id, so Redis cannot tell it from the original: a mirror of the copy
+would take the original's next events and trim them in Redis. So a database stores its place when it is first mirrored
+into: PostgreSQL's system identifier and the database's oid, or the file system and the file's inode. (If the role may
+not read the identifier, only the oid is compared.) In another place, :func:`check_identity` refuses the database until
+an operator decides: :func:`fork` makes it a new log, :func:`rebind` stores the new place.
 
-What copies a whole server or disk (a physical standby, a snapshot of a virtual machine) copies the place, too.
+A copy of a whole server or disk (a physical standby, a snapshot of a virtual machine) has the same place, so this check
+cannot detect it.
 """
 
 from __future__ import annotations
@@ -36,15 +35,16 @@ _OID: Final = text("SELECT oid FROM pg_database WHERE datname = current_database
 
 
 _KEPT_BACK: Final = ("42501", "42883")
-"""SQLSTATEs of a right that is missing and of a function that is: some services keep the identifier to themselves."""
+"""SQLSTATEs of a missing right and of a missing function: some services do not let users read the system
+identifier."""
 _UNKNOWN: Final = "unknown"
 
 
 def database_place(database: Database) -> str:
-    """Return the place of a database. Raises what its driver raises."""
+    """Return the place of a database as a text. Raise the errors of its driver."""
     if database.dialect == "sqlite":
         path = database.path
-        # Not st_dev, which another start of the machine may number otherwise.
+        # st_dev is not used, since it may change when the machine starts again.
         return f"file {os.statvfs(path).f_fsid:x}/{path.stat().st_ino}"
     with database.readers.connect() as connection:
         oid = connection.execute(_OID).scalar_one()
@@ -52,7 +52,7 @@ def database_place(database: Database) -> str:
         with database.readers.connect() as connection:
             system = connection.execute(_SYSTEM).scalar_one()
     except DBAPIError as error:
-        # Whatever else is wrong does not show another place.
+        # Any other error must not change the place.
         if getattr(error.orig, "sqlstate", None) not in _KEPT_BACK:
             raise
         system = _UNKNOWN
@@ -60,7 +60,7 @@ def database_place(database: Database) -> str:
 
 
 def check_identity(database: Database) -> None:
-    """Bind a database to its place, if it has none yet. Raises AuditCopied if it is bound to another."""
+    """Store the place of a database if it has none yet. Raise AuditCopied if the stored place is another one."""
     here = database_place(database)
     with database.readers.connect() as connection:
         bound = connection.execute(_PLACE).scalar_one()
@@ -75,23 +75,23 @@ def check_identity(database: Database) -> None:
 
 
 def _less_known(one: str, other: str) -> bool:
-    """Whether two places are the same, as far as one of them says: it lacks the system identifier."""
+    """Whether ``one`` lacks the system identifier and is otherwise the same place as ``other``."""
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")
 
 
 def rebind(database: Database) -> str:
-    """Say that the log is here now, after a move or a restore. Returns the place."""
+    """Store the current place of a log after a move or a restore, and return it."""
     here = database_place(database)
     _write(database, _REBIND, here)
     return here
 
 
 def fork(database: Database) -> str:
-    """Make a copy a log of its own, with a name that Redis does not know yet. Returns that name.
+    """Make a copied database a new log, with a new audit id, and return the id.
 
-    The chain of what was copied goes on from the original's name. Its queues have no source now: a Redis that has one
-    of the same name may take it.
+    Its chains continue, since they keep the original's chain id. Its queues have no source any more: any Redis that has
+    a queue of the same name may become its source.
     """
     audit_id = secrets.token_hex(16)
     _write(database, _FORK, database_place(database), audit_id=audit_id)

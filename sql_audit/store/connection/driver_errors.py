@@ -1,5 +1,5 @@
-"""Errors of a database's driver: whether one is about the rows, its first line, and what keeps a SQLite file from being
-opened or written."""
+"""Interprets errors of a database's driver: whether an error is about the rows, its first line for messages, and the
+reason why a SQLite file cannot be opened or written."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from sql_audit.errors import AuditError, AuditRefused, AuditUnavailable, PlaceTa
 from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
 
 _OF_SCHEMA: Final = frozenset({"22001", "22P05"})
-"""Data exceptions that no row of the mirror causes with the migration's columns and encoding: a text too long for its
-column, a character that another encoding lacks."""
+"""SQLSTATEs of data exceptions that rows of the mirror cannot cause with the migration's columns and encoding: a text
+is too long for its column, a character is missing in the database's encoding."""
 _AWAY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR")
-"""Errors of SQLite that another process or the disk is behind."""
+"""Prefixes of the names of SQLite's errors that another process or the disk causes."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
 def data_refused(error: BaseException) -> bool:
-    """Whether an error is about the rows, so that trying again cannot help.
+    """Whether the database refused rows because of their content, so that another try cannot succeed.
 
-    The rows are good if the database refuses them for what the migration did not create: a column, a constraint or a
-    trigger that an operator added.
+    Rows that are refused because of a column, a constraint or a trigger that the migration did not create (an operator
+    added it) do not count: these rows are good.
     """
     if isinstance(error, PlaceTaken):
         return True
@@ -42,8 +42,8 @@ def data_refused(error: BaseException) -> bool:
         return _sqlite_refused(error)
     if type(error).__module__.startswith("psycopg"):
         return _postgresql_refused(error)
-    # What drivers say as Python does, of values that they cannot even send. Any other error of Python is a bug of ours,
-    # and the rows are good.
+    # Drivers raise these errors of Python for values that they cannot send. Any other error of Python is a bug of this
+    # program: the rows are good.
     return isinstance(error, UnicodeError | OverflowError)
 
 
@@ -67,7 +67,7 @@ def _postgresql_refused(error: Any) -> bool:
         return state not in _OF_SCHEMA
     name = error.diag.constraint_name
     if state[:2] == "54":
-        # Limits of the program: a key too long for its index.
+        # A limit of PostgreSQL was exceeded, such as the length of an index's key.
         return name is None or _is_named(name)
     if state == "23502":
         return _is_required(error.diag.table_name or "", error.diag.column_name or "")
@@ -75,30 +75,32 @@ def _postgresql_refused(error: Any) -> bool:
 
 
 def _is_named(name: str) -> bool:
-    """Whether the migration created a constraint or an index, itself or for a partition."""
+    """Whether the migration created the constraint or index ``name``, or PostgreSQL made it from one for a
+    partition."""
     return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
 
 
 @cache
 def _names() -> frozenset[str]:
-    """The names of all constraints and indexes of the schema."""
+    """Return the names of all constraints and indexes of the schema."""
     found = {each.partition(" ON ")[0].rpartition(" ")[2] for each in EVERYDAY_INDEXES}
     for table in metadata.tables.values():
         found |= {str(each.name) for each in table.constraints}
         found |= {f"{table.name}_pkey", *(str(index.name) for index in table.indexes)}
-        # As PostgreSQL names the part of an index that a partition has.
+        # The names that PostgreSQL gives to a partition's part of an index.
         found |= {f"{table.name}_{'_'.join(index.columns.keys())}_idx" for index in table.indexes}
     return frozenset(found)
 
 
 def _is_required(table: str, column: str) -> bool:
-    """Whether the migration refuses null in a column."""
+    """Whether the migration's schema refuses null in a column."""
     known = metadata.tables.get(_PARTITION.sub("job_event", table))
     return known is not None and column in known.columns and not known.columns[column].nullable
 
 
 def failure(url: str, error: BaseException) -> AuditError:
-    """The error for people where a driver raised one: the database refused, or did not answer."""
+    """Return the AuditError for an error of a driver: AuditRefused if the database answered, otherwise
+    AuditUnavailable."""
     if _answered(error):
         return AuditRefused(why=describe_error(error))
     return AuditUnavailable(url=url, why=describe_error(error))
@@ -108,12 +110,12 @@ def _answered(error: BaseException) -> bool:
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
-    # While a connection is made, PostgreSQL refuses with no more than a text.
+    # If PostgreSQL refuses a new connection, the error has only a text, no SQLSTATE.
     return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
 
 
 def describe_error(error: BaseException) -> str:
-    """The first line of what a driver says, without the statement and its rows."""
+    """Return the first line of an error's message, without the statement and its rows, with passwords masked."""
     original = getattr(error, "orig", None) or error
     lines = str(original).strip().splitlines() or [type(original).__name__]
     return masked(" ".join(lines[0].split()))[:300]
@@ -121,11 +123,12 @@ def describe_error(error: BaseException) -> str:
 
 _SIGNS: Final = ("readonly", "unable to open", "access permission")
 BESIDE: Final = ("-wal", "-shm", "-mirror")
-"""The ends of the names of the files beside the database: its log, the log's index, the writer's lock."""
+"""Suffixes of the names of the files beside a SQLite database: its write-ahead log, the log's index, the writers' lock
+file."""
 
 
 def is_about_rights(error: BaseException) -> bool:
-    """Whether SQLite, or the system, says that a file cannot be opened or written."""
+    """Whether an error of SQLite or of the operating system means that a file cannot be opened or written."""
     if isinstance(error, sqlite3.OperationalError):
         return any(sign in str(error) for sign in _SIGNS)
     return isinstance(error, OSError) and error.errno in (
@@ -137,7 +140,7 @@ def is_about_rights(error: BaseException) -> bool:
 
 
 def missing(path: Path) -> str | None:
-    """Say what keeps this process from writing the database; None if it finds nothing."""
+    """Return a sentence with the reason why this process cannot write the SQLite file; None if no reason is found."""
     directory = path.parent
     if not directory.is_dir():
         return f"there is no directory {directory}: make it first"

@@ -1,8 +1,7 @@
-"""Every SQL statement of the mirror, named. Column lists come from the schema; values are always
-bound.
+"""The SQL statements of the mirror. Column lists come from the schema; values are always bound.
 
-Statements for many rows are written for the driver (``?`` for SQLite, ``%s`` for psycopg), since
-they carry thousands of rows; those of the cursor and its company are SQLAlchemy's.
+Statements for many rows are texts for the driver (with ``?`` for SQLite, ``%s`` for psycopg), since they are executed
+for thousands of rows; the other statements are SQLAlchemy's.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names, never from values
@@ -31,17 +30,18 @@ from sql_audit.store.schema.tables import (
 )
 
 AUDIT_ID: Final = select(audit_meta.c.audit_id)
-"""The name of this database, under which Redis knows it."""
+"""Selects the id of this database, by which Redis knows it."""
 
 CHAIN_ID: Final = select(func.coalesce(audit_meta.c.chain_id, audit_meta.c.audit_id))
-"""The name with which its chains begin: that of the database that it is a copy of, if it is one."""
+"""Selects the id with which this database's chains begin: the audit id, or, for a forked copy, the id of the
+original."""
 
 CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
-"""A queue's cursor, as committed."""
+"""Selects a queue's cursor without a lock."""
 
 LOCKED_CURSOR: Final = CURSOR.with_for_update(skip_locked=True)
-"""A queue's cursor, locked: no row while another mirror has it. (SQLite has locked the database
-already.)"""
+"""Selects and locks a queue's cursor; no row if another mirror has locked it. (On SQLite, the writer has locked the
+whole database already.)"""
 
 _NEW_CURSOR = {
     "queue": bindparam("queue"),
@@ -55,21 +55,21 @@ CREATE_CURSOR: Final = {
     "sqlite": sqlite.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
 }
-"""A queue's first cursor. Another mirror may have been quicker."""
+"""Inserts a queue's first cursor, unless another mirror has inserted it already."""
 
 ADVANCE_CURSOR: Final = (
     mirror_cursor.update()
     .where(mirror_cursor.c.queue == bindparam("the_queue"))
     .values({c.name: bindparam(c.name) for c in mirror_cursor.columns if c.name != "queue"})
 )
-"""Move a queue's cursor, which is locked."""
+"""Moves a queue's cursor, which must be locked."""
 
 BIND_CURSOR: Final = (
     mirror_cursor.update()
     .where(mirror_cursor.c.queue == bindparam("the_queue"))
     .values(prefix=bindparam("prefix"), stamp=bindparam("stamp"))
 )
-"""Say where a queue comes from. Its cursor is locked."""
+"""Sets a queue's source. Its cursor must be locked."""
 
 RELEASE_CURSOR: Final = (
     mirror_cursor.update()
@@ -78,16 +78,17 @@ RELEASE_CURSOR: Final = (
     .where(mirror_cursor.c.stamp == bindparam("the_stamp"))
     .values(stamp=None)
 )
-"""Let the next Redis of its prefix take a queue, if no mirror has meanwhile."""
+"""Removes a queue's stamp if it is still ``the_stamp``, so that the next Redis that attaches the queue under this
+prefix becomes its source."""
 
 INSERT_BATCH: Final = mirror_batch.insert()
-"""The next link of the chain."""
+"""Inserts the next batch of the chain."""
 
 INSERT_EPOCHS: Final = mirror_epoch.insert()
-"""Beginnings and breaks of the numbering."""
+"""Inserts beginnings of epochs and breaks in the numbering."""
 
 INSERT_QUARANTINE: Final = quarantine.insert()
-"""Raw bytes of what could not become rows."""
+"""Inserts the raw bytes of entries that could not become rows unchanged."""
 
 
 def _names(columns: tuple[str, ...]) -> str:
@@ -102,7 +103,7 @@ def _keys(table: Table) -> tuple[str, ...]:
     return tuple(column.name for column in table.primary_key)
 
 
-# The columns that the beginning of an attempt filled stay; those of its end get the last values.
+# Columns that the beginning of a claim fills keep their first values; columns that its end fills get the last values.
 _ATTEMPT_ENDS: Final = ", ".join(
     f"{name} = COALESCE(excluded.{name}, job_attempt.{name})"
     if name in ENDING_COLUMNS
@@ -121,11 +122,13 @@ COUNT_CLAIMS: Final = (
     "COALESCE(MAX(waited_ms), 0), COALESCE(SUM(ran_ms), 0), COALESCE(MAX(ran_ms), 0) "
     "FROM job_attempt WHERE outcome IS NOT NULL AND ended_at_ms IS NOT NULL"
 )
-"""Count claims that ended; which, and GROUP BY the first six, is to follow."""
+"""The beginning of a statement that counts ended claims. The caller adds conditions and ``GROUP BY 1, 2, 3, 4, 5,
+6``."""
 
 
 def _added(longest: str) -> str:
-    """How counts are added to those that are there; ``longest``: the function for the larger of two."""
+    """Return the ON CONFLICT clause that adds counts to those of an existing row. ``longest`` is the SQL function for
+    the larger of two numbers."""
     sums = (f"{n} = claim_minute.{n} + excluded.{n}" for n in ("claims", "waited_ms", "ran_ms"))
     maxima = (
         f"{n} = {longest}(claim_minute.{n}, excluded.{n})" for n in ("waited_max_ms", "ran_max_ms")
@@ -141,62 +144,63 @@ def _insert(table: Table, columns: tuple[str, ...]) -> str:
 
 
 def of_rows(statement: str, count: int) -> str:
-    """Make one of SQLITE's INSERTs for ``count`` rows at once."""
+    """Return an INSERT of :class:`SQLITE`, changed so that it inserts ``count`` rows."""
     head, _, rest = statement.partition(" VALUES (")
     marks, _, tail = rest.partition(")")
     return f"{head} VALUES {', '.join([f'({marks})'] * count)}{tail}"
 
 
 class SQLITE:
-    """For sqlite3's executemany; INSERTs of many rows through :func:`of_rows`."""
+    """Statements for SQLite's driver. :func:`of_rows` changes an INSERT so that it inserts many rows."""
 
     JOBS: Final = (
         f"SELECT {_names(JOB_COLUMNS)} FROM job "
         "WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
     )
-    """The rows of the jobs of a batch: their ids as one JSON array, since variables are limited."""
+    """Selects the rows of some jobs. The ids are one JSON array, since SQLite limits the number of variables."""
 
     ATTEMPTS: Final = (
         f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt "
         "WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
     )
-    """The claims of some jobs."""
+    """Selects the rows of the claims of some jobs."""
 
     INSERT_EVENTS: Final = _insert(job_event, EVENT_COLUMNS)
-    """Append events. An event that is there already is an error."""
+    """Inserts events. It fails if SQL has an event under the same number."""
 
     UPSERT_JOBS: Final = (
         f"{_insert(job, JOB_COLUMNS)} ON CONFLICT ({_names(_keys(job))}) DO UPDATE SET "
         f"{_assignments(JOB_COLUMNS, _keys(job), 'excluded')}"
     )
-    """Put jobs where their events left them."""
+    """Inserts or replaces the rows of jobs."""
 
     UPSERT_ATTEMPTS: Final = (
         f"{_insert(job_attempt, ATTEMPT_COLUMNS)} "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """Begin and end claims."""
+    """Inserts claims, or fills the columns of their rows."""
 
     COUNT_MINUTES: Final = f"{_insert(claim_minute, _MINUTE_COLUMNS)} {_added('MAX')}"
-    """Add what a batch ended."""
+    """Adds the counts of a batch's ended claims."""
 
 
 class POSTGRESQL:
-    """For psycopg's execute and COPY. ``*_staging`` are temporary tables of the transaction."""
+    """Statements for PostgreSQL's driver. ``*_staging`` are temporary tables of the transaction."""
 
     JOBS: Final = f"SELECT {_names(JOB_COLUMNS)} FROM job WHERE queue = %s AND job_id = ANY(%s)"
-    """The rows of the jobs of a batch."""
+    """Selects the rows of some jobs."""
 
     ATTEMPTS: Final = (
         f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt WHERE queue = %s AND job_id = ANY(%s)"
     )
-    """The claims of some jobs."""
+    """Selects the rows of the claims of some jobs."""
 
     BOUND: Final = (
         "SET LOCAL idle_in_transaction_session_timeout = {idle_ms:d}; "
         "SET LOCAL client_min_messages = warning"
     )
-    """The settings of a transaction that writes. The session gets no setting, since a pooler hands it on."""
+    """Makes the settings of a transaction that writes. It makes no settings of the session, since a pooler gives the
+    session to other clients."""
 
     END_STALLED: Final = (
         "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -205,44 +209,44 @@ class POSTGRESQL:
         "AND state = 'active' AND wait_event = 'ClientRead' "
         "AND xact_start < now() - %s * interval '1 millisecond'"
     )
-    """End mirrors that are in a COPY and send nothing."""
+    """Ends the connections of mirrors that are within a COPY and send nothing. Returns their number."""
 
     TAKEN: Final = (
         "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
         "AND (epoch, seq) <= (%s, %s) LIMIT 1"
     )
-    """A number in a range that has an event already: the key, which has the event's time in it, would
-    let another with the same number in."""
+    """Selects a number in a range under which SQL has an event. The primary key does not prevent a second event under
+    a number, since the key also has the event's time."""
 
     COUNT_MINUTES: Final = (
         f"INSERT INTO claim_minute ({_names(_MINUTE_COLUMNS)}) SELECT * FROM unnest("
         f"{', '.join('%s::text[]' if isinstance(c.type, Text) else '%s::bigint[]' for c in claim_minute.columns)}"
         f") {_added('GREATEST')}"
     )
-    """Add what a batch ended: one array per column."""
+    """Adds the counts of a batch's ended claims, which are passed as one array per column."""
 
     COPY_EVENTS: Final = f"COPY job_event ({_names(EVENT_COLUMNS)}) FROM STDIN"
-    """Append events. An event that is there already is an error."""
+    """Inserts events. It fails if SQL has the same event."""
 
     COPY_JOBS: Final = f"COPY job ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Jobs that were never seen before."""
+    """Inserts jobs that have no row yet."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Jobs that have a row."""
+    """Inserts jobs that have a row into the staging table, for UPDATE_JOBS."""
 
     UPDATE_JOBS: Final = (
         f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "
         "WHERE job.job_id = s.job_id AND job.queue = s.queue"
     )
-    """Put known jobs where their events left them."""
+    """Replaces the rows of jobs by those in the staging table."""
 
     COPY_ATTEMPTS: Final = f"COPY job_attempt ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
-    """Claims that begin in this batch."""
+    """Inserts claims that begin in the batch."""
 
     COPY_ATTEMPTS_STAGING: Final = (
         f"COPY job_attempt_staging ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
     )
-    """Claims that may have a row."""
+    """Inserts claims that may have a row into the staging table, for END_ATTEMPTS."""
 
     STAGING: Final = {
         copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging ON COMMIT DROP AS SELECT {_names(columns)} "
@@ -252,13 +256,13 @@ class POSTGRESQL:
             (COPY_ATTEMPTS_STAGING, "job_attempt", ATTEMPT_COLUMNS),
         )
     }
-    """The table that each of the two needs, with the mirror's columns alone: an operator may have added others. It ends
-    with its transaction: one that stayed would hold back the cluster's oldest transaction for as long as its
-    connection."""
+    """Creates the staging table that a statement needs, by statement. It has only the mirror's columns, since an
+    operator may have added other columns. It is dropped at the end of the transaction: a temporary table that stayed
+    would hold back the cluster's oldest transaction id until its connection is closed."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "
         f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt_staging "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """End claims that began earlier, or whose beginning was never seen."""
+    """Fills the rows of claims that began in earlier batches; inserts claims whose beginning SQL does not have."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs migrations on the connection that :mod:`sql_audit.store.migrate` opened."""
+"""The script that alembic runs: executes migrations on the connection that :mod:`sql_audit.store.migrate` opened."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Whether a name is the schema's: not a partition, which the mirror makes, nor a table of another program; nor an
-    index of expressions, which SQLAlchemy does not read back."""
+    """Whether alembic compares a name with the schema. Left out are partitions, which the mirror makes, tables of other
+    programs, and indexes of expressions, which SQLAlchemy cannot read from SQLite."""
     if kind == "index":
         return name not in EVERYDAY
     return kind != "table" or name in metadata.tables
@@ -31,7 +31,7 @@ context.configure(
     include_name=is_ours,
     compare_type=True,
     compare_server_default=True,
-    # BEGIN is really issued on SQLite too, so that a migration happens whole or not at all.
+    # BEGIN is sent to SQLite, too, so that a migration is executed completely or not at all.
     transactional_ddl=True,
 )
 with context.begin_transaction():

@@ -1,8 +1,9 @@
-"""The schema: tables, triggers and views, on PostgreSQL and SQLite.
+"""The schema of the audit log on PostgreSQL and SQLite: tables, triggers and views.
 
 Read ``tables`` first.
 
-- ``tables``, ``triggers``, ``views``: tables with their constraints and indexes; append-only tables; views for people.
-- ``ddl``: creating all of it.
-- ``duration_classes``: claims by how long they took, for an index.
+- ``tables``, ``triggers``, ``views``: tables with their constraints and indexes; triggers that make tables append-only;
+  views for people.
+- ``ddl``: creates the whole schema.
+- ``duration_classes``: classes of claims by their duration, for indexes.
 """

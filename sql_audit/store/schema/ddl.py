@@ -1,6 +1,6 @@
-"""The whole schema: tables, indexes, partitions, triggers and views, and how they are created.
+"""Creates the whole schema: tables, indexes, partitions, triggers and views.
 
-What is said here is what a database has after its migrations; a test compares the two.
+A database has the same schema after its migrations; a test compares the two.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ POSTGRES_EVENTS: Final = (
     "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
     refuse_truncate("job_event_default"),
 )
-"""The other DDL of PostgreSQL's job_event: its key, and the partition for events of months without one."""
+"""Further DDL of ``job_event`` on PostgreSQL: its primary key, and the default partition."""
 
 
 def create_schema(connection: Connection) -> None:
-    """Create everything in a database that has none of it."""
+    """Create the schema in a database that has no object of it."""
     dialect = connection.dialect.name
     metadata.create_all(connection)
     for statement in _beside_tables(dialect, _schema(connection)):
-        # DDL() fills % itself, so every one is doubled.
+        # DDL() replaces %, so each % is doubled.
         connection.execute(DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
 
 
 def _schema(connection: Connection) -> str:
-    """The schema of PostgreSQL in which tables are created, quoted."""
+    """Return the quoted name of PostgreSQL's schema in which tables are created; an empty text on SQLite."""
     if connection.dialect.name != "postgresql":
         return ""
     name = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
@@ -48,7 +48,8 @@ def _schema(connection: Connection) -> str:
 
 
 def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
-    """Yield the statements for all but tables and their plain indexes, in the order in which they can be executed."""
+    """Yield the statements that create everything except tables and their plain indexes, in an order in which they can
+    be executed."""
     if dialect == "postgresql":
         for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
             yield function.replace("{schema}", schema)

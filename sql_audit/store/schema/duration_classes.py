@@ -1,4 +1,4 @@
-"""Claims that ended, in classes by how long they took, so that those in force at a moment are found by index."""
+"""Classes of ended claims by their duration, so that the claims that were in force at a moment are found by index."""
 
 from __future__ import annotations
 
@@ -6,29 +6,34 @@ from typing import Final
 
 _LASTED: Final = "ended_at_ms - COALESCE(ready_at_ms, claimed_at_ms, ended_at_ms)"
 SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-"""The bounds of the classes of how long a claim lasted, the wait before it included."""
+"""The upper bounds of the classes of durations (ms). Durations from the last bound on are one more class."""
 
 
 def _class_of(lasted: str) -> str:
-    """The number of the class of a time in ms."""
+    """Return an SQL expression for the number of the class of a duration; ``lasted`` is an SQL expression (ms)."""
     bounds = " ".join(f"WHEN {lasted} < {bound} THEN {k}" for k, bound in enumerate(SPANS_MS))
     return f"CASE {bounds} ELSE {len(SPANS_MS)} END"
 
 
 SPAN: Final = _class_of(_LASTED)
-"""The class of a claim that ended. What was going on at a moment is found in the index of each class
-without looking at more than ten times the claims that were: of a class, only those that ended less
-than its bound later can have begun by then."""
+"""An SQL expression: the class of an ended claim by its duration together with the wait before it.
+
+To find the claims that waited or ran at a moment, a query reads a part of the index for each class: only claims that
+ended after the moment, by less than the bound of their class, can have begun before it. Since each bound is ten times
+the one before, a query reads about ten times as many claims as it finds, at most."""
 
 RAN: Final = _class_of("(ended_at_ms - claimed_at_ms)")
-"""The class of a claim that ended by how long it ran: for who ran at a moment, so that what waited long and ran later
-is not looked at."""
+"""An SQL expression: the class of an ended claim by its duration without the wait, with the same bounds.
+
+Queries for the claims that ran at a moment use it, so that they do not read claims that waited then and ran later."""
 
 
 def of_each_span(select: str, since: str, until: str, *, order: str, span: str = RAN) -> str:
-    """``select``, for claims that were not over at ``since`` and had begun before ``until``: those that are
-    in force, and those that ended, by index, class by class (``span``: by how long they ran, or with the wait before);
-    of each class at most ``:most``, those that end first (``order`` ASC) or last (DESC).
+    """Return a statement that selects the claims that were not over at ``since`` and had begun before ``until``, by
+    index: the claims in force, and the ended claims of each class, joined by UNION ALL.
+
+    ``select`` is a SELECT with the other conditions. ``span`` is the expression of the class, RAN or SPAN. Of each
+    class at most ``:most`` claims are selected: those that ended first (``order`` ASC) or last (DESC).
     """
     parts = [f"{select} AND a.ended_at_ms IS NULL ORDER BY a.claimed_at_ms {order}"]
     for number, bound in zip(range(len(SPANS_MS) + 1), (*SPANS_MS, None), strict=True):

@@ -1,11 +1,11 @@
 """The tables of the audit log, their CHECK constraints and indexes.
 
-The words in the CHECKs come from :mod:`rq_core.model.table.machine`. Every time is an integer of Unix milliseconds,
-named ``*_ms``, and is the event's own.
+The words in the CHECKs come from :mod:`rq_core.model.table.machine`. Columns named ``*_ms`` are integers: times are
+Unix milliseconds, durations are milliseconds. The times of events, jobs and claims come from the events (Redis' clock).
 
-``job_event`` is kept in the order of its primary key. On PostgreSQL it is partitioned by the month of
-``at_ms`` (:mod:`sql_audit.store.partitions`), which its primary key must then contain; that no number is
-taken twice is looked at before each batch, under the cursor's lock.
+``job_event`` is stored in the order of its primary key. On PostgreSQL it is partitioned by the month of ``at_ms``
+(:mod:`sql_audit.store.partitions`), so its primary key must contain ``at_ms`` and cannot prevent that a number is used
+twice: the mirror checks this before each batch, under the cursor's lock.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from sql_audit.store.schema.duration_classes import RAN, SPAN
 metadata = MetaData()
 
 QUARANTINED: Final = "quarantined"
-"""The type of a row in the place of an event that SQL or the decoder refused."""
+"""The type of a row that takes the place of an event that the decoder or SQL refused."""
 
 TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
 """The states of jobs that left Redis: each is the event that ended the job."""
 
 GONE: Final = "gone"
-"""Redis does not have the job, and no event says why."""
+"""The state of a job that Redis does not have, although the log has no event that ended it."""
 
 LOST: Final = "lost"
-"""Redis had the job and forgot it; and a claim whose end is not in the log."""
+"""The state of a job that Redis had and forgot; also the outcome of a claim that no event ended."""
 
 JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE, LOST)
 
@@ -64,7 +64,7 @@ OUTCOMES: Final = (
     ),
     LOST,
 )
-"""How a claim may end: the events that end it, or ``lost``."""
+"""The possible outcomes of a claim: the events that end a claim, and ``lost``."""
 
 QUARANTINE_KINDS: Final = ("undecodable", "sanitised", "refused", "conflict")
 PRUNE_KINDS: Final = ("begun", "done")
@@ -74,14 +74,15 @@ LOSS_KINDS: Final = ("orphaned", "forgotten", "restated")
 
 
 def one_of(column: str, words: Iterable[str]) -> str:
-    """The condition that ``column`` holds one of ``words``."""
+    """Return an SQL condition: ``column`` has one of ``words``."""
     return f"{column} IN ({', '.join(repr(str(word)) for word in words)})"
 
 
 def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckConstraint, ...]:
-    """Make the CHECK that a column is one of ``words``, for a table with many rows.
+    """Return the CHECK, for each dialect, that a column has one of ``words``, for a table with many rows.
 
-    SQLite makes an index of an IN list for every row, which is half of the time that a row takes.
+    SQLite builds an index of an IN list for every row, which takes half of the time of an INSERT, so SQLite gets a
+    chain of ORs.
     """
     chain = " OR ".join(f"{column} = {str(word)!r}" for word in words)
     return (
@@ -93,12 +94,13 @@ def _words_check(name: str, column: str, words: Sequence[str]) -> tuple[CheckCon
 def _column(name: str, kind: str, *, null: bool) -> Column[Any]:
     if kind == "serial":
         return Column(name, Integer, primary_key=True, autoincrement=True)
-    # A BIGINT in a composite key would otherwise be taken for a serial.
+    # Without autoincrement=False, SQLAlchemy would make a serial of a BIGINT in a composite key.
     return Column(name, BigInteger if kind else Text, nullable=null, autoincrement=False)
 
 
 def _columns(words: str) -> Iterator[Column[Any]]:
-    """Make columns: ``name`` is text and ``name:int`` a number. One with a ``!`` is never null."""
+    """Yield the columns in ``words``: ``name`` is a text, ``name:int`` a number, ``name:serial`` a numbered key. A
+    ``!`` at the end means NOT NULL."""
     for word in words.split():
         name, _, kind = word.rstrip("!").partition(":")
         yield _column(name, kind, null=not word.endswith("!"))
@@ -109,7 +111,8 @@ def _table(name: str, columns: str, *others: SchemaItem, **options: Any) -> Tabl
 
 
 def _of_field(field: Field) -> Column[Any]:
-    """The column of a job's field. A counter begins at 0; any other may be unknown."""
+    """Return the column of a job's field. Counters are never null; other fields may be null, since they may be
+    unknown."""
     kind = "int" if field.kind is FieldKind.NUMBER else ""
     return _column(field.name, kind, null=field.name not in COUNTERS)
 
@@ -121,7 +124,8 @@ audit_meta = Table(
     *_columns("audit_id! chain_id place"),
     CheckConstraint("one = 1", name="audit_meta_one_row"),
 )
-"""One row: the random name of this database, which every trim presents to Redis."""
+"""One row: ``audit_id`` is the random id of this database, which the mirror presents to Redis with every trim;
+``chain_id`` is the original's id in a forked copy; ``place`` is where the database is (see database_identity)."""
 
 job_event = _table(
     "job_event",
@@ -149,11 +153,10 @@ job_event = _table(
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (at_ms)",
 )
-"""Every event, append-only: what happened to which job, in the order in which it happened.
+"""All events, append-only, in the order in which they happened.
 
-``worker`` is who made the call: a worker, a producer or a person. ``claim`` and ``task`` are known
-from the job where the event itself does not carry them. ``detail`` is a JSON object of whatever
-else it carries.
+``worker`` is the actor that made the call: a worker, a producer or a person. ``claim`` and ``task`` come from the job
+if the event itself does not have them. ``detail`` is a JSON object of the event's other fields.
 """
 
 job = _table(
@@ -168,13 +171,13 @@ job = _table(
     CheckConstraint("complete IN (0, 1)", name="job_complete"),
     sqlite_with_rowid=False,
 )
-"""Each job as its surviving events tell it. ``complete`` 0: its beginning was not seen.
+"""All jobs, in the state after their surviving events. ``complete`` is 0 if the log does not have the job's beginning.
 
-State ``lost``: Redis had it and forgot it; ``reason`` is the state that it was in. ``gone``: a
-complete baseline did not name it, and no event says how it ended.
+State ``lost``: Redis had the job and forgot it; ``reason`` is the job's state before. State ``gone``: a complete
+baseline did not name the job, and no event ended it.
 
-It has a column for each of a job's fields; :mod:`rq_core.model.table.fields` says what its traits mean. ``lane`` is
-where it waits for its scopes, or waited last: priority, then the scopes, joined by ``+``.
+The table has a column for each field of a job; :mod:`rq_core.model.table.fields` explains the traits. ``lane`` is the
+lane in which the job waits for its scopes, or waited last: priority and scopes, joined by ``+``.
 """
 
 job_attempt = _table(
@@ -185,12 +188,11 @@ job_attempt = _table(
     *_words_check("job_attempt_outcome", "outcome", OUTCOMES),
     sqlite_with_rowid=False,
 )
-"""Each claim: who had it, how long the job had waited, how long it ran, how it ended (null: in
-force).
+"""All claims: the worker, the wait before the claim, its duration, and its outcome (null if it is in force).
 
-Its name is the fence, since the count of claims begins at 1 again when an id is used a second time.
-``scopes`` is what counted it and the caps in force, as its event says: a JSON array of
-``[scope, cap]`` and ``[rate's scope, limit, window_ms, burst]``.
+The key has the fence, not the number of the claim, since the numbers begin at 1 again if a job's id is used a second
+time. ``scopes`` are the claim's scopes with the limits in force, from its event: a JSON array of ``[scope, cap]`` and
+``[rate's scope, limit, window_ms, burst]``.
 """
 
 claim_minute = _table(
@@ -205,11 +207,11 @@ claim_minute = _table(
     ),
     sqlite_with_rowid=False,
 )
-"""The claims that ended, counted by minute, outcome, task, worker and error (an empty text: not known, or no error).
-Questions about all claims read these few rows.
+"""The numbers of ended claims by minute, outcome, queue, task, worker and error type (an empty text if unknown, or if
+there was no error). Queries about all claims read these few rows.
 
-They are counted in the transaction that ends the claims, and again when events that Redis forgot are taken out. A prune
-leaves them: they still count the claims of removed jobs.
+Claims are counted in the transaction in which they end, and again after a loss. A prune does not change this table: it
+still counts the claims of removed jobs.
 """
 
 mirror_cursor = _table(
@@ -219,11 +221,12 @@ mirror_cursor = _table(
     PrimaryKeyConstraint("queue", name="mirror_cursor_pkey"),
     CheckConstraint("(epoch IS NULL) = (seq IS NULL)", name="mirror_cursor_entry"),
 )
-"""The end of a queue's last batch, and the sums of all its batches. ``anchor`` is the SHA-256 of the last
-entry, which the next read must find; ``trim_jobs`` and ``trim_bytes`` are what the last batch takes off the backlog
-when Redis is trimmed.
-``prefix`` and ``stamp`` are the queue's source: the prefix of its keys, and the mark that Redis keeps in its ``meta``.
-Without a stamp the next Redis of that prefix may take the queue, without a prefix any
+"""The mirror's position in each queue: the last entry of the last batch, and the sums of all batches.
+
+``anchor`` is the SHA-256 of the last entry, which the next read must find unchanged. ``trim_jobs`` and ``trim_bytes``
+are taken off the backlog when Redis is trimmed after the last batch. ``prefix`` and ``stamp`` are the queue's source:
+the prefix of its keys, and the stamp in its ``meta`` in Redis. If the stamp is null, the next Redis that attaches the
+queue under this prefix becomes its source; if the prefix is null, any Redis may
 (:mod:`sql_audit.mirror.source_registry`)."""
 
 mirror_epoch = _table(
@@ -235,12 +238,12 @@ mirror_epoch = _table(
     Index("mirror_epoch_batch", "queue", "batch"),
     Index("mirror_epoch_entry", "queue", "epoch", "seq"),
 )
-"""Beginnings and breaks of the numbering, found when ``batch`` was written.
+"""Beginnings of epochs and breaks in the numbering, found when ``batch`` was written.
 
-``started``: an epoch's first entry. ``joined``: the mirror's first entry was not one. ``gap``:
-entries between (old_epoch, old_seq) and (epoch, seq) are missing, ``missing`` of them if that is
-known. ``changed``: an entry already mirrored has another content in Redis now. ``lost``: Redis has
-nothing at or after what is mirrored.
+``started``: an epoch's first entry. ``joined``: the mirror's first entry was in the middle of an epoch. ``gap``:
+entries between (old_epoch, old_seq) and (epoch, seq) are missing; ``missing`` is their number, if known. ``changed``:
+Redis has another entry under the number of a mirrored entry. ``lost``: when the epoch began, Redis did not know the
+last mirrored entry any more.
 """
 
 mirror_loss = _table(
@@ -253,15 +256,15 @@ mirror_loss = _table(
     Index("mirror_loss_batch", "queue", "batch"),
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
-"""The losses of Redis, found when ``epoch`` began. The view ``orphaned_range`` has those that still hold: Redis may
-forget an epoch that had forgotten something, and remember again.
+"""The losses of events by Redis, found when ``epoch`` began. The view ``orphaned_range`` has the losses that still
+hold: Redis may forget an epoch that had lost events, and restore these events.
 
-``orphaned``: Redis still knew everything up to (after_epoch, after_seq); the ``events`` behind it, up
-to (upto_epoch, upto_seq), are not part of the history that went on, and ``jobs`` were folded again
-without them. ``forgotten``: Redis remembered nothing, ``jobs`` live ones are lost. ``restated``: the
-baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq), and did not name ``jobs``
-that were alive before. ``passed``: entries that Redis had under numbers which SQL had passed; they are
-in quarantine, as ``conflict``."""
+``orphaned``: Redis still knew all entries up to (after_epoch, after_seq); the later ones, up to (upto_epoch, upto_seq),
+are not part of the history that Redis continued. ``events`` is their number of events; ``jobs`` is the number of jobs
+that were folded again without them. ``forgotten``: Redis remembered nothing; ``jobs`` live jobs are lost. ``restated``:
+the baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq) and did not name ``jobs`` jobs that were
+alive before. ``passed``: the number of Redis' entries that could not be mirrored, since the mirror was past their
+numbers; they are in quarantine, as ``conflict``."""
 
 mirror_batch = _table(
     "mirror_batch",
@@ -270,10 +273,11 @@ mirror_batch = _table(
     PrimaryKeyConstraint("queue", "batch", name="mirror_batch_pkey"),
     CheckConstraint("batch > 0", name="mirror_batch_from_one"),
 )
-"""The chain: ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY, ``found`` that of
-its rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without their ids), ``head`` that of prev, queue,
-batch, first, last, entries, events, jobs, bytes, anchor, digest and found, joined by spaces. ``jobs`` and ``bytes`` are
-what it takes off the backlog, ``anchor`` is the SHA-256 of its last entry."""
+"""The chain of batches. ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY;
+``found`` is the SHA-256 of its rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without their ids);
+``head`` is the SHA-256 of prev, queue, batch, first, last, entries, events, jobs, bytes, anchor, digest and found,
+joined by spaces. ``jobs`` and ``bytes`` are taken off the backlog when the batch is trimmed; ``anchor`` is the SHA-256
+of its last entry."""
 
 quarantine = _table(
     "quarantine",
@@ -284,8 +288,8 @@ quarantine = _table(
     Index("quarantine_batch", "queue", "batch"),
     Index("quarantine_entry", "queue", "epoch", "seq"),
 )
-"""Entries kept byte for byte: a JSON object of base64 fields, see
-:func:`sql_audit.mirror.intake.pack_entry`."""
+"""Entries that could not become rows unchanged, byte for byte: ``raw`` is a JSON array of pairs of base64 texts (see
+:func:`sql_audit.mirror.intake.pack_entry`). Of the quarantined jobs of one entry, only the first has the bytes."""
 
 mirror_proof = _table(
     "mirror_proof",
@@ -293,8 +297,9 @@ mirror_proof = _table(
     CheckConstraint(one_of("verdict", PROOF_VERDICTS), name="mirror_proof_verdict"),
     Index("mirror_proof_queue", "queue", "id"),
 )
-"""The results of ``audit verify``: the log up to (epoch, seq), the end of ``batch``, holds (or, ``unknown``, has no
-fault, but does not know all). ``at_ms`` is the clock of the machine that verified."""
+"""Results of ``audit verify`` without a violation: the log up to (epoch, seq), the end of ``batch``. Verdict ``holds``:
+everything was proved; ``unknown``: something could not be proved. ``at_ms`` is the time by the clock of the machine
+that verified."""
 
 mirror_prune = _table(
     "mirror_prune",
@@ -304,25 +309,26 @@ mirror_prune = _table(
     Index("mirror_prune_queue", "queue", "id"),
     Index("mirror_prune_batch", "queue", "batch"),
 )
-"""The one door through which rows of the log leave, and the record of each time that it was used.
+"""The records of prunes. The triggers let rows of the log be deleted only while a prune is recorded as ``begun``.
 
-``batch`` is the batch without entries that puts the row under the chain. While the last row of a queue is ``begun``,
-events up to (epoch, seq), its *cut*, and batches and quarantined bytes up to ``cut_batch`` may be deleted, and nothing
-else. ``head`` is the chain's at the cut, ``cut_at_ms`` the
-time of the last event there, ``through_entries`` and ``through_events`` how many there have ever been
-up to it, ``rules`` what was kept for how long. ``done``: how many ``jobs`` and ``events`` this prune
-removed, the number of events that it left up to the cut, and the SHA-256 of these and of what batches up to there had
-found out, in the text format of COPY."""
+``batch`` is a batch without entries whose hash covers the record. While the last row of a queue is ``begun``, only
+events up to (epoch, seq), the *cut*, and batches and quarantined entries up to ``cut_batch`` may be deleted. ``head``
+is the chain's head at the cut; ``cut_at_ms`` is the time of the last event before it; ``through_entries`` and
+``through_events`` are the numbers of all entries and events up to the cut, removed ones included; ``rules`` are the
+times for which jobs were kept. A row ``done`` has the numbers of ``jobs`` and ``events`` that the prune removed,
+``kept_events``, the number of events that it left up to the cut, and ``kept_digest``, the SHA-256 of these events and
+of the findings of the batches up to there, in the text format of COPY."""
 
 APPEND_ONLY: Final = (
     job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss, mirror_proof, mirror_prune,
 )  # fmt: skip
-"""Tables in which the database itself refuses UPDATE and DELETE, but for DOORS."""
+"""The tables in which triggers refuse UPDATE and DELETE, except the deletions of prunes (triggers.DOORS)."""
 
 UNTIL_ZEROS: Final = "0" * 20
 UNTIL: Final = f"SUBSTR('{UNTIL_ZEROS}', LENGTH(name_stands) - 5) || SUBSTR(name_stands, 7)"
-"""The instant up to which a name is held (``until:1795225806504``), with zeros before it, so that it can be compared as
-text: a client may have written a text that is not a number, which PostgreSQL would refuse."""
+"""An SQL expression: the instant up to which a name is held (from ``until:1795225806504``), with leading zeros, so that
+it can be compared as a text. A client may have written a text that is not a number, which PostgreSQL could not
+convert."""
 
 EVERYDAY_INDEXES: Final = (
     (
@@ -346,11 +352,11 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
-"""The indexes behind the everyday questions; all but the first two hold few rows. They stand here and not at
-their tables, since SQLAlchemy reads no expressions back from SQLite."""
+"""Statements that create the indexes for common queries. All indexes except the first two have few rows. They are not
+defined with their tables, since SQLAlchemy cannot read indexes of expressions from SQLite."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)
 ENDING_COLUMNS: Final = ("ended_at_ms", "ran_ms", "outcome", "error_type", "error_message")
-"""The columns that the end of a claim fills; its beginning fills the others."""
+"""The columns that the end of a claim fills. The beginning of the claim fills the others."""
 ATTEMPT_COLUMNS: Final = tuple(column.name for column in job_attempt.columns)

@@ -1,6 +1,6 @@
-"""The triggers that make tables append-only, and the one door that a prune opens in them.
+"""The triggers that make tables append-only, and the condition under which they let a prune delete rows.
 
-triggers("sqlite", "job_event")     # the statements that create them
+triggers("sqlite", "job_event")     # the statements that create the triggers
 """
 
 # ruff: noqa: S608 - the conditions are joined from names of this module
@@ -14,11 +14,12 @@ DOORS: Final = {
     "mirror_batch": "OLD.batch <= p.cut_batch",
     "quarantine": "OLD.batch <= p.cut_batch",
 }
-"""Tables from which a prune (a row p of mirror_prune) may delete, and what must not be beyond its cut."""
+"""The tables from which a prune may delete rows, with the condition that a row OLD is before the cut of the prune (a
+row p of ``mirror_prune``)."""
 
 
 def triggers(dialect: str, table: str) -> tuple[str, ...]:
-    """The statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
+    """Return the statements that make ``table`` append-only in a dialect (sqlite or postgresql)."""
     door = DOORS.get(table)
     if dialect == "sqlite":
         shut = "" if door is None else f"WHEN NOT {_is_open(door)} "
@@ -38,7 +39,8 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
 
 
 def refuse_truncate(table: str) -> str:
-    """PostgreSQL's trigger against TRUNCATE. Unlike those for rows it is not inherited by partitions."""
+    """Return the statement that creates PostgreSQL's trigger against TRUNCATE. Unlike triggers for rows, partitions do
+    not inherit it."""
     return (
         f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
         "FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse()"
@@ -52,7 +54,7 @@ def _is_open(door: str) -> str:
     )
 
 
-# search_path: the role that meets the trigger may look for names elsewhere.
+# search_path is set, since the role that fires the trigger may have another one.
 REFUSE_FUNCTION: Final = (
     "CREATE OR REPLACE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql "
     "SET search_path = {schema}, pg_temp AS "

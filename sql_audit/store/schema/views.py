@@ -1,4 +1,4 @@
-"""The views of the audit database, as SQL for both dialects: readable times, everyday questions, losses."""
+"""The views of the audit database for both dialects: rows with readable times, common queries, and losses."""
 
 # ruff: noqa: S608 - views are joined from names of this module
 
@@ -8,7 +8,7 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 
 def views(dialect: str) -> dict[str, str]:
-    """The views of a dialect, by name: the statement that creates each."""
+    """Return the statements that create the views of a dialect, by the name of the view."""
     return _readable_views(dialect) | _everyday_views(dialect) | _loss_views() | _tick_view(dialect)
 
 
@@ -21,7 +21,7 @@ def _readable(dialect: str, column: str) -> str:
 
 
 def _readable_views(dialect: str) -> dict[str, str]:
-    """The views that show times as people read them."""
+    """Return the views whose times are texts such as ``2026-11-21 10:00:00.123``, by name."""
     at = {
         name: _readable(dialect, f"{name}_ms")
         for name in ("at", "enqueued_at", "ready_at", "claimed_at", "ended_at", "finished_at")
@@ -67,12 +67,12 @@ def _tick_view(dialect: str) -> dict[str, str]:
 
 
 def _loss_views() -> dict[str, str]:
-    """The views of what Redis forgot, by name."""
+    """Return the views of the losses of Redis, by name."""
     columns = "queue, kind, epoch, after_epoch, after_seq, events"
     of_f = ", ".join(f"f.{name}" for name in columns.split(", "))
     return {
-        # The way back from the last epoch: through each to the last entry that it still knew. Each step goes back,
-        # whatever a row says, so the way ends.
+        # Begins at the last epoch. Each step goes to the last entry that the epoch still knew. Each step goes to an
+        # earlier epoch, regardless of the row's values, so the recursion ends.
         "orphaned_range": (
             f"CREATE VIEW orphaned_range AS WITH RECURSIVE past ({columns}) AS ("
             f"SELECT {of_f} FROM mirror_loss f WHERE f.kind <> 'restated' AND f.epoch = ("
@@ -94,7 +94,7 @@ def _loss_views() -> dict[str, str]:
 
 
 def _everyday_views(dialect: str) -> dict[str, str]:
-    """The views that answer everyday questions, by name; see docs/how-to/audit-log.md."""
+    """Return the views for common queries, by name; see docs/how-to/audit-log.md."""
     minute = _readable(dialect, "minute_ms")
     if dialect == "sqlite":
         each = "json_each(a.scopes) AS each"

@@ -12,7 +12,9 @@ from tests.app.caps.tasks import claim, send
 from tests.kit.snapshots import lines_of
 
 
-async def test_a_producer_by_name_gets_the_same_scopes(app: App, other: App) -> None:
+async def test_a_job_that_is_enqueued_by_name_gets_the_scopes_of_its_task(
+    app: App, other: App
+) -> None:
     task = app.task(queue="mail", caps=[Cap(5), Cap(1, per="tenant", on_full="discard")])(send)
     app.apply_settings()
 
@@ -49,7 +51,7 @@ async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
     )
 
 
-def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App) -> None:
+def test_enqueue_by_name_needs_keys_where_a_function_computes_the_key(app: App, other: App) -> None:
     app.task(queue="mail", caps=[Cap(1, per=lambda tenant, **_: tenant, name="tenant")])(send)
     app.apply_settings()
 
@@ -60,7 +62,9 @@ def test_a_key_from_a_function_is_refused_by_name_or_given(app: App, other: App)
     assert [c.lane for c in claim(app)] == ["2+tenant=a"]
 
 
-def test_a_policy_is_asked_for_once_in_a_while(other: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_caches_the_policy_of_a_task(
+    other: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other.enqueue("mail", "send", {"tenant": "a"})
     asked = []
     real = other.client.calls.caps.policy

@@ -12,7 +12,7 @@ from rq_core.protocol.calls.enqueue import Accepted
 from tests.app.caps.tasks import claim, events, send
 
 
-def test_a_limit_that_code_declares_is_stored_once(app: App) -> None:
+def test_applying_the_settings_twice_stores_a_declared_limit_once(app: App) -> None:
     app.task(queue="mail", caps=[Cap(2), Cap(1, per="tenant"), Rate(9, per_seconds=60)])(send)
     app.queue("mail", cap=50, fair="tenant", weights={"acme": 3}, lease=5)
 
@@ -35,7 +35,7 @@ def test_a_limit_that_code_declares_is_stored_once(app: App) -> None:
     assert len(events(app, "cap_changed")) == 5
 
 
-def test_a_task_that_has_no_caps_any_more_is_registered_without(app: App, redis_url: str) -> None:
+def test_registering_a_task_without_caps_clears_its_policy(app: App, redis_url: str) -> None:
     app.task(queue="mail")(send)
     app.queue("mail", lease=5)
     app.apply_settings()
@@ -49,7 +49,7 @@ def test_a_task_that_has_no_caps_any_more_is_registered_without(app: App, redis_
     assert app.client.run(app.client.calls.caps.policy("mail", "send")) == '{"scopes":[]}'
 
 
-def test_caps_of_the_task_and_the_key_hold_together(app: App) -> None:
+def test_a_claim_respects_the_cap_of_the_task_and_of_the_key(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2), Cap(1, per="tenant")])(send)
     app.apply_settings()
     for tenant in ("a", "a", "b", "c"):
@@ -65,7 +65,7 @@ def test_caps_of_the_task_and_the_key_hold_together(app: App) -> None:
 
 
 @pytest.mark.parametrize("policy", ["discard", "reject"])
-async def test_a_full_scope_discards_or_rejects(app: App, policy: Any) -> None:
+async def test_a_full_scope_discards_or_rejects_a_new_job(app: App, policy: Any) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", on_full=policy)])(send)
     await app.apply_settings_async()
 
@@ -98,7 +98,7 @@ async def test_a_full_scope_discards_or_rejects(app: App, policy: Any) -> None:
     assert len(app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"]) == 2
 
 
-def test_no_more_wait_in_a_lane_than_max_waiting(app: App) -> None:
+def test_a_lane_that_has_max_waiting_jobs_rejects_a_new_job(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", max_waiting=2)])(send)
     app.apply_settings()
 

@@ -11,7 +11,7 @@ from rq_core.protocol.calls.caps import CapChange
 from tests.app.caps.tasks import claim, events, send
 
 
-async def test_a_live_change_holds_at_once_and_is_logged(app: App) -> None:
+async def test_a_live_change_of_a_cap_takes_effect_at_once_and_is_logged(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     for _ in range(5):
@@ -31,7 +31,7 @@ async def test_a_live_change_holds_at_once_and_is_logged(app: App) -> None:
     assert raised["data"] == '["task=send","1","3",2]'
 
 
-def test_old_code_does_not_bring_its_value_back(app: App) -> None:
+def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> None:
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7)
@@ -41,8 +41,10 @@ def test_old_code_does_not_bring_its_value_back(app: App) -> None:
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
-def test_a_live_limit_is_given_back_to_what_code_declared_last(app: App, redis_url: str) -> None:
-    """Also to what was declared while the live limit held, and not to what an old worker says."""
+def test_set_cap_to_code_restores_the_limit_that_code_declared_last(
+    app: App, redis_url: str
+) -> None:
+    """Also a limit that was declared while the live limit held, and never the limit of an old worker."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")
@@ -66,7 +68,7 @@ def test_a_live_limit_is_given_back_to_what_code_declared_last(app: App, redis_u
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
-def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> None:
+def test_set_cap_to_code_makes_a_key_follow_its_family_again(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.apply_settings()
     app.set_cap("mail", "send.tenant=a", 0)
@@ -88,7 +90,7 @@ def test_a_key_is_given_back_to_its_family_and_follows_it_again(app: App) -> Non
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
-def test_a_limit_that_code_does_not_declare_is_not_given_back(
+def test_set_cap_to_code_is_refused_where_code_declares_no_limit(
     app: App, other: App, scope: str
 ) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
@@ -133,7 +135,7 @@ def test_a_cap_that_code_no_longer_declares_is_kept_and_reported(app: App, redis
         assert client.run(newer.declaration(client.calls, "mail")) == []
 
 
-def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
+def test_set_cap_with_an_old_version_raises_a_conflict(app: App) -> None:
     assert app.set_cap("mail", "queue", 5, version=0).version == 1
     app.set_cap("mail", "queue", 6)
 
@@ -145,7 +147,7 @@ def test_a_change_from_an_old_version_is_a_conflict(app: App) -> None:
     assert app.set_cap("mail", "queue", 7, version=2).version == 3
 
 
-def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None:
+def test_set_cap_is_repeated_if_another_change_came_first(app: App, other: App) -> None:
     app.set_cap("mail", "queue", 5)
     client = app.client
     plan = client.calls.caps.change("mail", "queue", 9)
@@ -168,7 +170,7 @@ def test_a_change_that_was_overtaken_is_made_again(app: App, other: App) -> None
 @pytest.mark.parametrize(
     "scope", ["tennant", "tennant=a", "send", "task", "queue=x", "task@9s=send", "weight"]
 )
-def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
+def test_set_cap_refuses_an_unknown_scope(app: App, scope: str) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -193,7 +195,7 @@ def test_an_unknown_scope_is_refused(app: App, scope: str) -> None:
         ("tenant@60s", Limit(1, 60_000, burst=0)),
     ],
 )
-def test_bad_limits_are_refused(app: App, scope: str, limit: Any) -> None:
+def test_set_cap_refuses_invalid_limits(app: App, scope: str, limit: Any) -> None:
     app.task(
         queue="mail",
         caps=[
@@ -207,7 +209,7 @@ def test_bad_limits_are_refused(app: App, scope: str, limit: Any) -> None:
         app.set_cap("mail", scope, limit)
 
 
-def test_what_a_registered_policy_names_is_known(app: App, other: App) -> None:
+def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, other: App) -> None:
     """Its stored limit may be gone; the scope is counted all the same."""
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     client = app.client
@@ -216,7 +218,7 @@ def test_what_a_registered_policy_names_is_known(app: App, other: App) -> None:
     assert other.set_cap("mail", "tenant=acme", 5).limit == Limit(5)
 
 
-def test_a_number_for_a_rate_is_per_its_window(app: App) -> None:
+def test_set_cap_reads_a_plain_number_as_a_rate_per_the_scopes_window(app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant", burst=4)])(
         send
     )

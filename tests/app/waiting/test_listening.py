@@ -131,7 +131,7 @@ KEPT = {
 
 @pytest.mark.usefixtures("rare")
 @pytest.mark.parametrize("how", ENDS)
-def test_a_message_wakes_who_waits_for_each_kind_of_end(app: App, how: str) -> None:
+def test_a_message_of_each_kind_of_end_wakes_the_caller_that_waits(app: App, how: str) -> None:
     end, kind = ENDS[how]
     task = app.tasks["note"]
     if how == "replaced":
@@ -146,7 +146,7 @@ def test_a_message_wakes_who_waits_for_each_kind_of_end(app: App, how: str) -> N
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_thousand_waits_share_one_connection_and_leave_no_subscription(
+def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscription(
     app: App, control: Any
 ) -> None:
     before = len(control.client_list())
@@ -170,7 +170,7 @@ def test_a_thousand_waits_share_one_connection_and_leave_no_subscription(
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_listener_that_is_killed_listens_again_and_looks_at_all_that_wait(
+def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
     app: App, control: Any
 ) -> None:
     """What ended while nothing was heard is found at once."""
@@ -186,7 +186,7 @@ def test_a_listener_that_is_killed_listens_again_and_looks_at_all_that_wait(
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_killed_listener_hears_again_what_ends_later(app: App, control: Any) -> None:
+def test_a_killed_listener_receives_later_messages(app: App, control: Any) -> None:
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     for _ in range(5):
@@ -198,7 +198,7 @@ def test_a_killed_listener_hears_again_what_ends_later(app: App, control: Any) -
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_user_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
+def test_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -215,7 +215,7 @@ def test_a_user_who_lacks_the_channel_waits_by_looks_and_the_log_says_so_once(
     assert "`rq-core acl producer` prints" in said[0]
 
 
-def test_where_workers_lack_the_channel_looks_find_the_ends_and_the_log_says_so_once(
+def test_waits_poll_if_workers_may_not_publish_and_log_one_warning(
     app: App,
     as_: As,
     redis_server: RedisServer,
@@ -238,7 +238,7 @@ def test_where_workers_lack_the_channel_looks_find_the_ends_and_the_log_says_so_
     assert "the user of a worker may lack" in said[0]
 
 
-def test_roles_that_wait_may_listen(as_: As, control: Any, rare: None) -> None:
+def test_roles_that_wait_may_subscribe_to_ends(as_: As, control: Any, rare: None) -> None:
     """`rq-core acl` gives producers and workers what they need for it: nothing is refused."""
     with App(as_("producer")) as app, App(as_("worker")) as worker:
         app.task(queue=QUEUE)(note)
@@ -254,7 +254,7 @@ def test_roles_that_wait_may_listen(as_: As, control: Any, rare: None) -> None:
 
 
 @pytest.mark.usefixtures("rare")
-def test_waits_for_several_queues_listen_to_each(app: App, control: Any) -> None:
+def test_waits_for_several_queues_subscribe_to_each_queue(app: App, control: Any) -> None:
     task = app.tasks["note"]
     handles = [task.enqueue(1), task.with_options(queue="other").enqueue(2)]
     found: list[JobHandle[Any]] = []
@@ -273,7 +273,9 @@ def test_waits_for_several_queues_listen_to_each(app: App, control: Any) -> None
     assert [handles[1], handles[0]] == found
 
 
-def test_a_connection_that_died_in_silence_is_given_up(redis_server: RedisServer, app: App) -> None:
+def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
+    redis_server: RedisServer, app: App
+) -> None:
     """The network forgets it: no message, no answer and no end comes on it. The next look finds that."""
     with Proxy(redis_server.port) as proxy, App(proxy.url) as far:
         far.task(queue=QUEUE)(note)
@@ -286,10 +288,10 @@ def test_a_connection_that_died_in_silence_is_given_up(redis_server: RedisServer
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_server_that_does_not_speak_resp3_is_looked_at(
+def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a proxy that knows RESP2 alone."""
+    """For example, a proxy that speaks only RESP2."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
@@ -304,8 +306,8 @@ def test_a_server_that_does_not_speak_resp3_is_looked_at(
 
 
 @pytest.mark.usefixtures("rare")
-def test_several_waits_that_begin_at_once_wake_the_thread(app: App) -> None:
-    """Only the first of them did, so two that began together slept until the thread looked up by itself."""
+def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
+    """Only the first wait woke the thread, so the second wait of two slept until the next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]
@@ -319,7 +321,7 @@ def test_several_waits_that_begin_at_once_wake_the_thread(app: App) -> None:
 
 
 @pytest.mark.usefixtures("rare")
-def test_what_a_thread_cannot_go_on_after_ends_its_waits_and_the_next_wait_begins_another(
+def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_new_thread(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No wait of the process was looked at any more."""
@@ -342,11 +344,11 @@ def test_what_a_thread_cannot_go_on_after_ends_its_waits_and_the_next_wait_begin
     dies(app, handle)
 
     assert Failed is type(again.result(LONG_S))
-    assert "the thread that looks for those who wait has ended" in caplog.text
+    assert "the thread that checks the jobs of waits has failed" in caplog.text
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_message_that_comes_while_another_queue_is_left_is_heard(
+def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was read with the answer to that, and the thread slept."""
@@ -368,10 +370,10 @@ def test_a_message_that_comes_while_another_queue_is_left_is_heard(
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_missing_right_is_logged_once_for_all_threads_that_wait(
+def test_a_missing_right_is_logged_once_for_all_wait_threads(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
-    """Each thread told it anew, and had Redis note another refusal."""
+    """Each thread logged the warning again, and Redis added another refusal to its ACL log."""
     url = as_("producer", without="&rqc:{*}:ended")
     control.execute_command("ACL", "LOG", "RESET")
     with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):
@@ -389,7 +391,9 @@ def test_a_missing_right_is_logged_once_for_all_threads_that_wait(
     assert "1" == str(noted["count"])
 
 
-def test_the_advice_names_another_prefix(as_: As, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_advice_about_a_missing_right_names_another_prefix(
+    as_: As, caplog: pytest.LogCaptureFixture
+) -> None:
     url = as_("producer", "--prefix", "mine", without="&mine:{*}:ended")
     with App(url, prefix="mine") as app:
         app.task(queue=QUEUE)(note)
@@ -399,7 +403,7 @@ def test_the_advice_names_another_prefix(as_: As, caplog: pytest.LogCaptureFixtu
     assert "`rq-core acl producer --prefix mine` prints" in caplog.text
 
 
-def test_an_end_that_no_client_subscribed_to_is_not_logged_as_a_missing_right(
+def test_an_end_without_subscribers_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where this process was stopped for longer than it had said that it waits."""

@@ -21,7 +21,7 @@ from tests.kit.forked import forked
 Mirror = Callable[[], Any]
 
 
-def test_a_wait_returns_the_outcome_in_the_log_though_redis_lost_everything(
+def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     app: App, audited: Mirror
 ) -> None:
     """Redis no longer says that a mirror reads the queue; that was taken for a queue without a log."""
@@ -33,7 +33,9 @@ def test_a_wait_returns_the_outcome_in_the_log_though_redis_lost_everything(
     assert Succeeded is type(handle.wait(5))
 
 
-def test_a_job_that_no_log_has_is_gone_at_once(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
+    app: App, audited: Mirror
+) -> None:
     app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
 
     assert Gone is type(app.handle_by_id(QUEUE, "never").wait(5))
@@ -62,7 +64,9 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
 
 
-def test_more_jobs_than_one_statement_takes_are_read(audited: Mirror, sqlite_url: str) -> None:
+def test_the_outcomes_of_more_jobs_than_one_statement_takes_are_read(
+    audited: Mirror, sqlite_url: str
+) -> None:
     """PostgreSQL takes 65,535 parameters."""
     reader = LogEndings(sqlite_url)
     asked = {f"j-{n}": (0, 0) for n in range(2 * IDS_CHUNK + 1)}
@@ -73,7 +77,7 @@ def test_more_jobs_than_one_statement_takes_are_read(audited: Mirror, sqlite_url
     assert IDS_CHUNK < 65_535
 
 
-def test_a_forked_child_has_a_reader_of_the_log_of_its_own(
+def test_a_forked_child_opens_its_own_reader_of_the_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it reads, and its goodbye, would go to PostgreSQL on its parent's connection."""
@@ -150,7 +154,7 @@ def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_a_database_that_does_not_answer_keeps_no_caller_beyond_its_time(
+def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
     app: App, silent: None
 ) -> None:
     """A wait of a second took the ten that a connection to PostgreSQL may take."""
@@ -164,7 +168,7 @@ def test_a_database_that_does_not_answer_keeps_no_caller_beyond_its_time(
 def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
     app: App, silent: None
 ) -> None:
-    """Nor for the thread that reads, when the loop ends."""
+    """The end of the loop does not wait for the thread that reads, either."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         asyncio.run(app.handle_by_id(QUEUE, "gone").wait_async(0.5))
@@ -172,7 +176,7 @@ def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
     assert time.monotonic() - began < 5
 
 
-def test_a_wait_that_is_given_up_leaves_no_reader_of_the_log_open(
+def test_a_cancelled_wait_leaves_no_reader_of_the_log_open(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, goes_on, closed = threading.Event(), threading.Event(), threading.Event()

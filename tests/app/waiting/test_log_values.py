@@ -37,7 +37,7 @@ def forget(app: App) -> None:
     app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
 
 
-def test_a_result_is_read_in_the_log_when_redis_has_forgotten_it(
+def test_a_result_that_redis_has_forgotten_is_read_from_the_log(
     app: App, audited: Mirror, task: Any
 ) -> None:
     handle = task.enqueue(3)
@@ -48,7 +48,9 @@ def test_a_result_is_read_in_the_log_when_redis_has_forgotten_it(
     assert [3.5] == handle.result(LONG_S)
 
 
-def test_a_result_that_was_evicted_is_read_in_the_log(app: App, audited: Mirror, task: Any) -> None:
+def test_a_result_that_was_evicted_is_read_from_the_log(
+    app: App, audited: Mirror, task: Any
+) -> None:
     handle = task.enqueue(3)
     app.client.run(app.client.calls.admin.configure(QUEUE, {"kept_max_bytes": 1}))
     finish(app, handle)
@@ -59,7 +61,7 @@ def test_a_result_that_was_evicted_is_read_in_the_log(app: App, audited: Mirror,
     assert [3.5] == handle.result(LONG_S)
 
 
-def test_without_an_audit_database_redis_has_the_last_word(
+def test_without_an_audit_database_an_evicted_value_is_missing(
     app: App, audited: Mirror, task: Any
 ) -> None:
     handle = task.enqueue(3)
@@ -70,7 +72,7 @@ def test_without_an_audit_database_redis_has_the_last_word(
     assert Succeeded(handle.id, missing="full") == handle.wait(LONG_S)
 
 
-def test_a_log_with_the_digest_alone_says_that_the_value_is_lost_or_over(
+def test_a_log_with_only_the_digest_reports_the_value_as_lost_or_expired(
     app: App, audited: Mirror, task: Any
 ) -> None:
     lost = task.with_options(audit_result="digest").enqueue(3)
@@ -88,7 +90,7 @@ def test_a_log_with_the_digest_alone_says_that_the_value_is_lost_or_over(
         found[0].value  # noqa: B018 - it raises
 
 
-def test_a_caller_who_waited_for_the_earlier_job_of_an_id_gets_its_result(
+def test_the_log_returns_the_result_of_the_earlier_job_of_an_id(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     from sql_audit.queries.endings import LogEndings
@@ -107,7 +109,7 @@ def test_a_caller_who_waited_for_the_earlier_job_of_an_id_gets_its_result(
     assert "not_kept" == second.missing  # type: ignore[attr-defined]
 
 
-def test_a_value_of_the_life_before_is_of_the_task_that_returned_it(
+def test_a_value_of_an_earlier_job_of_an_id_is_read_as_its_own_tasks_type(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     """The annotation of the task that has used the id since says nothing of it."""
@@ -128,7 +130,9 @@ def test_a_value_of_the_life_before_is_of_the_task_that_returned_it(
     assert [Kept("[3.5]", "total")] * 2 == [alive.kept, ended.kept]  # type: ignore[attr-defined]
 
 
-def test_a_result_waits_for_a_log_that_is_behind(app: App, audited: Mirror, task: Any) -> None:
+def test_a_wait_for_a_result_waits_until_the_log_has_caught_up(
+    app: App, audited: Mirror, task: Any
+) -> None:
     handle = task.enqueue(3)
     finish(app, handle)
     forget_result(app, handle.id)
@@ -145,14 +149,12 @@ def forget_result(app: App, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["all", "", True, None, 1])
-def test_what_the_log_keeps_of_results_is_checked_where_the_task_is_defined(
-    app: App, said: Any
-) -> None:
+def test_an_invalid_audit_result_is_refused_where_the_task_is_defined(app: App, said: Any) -> None:
     with pytest.raises(InvalidOption, match="must be 'digest' or 'full'"):
         app.task(queue=QUEUE, name="other", keep_result=True, audit_result=said)(total)
 
 
-def test_values_in_the_log_need_results_that_are_kept(app: App) -> None:
+def test_audit_result_full_needs_keep_result(app: App) -> None:
     with pytest.raises(InvalidOption, match="needs keep_result"):
         app.task(queue=QUEUE, name="other", audit_result="full")(total)
     plain = app.task(queue=QUEUE, name="plain")(total)
@@ -161,7 +163,7 @@ def test_values_in_the_log_need_results_that_are_kept(app: App) -> None:
     plain.with_options(audit_result="full", keep_result=60)
 
 
-def test_the_state_of_a_job_whose_result_is_kept_needs_no_mirror(
+def test_state_reports_the_end_of_a_remembered_job_before_the_mirror_has_it(
     app: App, audited: Mirror, task: Any
 ) -> None:
     """It was gone until the mirror had come to its end."""

@@ -72,7 +72,7 @@ ENDS: list[tuple[Callable[[App, JobHandle[Any]], None], type[Outcome[Any]]]] = [
 
 @pytest.mark.parametrize("end, kind", ENDS)
 @pytest.mark.parametrize("before", [True, False], ids=["ended before", "ends meanwhile"])
-def test_a_wait_ends_with_the_job_and_says_how_it_ended(
+def test_a_wait_returns_the_outcome_when_the_job_ends(
     app: App,
     audited: Mirror,
     end: Callable[[App, JobHandle[Any]], None],
@@ -94,7 +94,7 @@ def test_a_wait_ends_with_the_job_and_says_how_it_ended(
     assert handle.id == outcome.id
 
 
-def test_a_dead_job_has_its_error_without_an_audit_database(app: App) -> None:
+def test_a_wait_returns_the_error_of_a_dead_job_without_an_audit_database(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
 
@@ -106,7 +106,7 @@ def test_a_dead_job_has_its_error_without_an_audit_database(app: App) -> None:
     assert isinstance(caught.value, NoResult)
 
 
-def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_job_that_expires_ends(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].with_options(expires=0.05).enqueue(1)
     waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: not take(app, 0) and handle.state() == "gone", "its deadline is over")
@@ -115,7 +115,7 @@ def test_an_expired_job_ends_its_wait(app: App, audited: Mirror) -> None:
     assert Expired(handle.id) == waiting.result(LONG_S)
 
 
-def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_replaced_job_names_its_replacement(app: App, audited: Mirror) -> None:
     task = app.task(queue=QUEUE, name="one", unique=Unique(on_duplicate="replace"))(note)
     old = task.enqueue(1)
     waiting = meanwhile(old, LONG_S)
@@ -130,7 +130,7 @@ def test_a_replaced_job_names_the_one_in_its_place(app: App, audited: Mirror) ->
         outcome.value  # noqa: B018 - it raises
 
 
-def test_a_pruned_job_still_has_its_reason_and_error(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_pruned_job_returns_its_reason_and_error(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     app.client.run(app.client.calls.admin.prune(QUEUE, [handle.id]))
@@ -140,7 +140,7 @@ def test_a_pruned_job_still_has_its_reason_and_error(app: App, audited: Mirror) 
     assert expected == handle.wait(LONG_S)
 
 
-def test_without_an_audit_database_a_job_that_left_redis_is_gone(app: App) -> None:
+def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_gone(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     succeeds(app, handle)
 
@@ -151,7 +151,9 @@ def test_without_an_audit_database_a_job_that_left_redis_is_gone(app: App) -> No
         outcome.value  # noqa: B018 - it raises
 
 
-def test_a_success_whose_value_was_not_kept_says_what_to_write(app: App, audited: Mirror) -> None:
+def test_the_error_of_a_value_that_was_not_kept_names_keep_result(
+    app: App, audited: Mirror
+) -> None:
     handle = app.tasks["note"].enqueue(1)
     succeeds(app, handle)
     audited()
@@ -162,7 +164,7 @@ def test_a_success_whose_value_was_not_kept_says_what_to_write(app: App, audited
     assert "not_kept" == caught.value.reason  # type: ignore[attr-defined]
 
 
-def test_a_job_that_does_not_end_times_out_and_goes_on(app: App) -> None:
+def test_a_wait_that_times_out_leaves_the_job_alone(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
 
     with pytest.raises(TimeoutError, match=f"job {handle.id} has not ended within 0.2 s") as caught:
@@ -172,7 +174,7 @@ def test_a_job_that_does_not_end_times_out_and_goes_on(app: App) -> None:
     assert "ready" == handle.state()
 
 
-def test_a_timeout_of_0_looks_once(app: App) -> None:
+def test_a_timeout_of_0_checks_the_job_once(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0)
@@ -181,7 +183,7 @@ def test_a_timeout_of_0_looks_once(app: App) -> None:
     assert Failed is type(handle.wait(0))
 
 
-def test_an_outcome_stays_in_its_handle(app: App) -> None:
+def test_a_handle_keeps_the_outcome_that_it_returned(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     outcome = handle.wait(LONG_S)
@@ -192,7 +194,7 @@ def test_an_outcome_stays_in_its_handle(app: App) -> None:
         app.handle_by_id(QUEUE, handle.id).wait(0)
 
 
-def test_a_log_that_is_behind_is_waited_for(app: App, audited: Mirror) -> None:
+def test_a_wait_continues_until_the_log_has_caught_up(app: App, audited: Mirror) -> None:
     """A job that has just left Redis is not taken for gone, nor for what SQL has last heard of it."""
     handle = app.tasks["note"].enqueue(1)
     audited()
@@ -205,7 +207,7 @@ def test_a_log_that_is_behind_is_waited_for(app: App, audited: Mirror) -> None:
     assert Succeeded(handle.id) == waiting.result(LONG_S)
 
 
-def test_an_id_that_is_used_again_does_not_answer_with_the_job_before(
+def test_a_wait_for_a_reused_id_does_not_return_the_outcome_of_its_earlier_job(
     app: App, audited: Mirror
 ) -> None:
     """The log has the first job's success when the second one has ended, and is not asked before it has that, too."""
@@ -247,10 +249,10 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert [2] == seen  # the app's own, and the waiter's
 
 
-def test_of_many_jobs_the_first_are_looked_at_before_the_last_are_taken(
+def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 260,000 jobs and a short time it was up before the first look, and Redis was said not to answer."""
+    """With 260,000 jobs, a short timeout passed before the first poll, and the error blamed Redis."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -267,7 +269,7 @@ def test_of_many_jobs_the_first_are_looked_at_before_the_last_are_taken(
     assert len(handles) == len(ended)
 
 
-def test_a_time_in_which_not_all_jobs_can_be_looked_at_is_said_to_be_short(
+def test_the_error_of_a_timeout_that_was_too_short_to_check_all_jobs_says_so(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
@@ -296,7 +298,7 @@ def test_a_time_in_which_not_all_jobs_can_be_looked_at_is_said_to_be_short(
     assert TOGETHER_MAX == len(found)
 
 
-async def test_tasks_wait_without_blocking_their_loop(app: App) -> None:
+async def test_async_waits_do_not_block_the_event_loop(app: App) -> None:
     handles = [await app.tasks["note"].enqueue_async(n) for n in range(50)]
     waits = asyncio.gather(*(handle.wait_async(LONG_S) for handle in handles))
     await asyncio.sleep(0)
@@ -310,7 +312,7 @@ async def test_tasks_wait_without_blocking_their_loop(app: App) -> None:
     assert [handle.id for handle in handles] == [outcome.id for outcome in outcomes]
 
 
-async def test_a_wait_that_is_cancelled_is_looked_for_no_more(app: App) -> None:
+async def test_a_cancelled_wait_does_not_check_its_job_again(app: App) -> None:
     handle = await app.tasks["note"].enqueue_async(1)
     waiting = asyncio.create_task(handle.wait_async(LONG_S))
     await asyncio.sleep(0)
@@ -322,7 +324,7 @@ async def test_a_wait_that_is_cancelled_is_looked_for_no_more(app: App) -> None:
     assert handle.seen is None
 
 
-async def test_as_completed_gives_handles_as_their_jobs_end(app: App) -> None:
+async def test_as_completed_yields_handles_as_their_jobs_end(app: App) -> None:
     first, second = [await app.tasks["note"].enqueue_async(n) for n in range(2)]
     one, other = take(app, 2)
     fail(app, other)
@@ -336,7 +338,7 @@ async def test_as_completed_gives_handles_as_their_jobs_end(app: App) -> None:
     assert [(second, Failed), (first, Failed)] == seen
 
 
-def test_as_completed_times_out_as_a_whole(app: App) -> None:
+def test_the_timeout_of_as_completed_covers_all_jobs(app: App) -> None:
     handles = app.enqueue_many(app.tasks["note"].job(n) for n in range(3))
     fail(app, *take(app))
     ended = app.as_completed(handles, 0.3)
@@ -346,7 +348,7 @@ def test_as_completed_times_out_as_a_whole(app: App) -> None:
         next(ended)
 
 
-def test_enqueue_many_returns_a_handle_of_each_new_or_existing_job(app: App) -> None:
+def test_enqueue_many_returns_a_handle_for_each_new_or_existing_job(app: App) -> None:
     task = app.tasks["note"]
     known = task.with_options(id="known").enqueue(0)
     other = task.with_options(queue="other")
@@ -359,7 +361,7 @@ def test_enqueue_many_returns_a_handle_of_each_new_or_existing_job(app: App) -> 
     assert {known.id, *accepted.ids} == {job_id for job_id, _, _ in told}
 
 
-def test_waiting_in_a_handler_is_refused_unless_allowed(app: App) -> None:
+def test_a_wait_in_a_handler_is_refused_unless_allowed(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     with testing.job_running():
@@ -372,7 +374,7 @@ def test_waiting_in_a_handler_is_refused_unless_allowed(app: App) -> None:
     assert Failed is type(outcome)
 
 
-async def test_waiting_is_refused_where_it_would_block_an_event_loop(app: App) -> None:
+async def test_a_blocking_wait_in_an_event_loop_is_refused(app: App) -> None:
     handle = app.handle_by_id(QUEUE, "a")
     with pytest.raises(WaitRefused, match="_async"):
         handle.wait(1)
@@ -380,7 +382,7 @@ async def test_waiting_is_refused_where_it_would_block_an_event_loop(app: App) -
         app.as_completed([handle], 1)
 
 
-def test_a_forked_child_waits_on_a_connection_of_its_own(app: App) -> None:
+def test_a_forked_child_waits_on_its_own_connection(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0)
@@ -392,7 +394,7 @@ def test_a_forked_child_waits_on_a_connection_of_its_own(app: App) -> None:
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_as_completed_goes_on_in_a_forked_child(app: App) -> None:
+def test_as_completed_continues_in_a_forked_child(app: App) -> None:
     """The child stood still until the time was up: the thread that looked was its parent's."""
     handles = [app.tasks["note"].enqueue(n) for n in range(3)]
     first, second, third = take(app, 3)
@@ -413,7 +415,7 @@ def test_as_completed_goes_on_in_a_forked_child(app: App) -> None:
     assert {second.id, third.id} == {handle.id for handle in ended}
 
 
-def test_as_completed_async_goes_on_in_a_forked_child(app: App) -> None:
+def test_as_completed_async_continues_in_a_forked_child(app: App) -> None:
     handles = [app.tasks["note"].enqueue(n) for n in range(2)]
     first, second = take(app, 2)
     fail(app, first)
@@ -444,7 +446,7 @@ def test_closing_the_app_ends_waits(app: App) -> None:
     assert Failed is type(handle.wait(LONG_S))
 
 
-def test_a_wait_outlives_an_outage(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_wait_continues_after_an_outage(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(appendonly="yes")
     with App(server.url) as app:
         app.task(queue=QUEUE)(note)
@@ -457,7 +459,7 @@ def test_a_wait_outlives_an_outage(start_redis: Callable[..., RedisServer]) -> N
         assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_server_that_stays_away_is_named_when_the_time_is_up(
+def test_the_timeout_of_a_wait_names_a_server_that_is_unreachable(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -471,7 +473,7 @@ def test_a_server_that_stays_away_is_named_when_the_time_is_up(
         assert time.monotonic() - began < 5
 
 
-async def test_a_wait_that_begins_right_after_a_close_is_not_ended_by_it(app: App) -> None:
+async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(app: App) -> None:
     """The thread of the waits before may still be about to end."""
     handle = await app.tasks["note"].enqueue_async(1)
     for _ in range(20):
@@ -484,7 +486,7 @@ async def test_a_wait_that_begins_right_after_a_close_is_not_ended_by_it(app: Ap
     await app.aclose()
 
 
-def test_the_next_wait_begins_a_thread_if_one_could_not_be_begun(
+def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All later waits of the process were given to the thread that never was."""
@@ -505,7 +507,7 @@ def test_the_next_wait_begins_a_thread_if_one_could_not_be_begun(
     assert Failed is type(handle.wait(LONG_S))
 
 
-def test_a_thread_whose_start_was_interrupted_ends(
+def test_a_wait_thread_whose_start_was_interrupted_ends(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lived on beside the next one, and when it ended that one's waits were not ended with the app."""
@@ -533,7 +535,7 @@ def test_a_thread_whose_start_was_interrupted_ends(
         waiting.result(LONG_S)
 
 
-def test_jobs_that_have_ended_come_before_the_time_is_up_for_the_others(app: App) -> None:
+def test_as_completed_yields_ended_jobs_before_it_times_out(app: App) -> None:
     handles = [app.tasks["note"].enqueue(n) for n in range(5)]
     for claim in take(app, 5)[1:]:
         fail(app, claim)
@@ -546,7 +548,7 @@ def test_jobs_that_have_ended_come_before_the_time_is_up_for_the_others(app: App
     assert set(handles[1:]) == set(found)
 
 
-def test_handles_of_another_app_are_refused(app: App, redis_url: str) -> None:
+def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -> None:
     """It told them that their job was gone, for good."""
     handle = app.tasks["note"].enqueue(1)
     with App(redis_url) as other, pytest.raises(InvalidOption, match="handles of this app"):
@@ -555,7 +557,7 @@ def test_handles_of_another_app_are_refused(app: App, redis_url: str) -> None:
     assert handle.seen is None
 
 
-def test_a_server_that_hangs_is_named_when_the_time_is_up(
+def test_the_timeout_of_a_wait_names_a_server_that_hangs(
     app: App, start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis()
@@ -574,7 +576,7 @@ def test_a_server_that_hangs_is_named_when_the_time_is_up(
     assert error.__cause__ is not None
 
 
-def test_the_result_of_a_task_that_keeps_none_is_refused_before_its_job_has_ended(app: App) -> None:
+def test_result_of_a_task_without_keep_result_is_refused_before_its_job_has_ended(app: App) -> None:
     handle = app.tasks["note"].with_options(delay=100).enqueue(1)
 
     with pytest.raises(ResultUnavailable) as raised:
@@ -584,7 +586,7 @@ def test_the_result_of_a_task_that_keeps_none_is_refused_before_its_job_has_ende
     assert "keep_result=True" in str(raised.value)
 
 
-def test_a_value_that_redis_has_lost_is_called_lost(app: App, redis_server: RedisServer) -> None:
+def test_a_value_that_redis_lost_is_reported_as_lost(app: App, redis_server: RedisServer) -> None:
     handle = app.tasks["note"].with_options(keep_result=True).enqueue(1)
     succeed(app, *take(app), values={1: pack_result("1")})
     with redis_server.client() as control:
@@ -597,7 +599,7 @@ def test_a_value_that_redis_has_lost_is_called_lost(app: App, redis_server: Redi
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError()])
-def test_a_validator_that_raises_leaves_the_value_out(app: App, error: Exception) -> None:
+def test_a_result_whose_validator_raises_is_not_kept(app: App, error: Exception) -> None:
     def refuse(_: int) -> int:
         raise error
 
@@ -650,13 +652,13 @@ def a_mapping() -> Mapping[str, int]: ...  # type: ignore[empty-body]
 
 @pytest.mark.parametrize("function", [untyped, a_sequence, a_list, a_mapping])
 @pytest.mark.parametrize("value", [LooksLikeAList(), LooksLikeADict()], ids=["list", "dict"])
-def test_an_object_that_only_looks_like_plain_data_is_not_read(
+def test_a_result_that_only_imitates_a_list_or_dict_is_not_kept(
     function: Callable[[], Any], value: Any
 ) -> None:
     assert "!not_json" == Returned("lazy", function).dump(value)
 
 
-def test_a_generator_is_not_read_to_its_end() -> None:
+def test_a_result_that_is_a_generator_is_not_iterated() -> None:
     def count() -> Iterator[int]:
         yield from range(10**12)
 

@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.servers import RedisServer
 
 
-def test_restore_lists_what_was_lost_and_what_will_run_again(
+def test_restore_lists_the_lost_jobs_and_the_revived_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -64,7 +64,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_mirror_that_dies_over_a_loss_notes_it_once(
+def test_a_mirror_killed_while_recording_a_loss_records_the_loss_once(
     start_redis: Callable[..., RedisServer], database: Database, step: str
 ) -> None:
     server = start_redis()
@@ -96,7 +96,7 @@ def test_a_mirror_that_dies_over_a_loss_notes_it_once(
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_an_audit_log_that_was_off_goes_on_from_a_baseline(
+def test_an_audit_log_that_is_switched_on_again_continues_from_a_baseline(
     start_redis: Callable[..., RedisServer], database: Database, *, trimmed: bool
 ) -> None:
     server = start_redis()

@@ -50,7 +50,7 @@ class Pair:
             control.replicaof("NO", "ONE")
 
 
-def test_a_promoted_replica_that_lagged_is_written_to_before_the_mirror_notices(
+def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -81,7 +81,7 @@ def test_a_promoted_replica_that_lagged_is_written_to_before_the_mirror_notices(
     assert [event.orphaned for event in history if event.type == "enqueued"] == [True, False]
 
 
-def test_a_server_that_comes_back_with_what_it_knew_revives_orphans(
+def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """A, then B that lagged, then A again, which never heard of B."""
@@ -109,7 +109,7 @@ def test_a_server_that_comes_back_with_what_it_knew_revives_orphans(
     assert any("in quarantine" in note.says for note in result.notes)
 
 
-def test_roles_that_are_swapped_and_swapped_back_are_noticed_on_live_connections(
+def test_the_mirror_notices_a_double_failover_on_open_connections(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -137,7 +137,7 @@ def test_roles_that_are_swapped_and_swapped_back_are_noticed_on_live_connections
 
 
 @pytest.mark.parametrize("who", ["the mirror", "a producer", "a producer at the same moment"])
-def test_a_promoted_server_whose_clock_is_behind_begins_an_epoch_beyond_what_sql_has(
+def test_a_promoted_server_with_a_slow_clock_begins_an_epoch_above_the_last_one_in_sql(
     start_redis: Callable[..., RedisServer], database: Database, who: str
 ) -> None:
     pair = Pair(start_redis)

@@ -23,7 +23,7 @@ from tests.kit.servers import RedisServer
 
 
 @pytest.mark.parametrize("how", ["flushed", "restarted"])
-def test_when_redis_remembers_nothing_what_lived_is_lost(
+def test_all_live_jobs_are_lost_when_redis_is_emptied(
     start_redis: Callable[..., RedisServer], database: Database, how: str
 ) -> None:
     server = start_redis()
@@ -61,7 +61,7 @@ def test_when_redis_remembers_nothing_what_lived_is_lost(
     assert auditlog.rows(database, f"{open_claims} AND a.outcome IS NULL") == []
 
 
-def test_a_mirror_finds_an_empty_redis_before_any_client_returns(
+def test_the_mirror_detects_an_empty_redis_before_any_client_reconnects(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -78,7 +78,7 @@ def test_a_mirror_finds_an_empty_redis_before_any_client_returns(
     assert [loss.jobs for loss in result.losses] == [2]
 
 
-def test_a_loss_is_found_also_if_the_empty_server_has_a_clock_that_is_behind(
+def test_the_mirror_detects_a_loss_on_an_empty_server_with_a_slow_clock(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -103,7 +103,7 @@ def test_a_loss_is_found_also_if_the_empty_server_has_a_clock_that_is_behind(
     assert len(auditlog.rows(database, "SELECT 1 FROM quarantine WHERE kind = 'conflict'")) == 2
 
 
-def test_a_restart_from_an_old_snapshot_orphans_what_came_after_it(
+def test_a_restart_from_an_old_snapshot_orphans_the_later_events(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -137,7 +137,7 @@ def test_a_restart_from_an_old_snapshot_orphans_what_came_after_it(
     assert (history[0].type, history[0].orphaned) == ("enqueued", True)
 
 
-def test_a_snapshot_from_before_the_mirror_came_orphans_the_whole_log(
+def test_a_snapshot_older_than_the_mirror_orphans_the_whole_log(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -170,7 +170,7 @@ def tail_of(server: RedisServer) -> Path:
 
 @pytest.mark.parametrize("lost", ["1 byte", "300 bytes", "5000 bytes", "half a script"])
 @pytest.mark.slow
-def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
+def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
     start_redis: Callable[..., RedisServer], database: Database, lost: str
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
@@ -208,7 +208,7 @@ def test_a_log_without_its_tail_orphans_exactly_what_it_lacks(
 
 
 @pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
-def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
+def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
     """Redis goes back to before the mirror came, and away again between the commit of its new epoch and the call that
@@ -242,7 +242,7 @@ def test_a_mirror_that_redis_forgot_is_made_known_again_though_that_failed_once(
     assert states(database) == {"a": "ready", "b": "ready"}
 
 
-def test_a_loss_is_still_reported_when_redis_forgets_the_epoch_that_recorded_it(
+def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Redis goes back twice, the second time to before it noticed the first."""

@@ -62,7 +62,7 @@ def found_by(done: Result) -> list[str]:
             if report["queue"] is not None]  # fmt: skip
 
 
-def test_a_mirror_records_the_loss_when_it_starts(
+def test_a_starting_mirror_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """It knew queues from Redis' list only, and had nothing to do."""
@@ -85,7 +85,7 @@ def test_a_mirror_records_the_loss_when_it_starts(
 
 
 @pytest.mark.parametrize("named", [(), (QUEUE,)], ids=["all", "named"])
-def test_doctor_and_verify_call_it_lost_before_a_mirror_has(
+def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
     server: RedisServer, client: Client, database: Database, named: tuple[str, ...]
 ) -> None:
     with client:
@@ -108,7 +108,7 @@ def test_doctor_and_verify_call_it_lost_before_a_mirror_has(
         assert control.keys("rqc:*") == []
 
 
-def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
+def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """The new one has no audit log yet, so it was not compared. Nor a stamp: it may be another server's."""
@@ -137,7 +137,7 @@ def test_a_queue_that_was_made_again_and_is_not_mirrored_is_called_lost(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_queue_that_was_deleted_agrees_with_its_log(
+def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """To compare it could not be told for ever."""
@@ -155,7 +155,7 @@ def test_a_queue_that_was_deleted_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_a_queue_that_was_deleted_from_sql_alone_is_unknown(
+def test_verify_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """To compare the others said that the log holds."""
@@ -183,7 +183,7 @@ def forge_away(database: Database, queue: str) -> None:
                 connection.execute(table.delete().where(table.c.queue == queue))
 
 
-def test_a_queue_whose_log_was_switched_off_is_not_lost(
+def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """What happened before is in SQL, and its last event says that the log ends there."""
@@ -206,7 +206,7 @@ def test_a_queue_whose_log_was_switched_off_is_not_lost(
     assert (last["type"], json.loads(last["detail"])["new"]) == ("policy_changed", "off")
 
 
-def test_a_queue_whose_log_was_switched_on_again_is_lost(
+def test_a_queue_whose_log_was_switched_on_again_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     with client:

@@ -27,7 +27,7 @@ from tests.kit.secrets import SECRET
 from tests.kit.wait import wait_until
 
 
-def test_the_command_says_what_it_did_and_what_is_left(
+def test_the_command_reports_the_restored_jobs_and_the_jobs_that_cannot_be_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full"), job("digest", spec_max=0)]))
@@ -59,7 +59,7 @@ def test_the_command_says_what_it_did_and_what_is_left(
     assert (told["worker"], json.loads(told["detail"])["why"]) == ("ada", "audit restore")
 
 
-def test_the_command_ends_with_0_when_nothing_is_left(
+def test_the_command_exits_with_0_when_no_lost_job_is_left(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full")]))
@@ -73,7 +73,7 @@ def test_the_command_ends_with_0_when_nothing_is_left(
     assert survey(client, database, QUEUE).lost == []
 
 
-def test_the_command_ends_with_1_when_the_mirror_is_behind(
+def test_the_command_exits_with_1_when_the_mirror_is_behind(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full")]))
@@ -86,7 +86,9 @@ def test_the_command_ends_with_1_when_the_mirror_is_behind(
     assert "rq-core: queue q: Redis has entries up to" in shown.output
 
 
-def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_path: Any) -> None:
+def test_a_worker_runs_a_restored_job_with_its_original_arguments(
+    redis_url: str, database: Database, tmp_path: Any
+) -> None:
     """With the arguments that its producer gave: no redactor touches them."""
     seen = crew.Witness(tmp_path / "witness.jsonl")
     with App(redis_url, redact="tests.kit.secrets:redact", audit_payload="full") as app:
@@ -124,6 +126,6 @@ def test_a_worker_runs_what_came_back(redis_url: str, database: Database, tmp_pa
 
 
 @pytest.mark.parametrize("said", ["all", "", None, True])
-def test_other_payloads_are_refused(said: Any) -> None:
+def test_an_app_refuses_an_unknown_value_of_audit_payload(said: Any) -> None:
     with pytest.raises(errors.InvalidOption, match="audit_payload"):
         App(audit_payload=said)

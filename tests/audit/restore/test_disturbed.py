@@ -32,7 +32,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_a_job_whose_state_was_deleted_by_hand_is_logged_as_gone_before_it_is_restored(
+def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
     """Redis' history did not break, so the log takes it for alive."""
@@ -49,7 +49,7 @@ def test_a_job_whose_state_was_deleted_by_hand_is_logged_as_gone_before_it_is_re
     assert lines(client)["deleted"].startswith("scheduled ")
 
 
-def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
+def test_restore_refuses_arguments_that_do_not_match_their_digest(
     client: Client, database: Database
 ) -> None:
     call = client.calls.enqueue.chunk(QUEUE, [job("forged")])
@@ -68,7 +68,9 @@ def test_arguments_that_are_not_those_of_the_digest_are_not_enqueued(
     assert lines(client) == {}
 
 
-def test_it_waits_for_the_mirror_and_says_so_in_the_end(client: Client, database: Database) -> None:
+def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
+    client: Client, database: Database
+) -> None:
     """A job that ended since looks lost to whoever does not wait."""
     client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
@@ -83,7 +85,7 @@ def test_it_waits_for_the_mirror_and_says_so_in_the_end(client: Client, database
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_an_empty_redis_is_noticed_by_the_restore_itself(
+def test_restore_notices_an_empty_redis_itself(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Nobody has come back yet; the mirror is at work."""
@@ -98,7 +100,7 @@ def test_an_empty_redis_is_noticed_by_the_restore_itself(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_two_at_once_put_nothing_back_twice(
+def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second saw what was lost before the first put it back, and workers have run it since."""
@@ -131,7 +133,7 @@ def test_two_at_once_put_nothing_back_twice(
     assert set(restored(database).values()) == {1}
 
 
-def test_a_producer_that_enqueued_it_again_is_left_alone(
+def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job("a"), job("b")]))
@@ -147,7 +149,7 @@ def test_a_producer_that_enqueued_it_again_is_left_alone(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_it_waits_while_the_backlog_is_full(
+def test_restore_waits_while_the_backlog_is_full(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Each call fills it, and the mirror empties it."""
@@ -173,7 +175,7 @@ def test_it_waits_while_the_backlog_is_full(
 
 @pytest.mark.parametrize("calls", [1, 2])
 @pytest.mark.slow
-def test_a_restore_that_was_killed_is_run_again(
+def test_a_second_run_of_a_killed_restore_restores_each_job_once(
     client: Client, database: Database, redis_url: str, calls: int
 ) -> None:
     """Everything exactly once, whatever was done and not told."""

@@ -55,7 +55,7 @@ def finish_unseen(client: Client, database: Database) -> None:
     drain(client, database)
 
 
-def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
+def test_a_job_that_may_have_ended_in_a_gap_is_not_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:
@@ -77,7 +77,7 @@ def test_a_job_that_may_have_ended_in_a_gap_does_not_run_again(
         assert verify(backup).violations == []
 
 
-def test_accepting_gaps_lets_such_jobs_run_again(
+def test_jobs_that_may_have_ended_in_a_gap_are_restored_with_accept_gaps(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:
@@ -93,7 +93,9 @@ def test_accepting_gaps_lets_such_jobs_run_again(
         assert compare(client, backup, QUEUE) == ([], [])
 
 
-def test_the_list_names_such_jobs_apart(client: Client, database: Database, redis_url: str) -> None:
+def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
+    client: Client, database: Database, redis_url: str
+) -> None:
     with behind_a_gap(client, database) as backup:
         client.run(client.calls.enqueue.many([job("lost")]))
         drain(client, backup)
@@ -108,7 +110,7 @@ def test_the_list_names_such_jobs_apart(client: Client, database: Database, redi
     assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
 
 
-def test_a_job_that_a_loss_took_with_the_gap_is_uncertain(
+def test_a_job_that_was_lost_before_the_baseline_after_a_gap_is_uncertain(
     client: Client, database: Database
 ) -> None:
     """Redis is flushed before it has said what lives behind the gap."""
@@ -141,7 +143,7 @@ def _dies_after_commit():  # type: ignore[no-untyped-def]
     return die
 
 
-def test_a_mirror_that_died_behind_a_gap_asks_what_lives_all_the_same(
+def test_a_mirror_killed_after_a_gap_still_asks_for_a_baseline(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
@@ -168,7 +170,7 @@ def told_by_another_release(fields: list[str]) -> list[str]:
     return ["news" if each == "succeeded" else each for each in fields]
 
 
-def test_a_job_whose_end_is_in_quarantine_does_not_run_again(
+def test_a_job_whose_end_may_be_in_quarantine_is_not_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("order-42"), job("b")]))
@@ -192,7 +194,7 @@ def test_a_job_whose_end_is_in_quarantine_does_not_run_again(
 
 
 @pytest.mark.parametrize("lossy", [False, True], ids=["a gap", "a loss"])
-def test_a_gap_and_a_loss_are_lines_of_the_mirrors_log(
+def test_the_mirror_logs_a_gap_or_a_loss_in_one_line(
     client: Client, database: Database, caplog: pytest.LogCaptureFixture, lossy: bool
 ) -> None:
     caplog.set_level(logging.WARNING, "rq_core.audit")

@@ -55,7 +55,7 @@ def lose_all(client: Client, database: Database) -> None:
 
 @every_rule
 @pytest.mark.parametrize("ran", [False, True])
-def test_a_job_whose_name_another_has_taken_since_is_listed(
+def test_restore_lists_a_lost_job_whose_name_another_job_took(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
     """The producer asked again after the loss: to run both would be what the name is there to prevent."""
@@ -76,9 +76,7 @@ def test_a_job_whose_name_another_has_taken_since_is_listed(
 
 
 @every_rule
-def test_a_job_that_is_put_back_has_its_name_again(
-    client: Client, database: Database, rule: str
-) -> None:
+def test_a_restored_job_holds_its_name_again(client: Client, database: Database, rule: str) -> None:
     enqueue(client, "lost", rule)
     lose_all(client, database)
 
@@ -96,7 +94,7 @@ def test_a_job_that_is_put_back_has_its_name_again(
 
 
 @every_rule
-def test_of_two_lost_jobs_the_one_that_held_the_name_has_it_again(
+def test_the_holder_of_a_name_among_two_lost_jobs_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """A debounced job that was claimed had given its name up, so both come back; there are no two of the others."""
@@ -115,7 +113,7 @@ def test_of_two_lost_jobs_the_one_that_held_the_name_has_it_again(
     assert ["first", *second] == run_all(client)
 
 
-def test_a_window_that_was_over_keeps_no_job_out(client: Client, database: Database) -> None:
+def test_an_expired_window_does_not_prevent_a_restore(client: Client, database: Database) -> None:
     short = ties_of(unique="keep", window_ms=1)
     for job_id in ("first", "second"):
         client.run(client.calls.enqueue.many([job(job_id, ties=short, name=NAME)]))
@@ -129,7 +127,7 @@ def test_a_window_that_was_over_keeps_no_job_out(client: Client, database: Datab
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_name_that_was_freed_keeps_no_job_out(
+def test_a_freed_name_does_not_prevent_a_restore(
     client: Client, database: Database, ended: bool
 ) -> None:
     enqueue(client, "first", "throttle")
@@ -154,7 +152,7 @@ def holder(client: Client) -> str | None:
     return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
 
 
-def test_a_lost_job_gets_the_name_that_a_revived_one_had(
+def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Put back first, it would come without its name, or not at all; then a third job could take the name beside it."""
@@ -203,7 +201,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_throttles_window_holds_after_a_restore(
+def test_a_throttle_window_holds_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
     """Its job has ended, so nothing is put back that would hold the name."""
@@ -225,7 +223,7 @@ def test_a_throttles_window_holds_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
+def test_a_window_is_restored_if_redis_forgot_both_its_beginning_and_the_end_of_its_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -247,7 +245,7 @@ def test_a_window_that_began_and_ended_its_job_in_what_redis_forgot_holds_again(
         assert_agree(new, database, LogVerdict.HOLDS)
 
 
-def test_the_later_of_two_windows_of_a_name_holds_again(client: Client, database: Database) -> None:
+def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
     """An operator freed the name, so both windows had begun; and one that is over keeps no job out."""
     throttle(client, "first")
     run_all(client)
@@ -262,9 +260,7 @@ def test_the_later_of_two_windows_of_a_name_holds_again(client: Client, database
     assert [name.job_id for name in client.run(client.calls.names.held(QUEUE))] == ["second"]
 
 
-def test_a_name_that_another_job_has_taken_since_is_not_given_back(
-    client: Client, database: Database
-) -> None:
+def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database: Database) -> None:
     throttle(client, "first")
     run_all(client)
     lose_all(client, database)
@@ -280,7 +276,7 @@ def test_a_name_that_another_job_has_taken_since_is_not_given_back(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_names_whose_instants_are_over_are_not_read(
+def test_restore_does_not_read_expired_names(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restore read every throttled job that had ever ended. One of these instants has more digits than today's."""

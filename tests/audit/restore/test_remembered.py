@@ -40,7 +40,7 @@ def results(client: Client) -> dict[str, str]:
     return found
 
 
-def test_an_id_that_was_used_again_after_a_failover_runs_once(
+def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """A producer's job is accepted, and lost with the primary. The browser repeats the call on the new primary, and the
@@ -69,7 +69,7 @@ def test_an_id_that_was_used_again_after_a_failover_runs_once(
     assert sorted(["before", "plain", "order-42", "lost"]) == sorted(ran)
 
 
-def test_an_id_that_waits_again_after_a_failover_is_left_alone(
+def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -89,7 +89,7 @@ def test_an_id_that_waits_again_after_a_failover_is_left_alone(
         assert sorted(["order-42", "plain"]) == sorted(run_all(new))
 
 
-def test_what_ended_in_what_redis_forgot_is_remembered_and_runs_no_more(
+def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """The replica that took over has one job alive that had ended, and has never heard of another."""
@@ -120,7 +120,7 @@ def test_what_ended_in_what_redis_forgot_is_remembered_and_runs_no_more(
         assert_agree(new, database, LogVerdict.HOLDS)
 
 
-def test_after_a_flush_ids_are_remembered_again(
+def test_remembered_ids_are_restored_after_a_flush(
     client: Client, database: Database, redis_url: str
 ) -> None:
     gone = ["done", "over", "dead", "stopped", "stopped-too"]
@@ -159,7 +159,7 @@ def test_after_a_flush_ids_are_remembered_again(
     assert after == results(client)
 
 
-def test_what_was_remembered_before_its_queue_was_deleted_is_not_restored(
+def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
     client: Client, database: Database
 ) -> None:
     enqueue(client, order("done"))
@@ -205,7 +205,7 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 
 
 @pytest.mark.parametrize("damaged", ["removed", "enqueued"])
-def test_a_damaged_row_ends_a_restore_with_one_error(
+def test_restore_ends_with_one_error_at_a_damaged_row(
     damaged: str, start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """To take it for empty could let a job run again."""

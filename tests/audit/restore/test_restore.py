@@ -34,7 +34,7 @@ from tests.kit.snapshots import lines_of
 from tests.kit.wait import wait_until
 
 
-def test_after_a_flush_everything_is_there_again(client: Client, database: Database) -> None:
+def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
     """As it was: waiting, due later, dead, behind a cap, with its failures; and it runs to its end."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
@@ -103,7 +103,9 @@ def test_after_a_flush_everything_is_there_again(client: Client, database: Datab
     assert set(restored(database).values()) == {1}
 
 
-def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database: Database) -> None:
+def test_a_lost_scheduled_job_whose_due_time_has_passed_is_restored_as_ready(
+    client: Client, database: Database
+) -> None:
     client.run(client.calls.enqueue.many([job("due", delay_ms=200)]))
     drain(client, database)
     flush(client)
@@ -122,9 +124,7 @@ def test_jobs_that_are_not_due_any_more_come_back_ready(client: Client, database
     assert run_all(client) == ["due"]
 
 
-def test_a_loss_after_a_restore_is_put_right_from_the_same_arguments(
-    client: Client, database: Database
-) -> None:
+def test_a_restored_job_can_be_lost_and_restored_again(client: Client, database: Database) -> None:
     client.run(client.calls.enqueue.many([job("a")]))
     for _ in range(3):
         drain(client, database)
@@ -137,7 +137,7 @@ def test_a_loss_after_a_restore_is_put_right_from_the_same_arguments(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
+def test_after_an_old_snapshot_restore_restores_lost_jobs_and_removes_revived_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -178,7 +178,7 @@ def test_after_an_old_snapshot_the_lost_come_back_and_the_revived_leave(
         assert done.left == {"done": "running"}
         assert (done.restored, done.removed) == (1, 4)
         assert {each.job_id: each.over for each in done.over} == {
-            "ran-on": "a worker completed it all the same",
+            "ran-on": "a worker completed it after the loss",
             "forgotten-and-done": "it had succeeded",
         }
         assert_agree(client, database, LogVerdict.HOLDS)

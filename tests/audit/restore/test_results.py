@@ -32,7 +32,7 @@ def succeed(client: Client, value: str) -> list[str]:
     return list(held)
 
 
-def test_a_job_that_was_put_back_keeps_its_result_and_wakes_who_waits(
+def test_a_restored_job_keeps_its_result_and_wakes_the_waiting_caller(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.delivery.handshake(QUEUE))
@@ -62,7 +62,7 @@ def test_a_job_that_was_put_back_keeps_its_result_and_wakes_who_waits(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_result_of_the_job_whose_successor_redis_forgot_is_no_lie(
+def test_verify_accepts_the_result_of_a_job_whose_successor_redis_forgot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """A replica that lagged has the first job of an id, and SQL also the second one, which the lost primary had."""

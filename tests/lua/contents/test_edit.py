@@ -15,7 +15,7 @@ def ids(seed: Seed, limit: int = 100) -> list[str]:
     return [job.id for job in seed.claim(limit).jobs]
 
 
-def test_another_priority_moves_a_plain_job_to_the_tail_of_that_line(seed: Seed) -> None:
+def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_the_new_list(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.enqueue("c", priority="high")
 
@@ -30,7 +30,7 @@ def test_another_priority_moves_a_plain_job_to_the_tail_of_that_line(seed: Seed)
     assert ["c", "a", "b"] == ids(seed)
 
 
-def test_a_job_that_gets_its_old_priority_back_is_claimed_once(seed: Seed) -> None:
+def test_a_job_whose_priority_is_edited_back_is_claimed_once(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.edit("a", priority="low")
     seed.edit("a", priority="normal")
@@ -39,7 +39,7 @@ def test_a_job_that_gets_its_old_priority_back_is_claimed_once(seed: Seed) -> No
     assert ids(seed) == []
 
 
-def test_a_job_in_a_lane_moves_to_the_lane_of_its_new_priority(seed: Seed) -> None:
+def test_an_edited_priority_moves_a_job_to_the_lane_of_that_priority(seed: Seed) -> None:
     seed.enqueue("a", "b", lane=LANE)
     seed.enqueue("c", lane="1+host=i")
 
@@ -53,7 +53,7 @@ def test_a_job_in_a_lane_moves_to_the_lane_of_its_new_priority(seed: Seed) -> No
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delay_takes_a_job_out_of_line_and_it_returns_to_its_place(seed: Seed, lane: str) -> None:
+def test_an_edit_that_delays_a_job_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
 
     changes = seed.changes(lambda: seed.edit("a", due="+1000"))
@@ -68,7 +68,7 @@ def test_a_delay_takes_a_job_out_of_line_and_it_returns_to_its_place(seed: Seed,
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delayed_job_that_is_to_run_now_joins_the_tail(seed: Seed, lane: str) -> None:
+def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail(seed: Seed, lane: str) -> None:
     seed.enqueue("a", delay_ms=60_000, lane=lane)
     seed.enqueue("b", lane=lane)
     seed.take_token()
@@ -83,7 +83,7 @@ def test_a_delayed_job_that_is_to_run_now_joins_the_tail(seed: Seed, lane: str) 
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_job_that_waits_for_a_retry_runs_now_at_its_old_place(seed: Seed, lane: str) -> None:
+def test_a_retry_that_is_edited_to_run_now_keeps_its_place(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
     seed.fail(seed.claim_one("a"), delay_ms=60_000)
     seed.take_token()
@@ -96,7 +96,9 @@ def test_a_job_that_waits_for_a_retry_runs_now_at_its_old_place(seed: Seed, lane
     assert ["a", "b"] == ids(seed)
 
 
-def test_a_scheduled_job_with_another_priority_gets_a_new_place_when_it_is_due(seed: Seed) -> None:
+def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_when_it_is_due(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.enqueue("b", priority="high")
@@ -109,7 +111,7 @@ def test_a_scheduled_job_with_another_priority_gets_a_new_place_when_it_is_due(s
     assert ["b", "c", "a"] == ids(seed)
 
 
-def test_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
+def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
     seed.enqueue("a", delay_ms=60_000)
     seed.take_token()
 
@@ -121,7 +123,7 @@ def test_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
     assert {"job|a": T + 50_000.0} == seed.snapshot()["scheduled"]
 
 
-def test_a_deadline_is_kept_in_step(seed: Seed) -> None:
+def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
     """A member that stays behind would grow the index for ever; one that lacks would let the job stay."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
@@ -140,7 +142,7 @@ def test_a_deadline_is_kept_in_step(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_deadline_is_taken_away(seed: Seed, lane: str) -> None:
+def test_an_edit_can_remove_a_deadline(seed: Seed, lane: str) -> None:
     seed.enqueue("a", lane=lane, expires_in_ms=1_000)
     seed.advance(1_000)
     changes = seed.changes(lambda: seed.edit("a", expires="-"))
@@ -155,7 +157,7 @@ def test_a_deadline_is_taken_away(seed: Seed, lane: str) -> None:
     assert ["a"] == ids(seed)
 
 
-def test_a_deadline_is_taken_away_together_with_another_change(seed: Seed) -> None:
+def test_an_edit_can_remove_a_deadline_together_with_another_change(seed: Seed) -> None:
     seed.enqueue("a", expires_in_ms=1_000)
     assert {"a": "never"} == seed.edit("a", due="+5000")
 
@@ -163,7 +165,7 @@ def test_a_deadline_is_taken_away_together_with_another_change(seed: Seed) -> No
     assert f"scheduled task=t priority=high due={T + 5_000} since={T}" == seed.state("a")
 
 
-def test_an_edit_that_gives_a_deadline_in_a_lane_lets_the_job_expire_there(seed: Seed) -> None:
+def test_a_job_in_a_lane_expires_at_an_edited_deadline(seed: Seed) -> None:
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("a", expires="+1000", priority="high")
     seed.advance(1_000)
@@ -183,7 +185,7 @@ def test_an_edit_that_gives_a_deadline_in_a_lane_lets_the_job_expire_there(seed:
         ({"expires_in_ms": 5_000, "delay_ms": 1_000}, {"due": str(T + 9_000), "priority": "high"}),
     ],
 )
-def test_an_edit_after_which_no_claim_could_begin_changes_nothing(
+def test_an_edit_that_prevents_every_claim_is_refused_without_a_change(
     seed: Seed, before: dict[str, int], change: dict[str, str]
 ) -> None:
     seed.enqueue("a", **before)
@@ -196,13 +198,13 @@ def assert_outcome(seed: Seed, outcome: str, *, line: str = "", **change: str) -
 
 
 @pytest.mark.parametrize("change", [{"priority": "normal"}, {"due": "+0"}, {"due": "1"}])
-def test_an_edit_to_what_is_so_already_changes_nothing(seed: Seed, change: dict[str, str]) -> None:
+def test_an_edit_to_the_current_values_changes_nothing(seed: Seed, change: dict[str, str]) -> None:
     seed.enqueue("a")
 
     assert seed.changes(lambda: assert_outcome(seed, "same", **change)) == {}
 
 
-def test_a_job_is_edited_only_if_its_line_is_the_one_expected(seed: Seed) -> None:
+def test_a_job_is_edited_only_if_its_state_line_is_the_expected_one(seed: Seed) -> None:
     for options in ({}, {"lane": LANE}, {"delay_ms": 5_000}):
         seed.enqueue("a", **options)
         line = seed.state("a") or ""
@@ -215,7 +217,7 @@ def test_a_job_is_edited_only_if_its_line_is_the_one_expected(seed: Seed) -> Non
         seed.cancel("a")
 
 
-def test_a_job_that_is_named_twice_is_edited_once(seed: Seed) -> None:
+def test_an_id_given_twice_in_an_edit_is_edited_once(seed: Seed) -> None:
     from rq_core.protocol.engine.plan import Call, parse_pairs
 
     seed.enqueue("a", "b")
@@ -230,7 +232,7 @@ def test_a_job_that_is_named_twice_is_edited_once(seed: Seed) -> None:
     ("field", "value"),
     [("priority", "urgent"), ("due", "soon"), ("due", "-5"), ("expires", "+"), ("expires", "1e3")],
 )
-def test_arguments_that_are_invalid_are_refused_without_a_change(
+def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
     seed: Seed, field: str, value: str
 ) -> None:
     seed.enqueue("a")
@@ -242,7 +244,7 @@ def test_arguments_that_are_invalid_are_refused_without_a_change(
     assert seed.changes(edit) == {}
 
 
-def test_edits_wait_while_the_audit_log_is_full(seed: Seed) -> None:
+def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
     """A loop of edits would otherwise fill Redis with events while the mirror is away."""
     seed.enqueue("a")
     seed.attach()
@@ -253,7 +255,7 @@ def test_edits_wait_while_the_audit_log_is_full(seed: Seed) -> None:
     assert f"ready task=t seq=1 since={T}" == seed.state("a")
 
 
-def test_an_edit_and_a_claim_of_one_millisecond_leave_one_of_both_orders(seed: Seed) -> None:
+def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
     """Whichever comes first: no job is claimed under its old priority and edited as well."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
@@ -268,7 +270,7 @@ def test_an_edit_and_a_claim_of_one_millisecond_leave_one_of_both_orders(seed: S
     assert ["due"] == ids(seed)
 
 
-def test_a_due_job_that_is_edited_before_a_claim_sees_it_stays_scheduled_until_then(
+def test_a_due_job_that_is_edited_before_the_next_claim_stays_scheduled_until_that_claim(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=1_000)
@@ -280,7 +282,7 @@ def test_a_due_job_that_is_edited_before_a_claim_sees_it_stays_scheduled_until_t
     assert ["a"] == ids(seed)
 
 
-def test_an_edit_in_a_blocked_lane_lets_what_stood_behind_it_come(seed: Seed) -> None:
+def test_an_edit_moves_a_job_out_of_a_blocked_lane(seed: Seed) -> None:
     seed.cap("tenant=a", 1)
     seed.enqueue("holds", scopes=["tenant=a"])
     holds = seed.claim_one("holds")
@@ -294,7 +296,7 @@ def test_an_edit_in_a_blocked_lane_lets_what_stood_behind_it_come(seed: Seed) ->
     assert ["a"] == ids(seed)
 
 
-def test_in_a_fair_queue_an_edited_job_keeps_its_key(seed: Seed) -> None:
+def test_an_edited_job_of_a_fair_queue_keeps_its_key(seed: Seed) -> None:
     seed.configure(fair=1)
     for tenant in ("x", "y"):
         seed.enqueue(*(f"{tenant}{n}" for n in range(3)), scopes=[f"fair={tenant}"])
@@ -307,7 +309,7 @@ def test_in_a_fair_queue_an_edited_job_keeps_its_key(seed: Seed) -> None:
     assert sorted(found) == sorted(f"{t}{n}" for t in "xy" for n in range(3))
 
 
-def test_in_a_paused_queue_jobs_are_edited_and_wait(seed: Seed) -> None:
+def test_jobs_of_a_paused_queue_can_be_edited(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.configure(paused=1)
 
@@ -318,7 +320,7 @@ def test_in_a_paused_queue_jobs_are_edited_and_wait(seed: Seed) -> None:
     assert ["b", "a"] == ids(seed)
 
 
-def test_a_unique_job_keeps_its_name(seed: Seed) -> None:
+def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     seed.enqueue("a", name="t/a")
     seed.edit("a", priority="high", expires="+9000", due="+1000")
 
@@ -328,7 +330,7 @@ def test_a_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_a_first_cap_of_a_task_moves_a_job_that_was_edited(seed: Seed) -> None:
+def test_a_first_cap_of_a_task_moves_an_edited_job_into_a_lane(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.cap("task=t", 1)
 
@@ -339,7 +341,7 @@ def test_a_first_cap_of_a_task_moves_a_job_that_was_edited(seed: Seed) -> None:
     assert "lane=3+task=t" in (seed.state("a") or "")
 
 
-def test_250_jobs_are_edited_in_one_call(seed: Seed) -> None:
+def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
     names = [f"j{n:03}" for n in range(250)]
     seed.enqueue(*names[:125])
     seed.enqueue(*names[125:], lane=LANE)
@@ -348,7 +350,7 @@ def test_250_jobs_are_edited_in_one_call(seed: Seed) -> None:
     assert sorted(names) == sorted(ids(seed, 250))
 
 
-def test_a_job_without_a_place_that_expires_after_a_failure_is_dead_and_readable(
+def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
     """Its new place comes when it is due, and its deadline came before that: a dead job needs none."""

@@ -21,7 +21,7 @@ def listens(seed: Seed) -> None:
     seed.client.run(seed.calls.endings.listen(seed.queue))
 
 
-def test_ends_of_one_call_are_one_message(seed: Seed, listener: Listener) -> None:
+def test_all_ends_of_one_call_are_sent_in_one_message(seed: Seed, listener: Listener) -> None:
     seed.enqueue("a", "b", "c")
     held = seed.claim().jobs
     listener.listen(seed)
@@ -31,7 +31,7 @@ def test_ends_of_one_call_are_one_message(seed: Seed, listener: Listener) -> Non
     assert ["a", "b", "c"] == listener.told()
 
 
-def test_no_message_is_sent_for_a_job_that_lives_on(seed: Seed, listener: Listener) -> None:
+def test_no_message_is_sent_for_a_job_that_has_not_ended(seed: Seed, listener: Listener) -> None:
     seed.enqueue("retried", "rolled-back", "edited", delay_ms=0)
     listener.listen(seed)
     retried, rolled_back, edited = seed.claim().jobs
@@ -42,7 +42,7 @@ def test_no_message_is_sent_for_a_job_that_lives_on(seed: Seed, listener: Listen
     assert [] == listener.told()
 
 
-def test_no_message_is_sent_where_no_client_waits(seed: Seed, listener: Listener) -> None:
+def test_no_message_is_sent_without_a_waiting_client(seed: Seed, listener: Listener) -> None:
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed.of("other"))
@@ -57,7 +57,7 @@ def test_no_message_is_sent_where_no_client_waits(seed: Seed, listener: Listener
     assert ["b"] == listener.told()
 
 
-def test_messages_are_sent_for_a_minute_and_another_call_prolongs_it(
+def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     seed: Seed, listener: Listener
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -77,7 +77,9 @@ def test_messages_are_sent_for_a_minute_and_another_call_prolongs_it(
     assert ["d"] == listener.told()
 
 
-def test_a_second_client_that_waits_does_not_change_the_queues_facts(seed: Seed) -> None:
+def test_a_second_listening_client_does_not_change_the_version_of_the_queues_facts(
+    seed: Seed,
+) -> None:
     """Each change makes all calls read the facts again."""
     seed.enqueue("a")
     listens(seed)
@@ -94,7 +96,7 @@ def test_a_second_client_that_waits_does_not_change_the_queues_facts(seed: Seed)
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_messages_end_in_time_though_the_clock_goes_back(seed: Seed) -> None:
+def test_messages_stop_after_a_minute_though_the_clock_went_back(seed: Seed) -> None:
     seed.enqueue("a")
     listens(seed)
     seed.clock.set(seed.now - 86_400_000)
@@ -149,7 +151,7 @@ def test_a_call_that_stops_before_its_first_write_sends_no_message(
     assert [] == listener.told()
 
 
-def test_a_worker_without_the_channel_settles_and_denials_are_not_logged(
+def test_a_worker_without_rights_to_the_channel_settles_and_causes_no_denials_in_the_acl_log(
     seed: Seed, listener: Listener
 ) -> None:
     """Redis notes each publish that is denied in its ACL LOG."""
@@ -174,7 +176,7 @@ def test_a_worker_without_the_channel_settles_and_denials_are_not_logged(
     assert ["b"] == listener.told()
 
 
-def test_listening_makes_no_queue(seed: Seed) -> None:
+def test_a_listen_call_creates_no_job(seed: Seed) -> None:
     """A client meets the queue first, as for each call; the queue has no job for that."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
@@ -183,7 +185,7 @@ def test_listening_makes_no_queue(seed: Seed) -> None:
     assert {} == seed.snapshot()["jobs"]
 
 
-def test_a_server_without_the_command_ends_jobs_all_the_same(
+def test_jobs_end_on_a_server_without_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """The call stopped half-way, behind its event."""

@@ -13,7 +13,7 @@ from tests.lua.contents.entries import T, entry
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 
 
-def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
+def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     changes = seed.changes(
@@ -55,7 +55,7 @@ def test_enqueue_writes_the_job_its_place_and_its_event(seed: Seed) -> None:
     }
 
 
-def test_an_instant_is_the_due_time_and_one_that_has_passed_is_no_delay(seed: Seed) -> None:
+def test_a_due_instant_is_kept_exactly_and_a_past_instant_makes_the_job_ready(seed: Seed) -> None:
     """To the millisecond, whatever time the call took; a delay would be counted from when it arrived."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
@@ -77,7 +77,7 @@ def test_an_instant_is_the_due_time_and_one_that_has_passed_is_no_delay(seed: Se
     assert [job.id for job in seed.claim(4).jobs] == ["b", "c", "d", "a"]
 
 
-def test_a_duplicate_changes_nothing_and_is_named(seed: Seed) -> None:
+def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
     """Live is live: ready, scheduled, running or dead."""
     seed.dead("dead")
     seed.running("running")
@@ -92,14 +92,14 @@ def test_a_duplicate_changes_nothing_and_is_named(seed: Seed) -> None:
     assert (("new",), (*ids, "new")) == (accepted.ids, accepted.duplicates)
 
 
-def test_the_first_of_two_with_one_id_in_a_batch_wins(seed: Seed) -> None:
+def test_the_first_of_two_jobs_with_one_id_in_a_call_is_enqueued(seed: Seed) -> None:
     seed.enqueue(seed.job("a", priority="high"), seed.job("a", delay_ms=9), seed.job("b"))
 
     snapshot = seed.snapshot()
     assert (["a"], ["b"], {}) == (snapshot["ready:1"], snapshot["ready:2"], snapshot["scheduled"])
 
 
-def test_claim_writes_the_claim_its_lease_and_its_event(seed: Seed) -> None:
+def test_claim_writes_the_state_line_the_lease_and_the_event(seed: Seed) -> None:
     seed.enqueue("a", "b")
 
     changes = seed.changes(lambda: seed.claim(1))
@@ -115,7 +115,7 @@ def test_claim_writes_the_claim_its_lease_and_its_event(seed: Seed) -> None:
     }
 
 
-def test_a_claim_carries_all_that_a_worker_needs(seed: Seed) -> None:
+def test_a_claim_returns_all_that_a_worker_needs(seed: Seed) -> None:
     seed.enqueue("a", args_json='{"x":"ü\\n"}')
     seed.enqueue("later", delay_ms=5_000)
     seed.fail(seed.claim_one("a"))
@@ -129,7 +129,7 @@ def test_a_claim_carries_all_that_a_worker_needs(seed: Seed) -> None:
     assert (T, T + 5_000, False) == (claimed.now_ms, claimed.next_due_ms, claimed.more)
 
 
-def test_claims_go_by_priority_and_then_by_place(seed: Seed) -> None:
+def test_claims_take_jobs_by_priority_and_then_by_place(seed: Seed) -> None:
     for at, priority in enumerate(["low", "normal", "critical", "high", "critical", "low"]):
         seed.enqueue(f"{priority}-{at}", priority=priority)
 
@@ -152,7 +152,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
 @pytest.mark.parametrize("more, options", SAID.values(), ids=SAID)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_the_fields_of_a_line_stay_when_its_job_is_claimed(
+def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
     """Behind others that are like it or unlike it, and when it is claimed again."""
@@ -180,7 +180,7 @@ def test_the_fields_of_a_line_stay_when_its_job_is_claimed(
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_an_old_entry_of_a_job_with_another_priority_is_passed_over(seed: Seed, long: bool) -> None:
+def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
     """Its line says more than its task, so the pattern of the usual line does not tell its priority."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
@@ -191,7 +191,7 @@ def test_an_old_entry_of_a_job_with_another_priority_is_passed_over(seed: Seed, 
     assert ["b", "a"] == [job.id for job in seed.claim().jobs]
 
 
-def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:
+def test_a_rolled_back_job_keeps_its_place(seed: Seed) -> None:
     seed.enqueue("a", "b", "c", "d")
     a, b, _c = seed.claim(3).jobs
     seed.rollback(b, a)
@@ -199,7 +199,7 @@ def test_a_rolled_back_job_returns_to_its_old_place(seed: Seed) -> None:
     assert ["a", "b", "d"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_job_rolled_back_for_later_waits_and_keeps_its_place(seed: Seed) -> None:
+def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place(seed: Seed) -> None:
     """A suspect waits until another has run; it has spent nothing."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
@@ -241,7 +241,7 @@ def test_a_requeued_job_joins_the_tail(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_come_in_the_order_of_their_due_times_behind_those_that_wait(
+def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)
@@ -253,7 +253,7 @@ def test_delayed_jobs_come_in_the_order_of_their_due_times_behind_those_that_wai
     assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_due_job_that_is_not_taken_is_listed(seed: Seed) -> None:
+def test_a_claim_promotes_due_jobs_beyond_its_limit(seed: Seed) -> None:
     """Step 0 runs whatever the worker asked for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
@@ -278,7 +278,7 @@ def test_a_due_job_that_is_not_taken_is_listed(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_claim_takes_at_most_limit_and_says_whether_more_is_left(seed: Seed) -> None:
+def test_claim_takes_at_most_the_limit_and_reports_whether_jobs_are_left(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
 
     first, second = seed.claim(2), seed.claim(2)
@@ -289,7 +289,7 @@ def test_claim_takes_at_most_limit_and_says_whether_more_is_left(seed: Seed) -> 
     )
 
 
-def test_claim_ends_at_the_byte_bound_but_takes_one(seed: Seed) -> None:
+def test_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) -> None:
     big = '{"x":"' + "y" * 1_000 + '"}'
     seed.enqueue("a", "b", "c", "d", args_json=big)
 
@@ -298,7 +298,7 @@ def test_claim_ends_at_the_byte_bound_but_takes_one(seed: Seed) -> None:
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_claim_sweeps_at_most_as_many_jobs_as_it_is_asked_to(seed: Seed) -> None:
+def test_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
     """Each kind has its own bound; the rest is done by the claims that follow."""
     for n in range(5):
         seed.running(f"lost-{n}")
@@ -317,7 +317,7 @@ def test_claim_sweeps_at_most_as_many_jobs_as_it_is_asked_to(seed: Seed) -> None
     assert kinds == [("lease_expired", 3), ("promoted", 3)]
 
 
-def test_claim_passes_over_a_bounded_number_of_tombstones(seed: Seed) -> None:
+def test_claim_skips_a_bounded_number_of_tombstones(seed: Seed) -> None:
     ids = [f"t-{n}" for n in range(30)]
     seed.enqueue(*ids, "alive")
     seed.cancel(*ids)
@@ -333,7 +333,7 @@ def test_claim_passes_over_a_bounded_number_of_tombstones(seed: Seed) -> None:
     assert seed.meta("tombstones") == "0"
 
 
-def test_the_entry_of_a_cancelled_job_does_not_give_it_out_twice(seed: Seed) -> None:
+def test_a_cancelled_job_that_was_enqueued_again_is_claimed_once(seed: Seed) -> None:
     """Enqueued again over its tombstone, it has two entries."""
     seed.enqueue("a", "b")
     seed.cancel("a")
@@ -346,7 +346,7 @@ def test_the_entry_of_a_cancelled_job_does_not_give_it_out_twice(seed: Seed) -> 
     assert snapshot["ready:2"] == []
 
 
-def test_an_entry_of_another_priority_gives_nothing_out(seed: Seed) -> None:
+def test_a_list_entry_of_another_priority_is_skipped(seed: Seed) -> None:
     seed.enqueue("a", priority="critical")
     seed.cancel("a")
     seed.enqueue("a", priority="low")
@@ -355,7 +355,7 @@ def test_an_entry_of_another_priority_gives_nothing_out(seed: Seed) -> None:
     assert ["b", "a"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_job_with_two_entries_in_its_list_is_taken_once(seed: Seed) -> None:
+def test_a_job_with_two_list_entries_is_claimed_once(seed: Seed) -> None:
     """One of them is from before it was cancelled, and enqueued again under the same id."""
     seed.enqueue("a", "b")
     seed.cancel("a")

@@ -10,7 +10,7 @@ from tests.kit.seed import LEASE_MS, Seed
 from tests.lua.contents.entries import T
 
 
-def test_the_first_epoch_begins_with_its_creation(seed: Seed) -> None:
+def test_the_first_epoch_begins_when_the_queue_is_created(seed: Seed) -> None:
     met = seed.client.run(seed.client.calls.delivery.handshake("q"))
     again = seed.client.run(seed.client.calls.delivery.handshake("q"))
 
@@ -50,7 +50,7 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_failover_leaves_settings_as_they_are(seed: Seed, name: str) -> None:
+def test_a_failover_keeps_the_settings(seed: Seed, name: str) -> None:
     """Three of them were the default again, without an event."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
@@ -61,7 +61,7 @@ def test_a_failover_leaves_settings_as_they_are(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
-def test_the_event_of_a_new_epoch_has_null_for_an_old_one_that_was_no_number(
+def test_the_event_of_a_new_epoch_has_null_for_an_unreadable_old_epoch(
     seed: Seed, garbage: str
 ) -> None:
     """It stood in the event as it was, so the event was no JSON, and the mirror put it into quarantine."""
@@ -75,7 +75,7 @@ def test_the_event_of_a_new_epoch_has_null_for_an_old_one_that_was_no_number(
     assert (started.data["reason"], started.data["old_epoch"]) == ("replid_changed", None)
 
 
-def test_an_epoch_is_greater_than_any_before_whatever_the_clock_says(seed: Seed) -> None:
+def test_a_new_epoch_is_greater_than_every_earlier_one_regardless_of_the_clock(seed: Seed) -> None:
     seed.enqueue("a")
     seed.clock.set(T - 10**9)
     fail_over(seed.control)
@@ -106,7 +106,7 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
     assert entries[0].id > (T, 1)
 
 
-def test_a_lost_meta_keeps_jobs_and_order(seed: Seed) -> None:
+def test_jobs_keep_their_order_when_meta_is_lost(seed: Seed) -> None:
     """The count of places is gone: new ones must still come behind the old."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
@@ -117,7 +117,7 @@ def test_a_lost_meta_keeps_jobs_and_order(seed: Seed) -> None:
     assert ["held", "a", "b"] == [c.id for c in seed.claim().jobs]
 
 
-def test_after_flushall_the_queue_begins_again(seed: Seed) -> None:
+def test_a_queue_starts_a_first_epoch_after_flushall(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
     seed.control.flushall()
@@ -129,7 +129,7 @@ def test_after_flushall_the_queue_begins_again(seed: Seed) -> None:
     assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
 
 
-def test_another_layout_is_refused(seed: Seed) -> None:
+def test_a_queue_with_another_layout_is_refused(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "layout", str(LAYOUT + 1))
     seed.advance(1_000)

@@ -20,7 +20,7 @@ def value(seed: Seed, job_id: str = "a") -> str:
     return str(seed.control.hget(seed.keys("jobs"), job_id))
 
 
-def test_a_death_puts_the_error_before_the_jobs_json_and_keeps_that(seed: Seed) -> None:
+def test_a_dead_job_stores_its_error_before_its_json(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, verdict="final"))
@@ -29,7 +29,7 @@ def test_a_death_puts_the_error_before_the_jobs_json_and_keeps_that(seed: Seed) 
     assert changes["jobs"] == {"a": (waited, f"error={ERROR}\n{spec()}")}
 
 
-def test_a_failure_that_is_retried_writes_no_error(seed: Seed) -> None:
+def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim))
@@ -37,7 +37,7 @@ def test_a_failure_that_is_retried_writes_no_error(seed: Seed) -> None:
     assert "jobs" not in changes
 
 
-def test_a_dead_job_keeps_the_traceback_of_its_error_unless_that_is_long(seed: Seed) -> None:
+def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
     """A message may look like the end of one: in JSON its quotes are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
@@ -58,7 +58,7 @@ def test_a_dead_job_keeps_the_traceback_of_its_error_unless_that_is_long(seed: S
     assert "test_errors_of_dead_jobs" in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_that_died_of_no_error_keeps_its_value(seed: Seed) -> None:
+def test_a_job_that_died_without_an_error_keeps_its_value_unchanged(seed: Seed) -> None:
     claim = seed.running("a")
     before = value(seed)
 
@@ -69,7 +69,7 @@ def test_a_job_that_died_of_no_error_keeps_its_value(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("short", [True, False], ids=["short", "with a line in state"])
-def test_a_requeued_job_runs_with_its_arguments_and_dies_of_its_next_error(
+def test_a_requeued_job_runs_with_its_arguments_and_stores_its_next_error(
     seed: Seed, short: bool
 ) -> None:
     args = json.dumps({"x": "y" * (1 if short else 500)})
@@ -85,14 +85,14 @@ def test_a_requeued_job_runs_with_its_arguments_and_dies_of_its_next_error(
     assert spec_of(value(seed)) == again.spec
 
 
-def test_an_error_of_another_client_with_line_breaks_does_not_reach_the_json(seed: Seed) -> None:
+def test_line_breaks_in_an_error_of_another_client_do_not_damage_the_json(seed: Seed) -> None:
     fail(seed, seed.running("a"), '{\r\n "type": "E",\n "message": "m"}')
 
     assert error_of(value(seed)) == ("E", "m", None)
     assert spec_of(value(seed)) == spec()
 
 
-def test_a_very_long_error_is_in_the_event_alone(seed: Seed) -> None:
+def test_a_very_long_error_is_stored_only_in_the_event(seed: Seed) -> None:
     said = json.dumps({"type": "E", "message": "x" * 20_000})
 
     fail(seed, seed.running("a"), said)
@@ -101,7 +101,7 @@ def test_a_very_long_error_is_in_the_event_alone(seed: Seed) -> None:
     assert said in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_whose_task_no_worker_had_keeps_what_the_last_one_said(seed: Seed) -> None:
+def test_a_job_that_died_of_an_unknown_task_stores_the_last_workers_error(seed: Seed) -> None:
     claim = seed.running("a")
     said = '{"type":"LookupError","message":"no task \'t\'"}'
     records = [(claim.id, claim.fence, "unknown_task", said, "", 0)]

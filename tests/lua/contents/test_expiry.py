@@ -9,7 +9,7 @@ DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 MANY = 250
 
 
-def test_enqueue_writes_a_deadline_into_the_line_the_event_and_expiring(seed: Seed) -> None:
+def test_enqueue_writes_a_deadline_into_the_line_the_event_and_the_index(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     jobs = (
         seed.job("a", expires_in_ms=1_000),
@@ -43,7 +43,7 @@ def test_enqueue_writes_a_deadline_into_the_line_the_event_and_expiring(seed: Se
 
 
 @pytest.mark.parametrize("options", [{}, {"lane": "2+host=h"}, {"priority": "low"}])
-def test_a_claim_begins_before_the_deadline_and_not_at_it(
+def test_a_claim_can_begin_before_the_deadline_and_not_at_the_deadline(
     seed: Seed, options: dict[str, str]
 ) -> None:
     seed.enqueue("early", "late", expires_in_ms=1_000, **options)
@@ -57,7 +57,7 @@ def test_a_claim_begins_before_the_deadline_and_not_at_it(
     assert ["enqueued", "expired"] == events_of(seed.entries(), "late")
 
 
-def test_a_claim_meets_deadlines_that_the_last_sweep_could_not_see(seed: Seed) -> None:
+def test_a_claim_checks_deadlines_that_passed_after_the_last_sweep(seed: Seed) -> None:
     """A sweep looks at what expires ten times a second; a claim looks at each job that it comes to."""
     for n in range(3):
         seed.enqueue(f"plain-{n}", expires_in_ms=50)
@@ -73,7 +73,7 @@ def test_a_claim_meets_deadlines_that_the_last_sweep_could_not_see(seed: Seed) -
     assert all(seed.state(job_id) is None for job_id in gone)
 
 
-def test_a_job_that_has_failed_is_dead_when_it_expires(seed: Seed) -> None:
+def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
     """It would vanish with its failure otherwise, and no operator would see it."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
@@ -85,7 +85,7 @@ def test_a_job_that_has_failed_is_dead_when_it_expires(seed: Seed) -> None:
     assert ["enqueued", "claimed", "retried", "expired"] == events_of(seed.entries(), "a")
 
 
-def test_a_requeued_job_has_no_deadline_any_more(seed: Seed) -> None:
+def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim)
     seed.advance(1_000)
@@ -95,7 +95,7 @@ def test_a_requeued_job_has_no_deadline_any_more(seed: Seed) -> None:
     assert ["a"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_due_time_a_deadline_and_a_claim_in_one_millisecond_are_an_end(seed: Seed) -> None:
+def test_a_job_due_at_its_deadline_expires_without_a_promotion(seed: Seed) -> None:
     """The job is not promoted first: an event of a job that is gone would be out of place."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
@@ -107,7 +107,9 @@ def test_a_due_time_a_deadline_and_a_claim_in_one_millisecond_are_an_end(seed: S
         assert seed.state(job_id) is None
 
 
-def test_a_job_that_runs_past_its_deadline_is_settled_and_not_claimed_again(seed: Seed) -> None:
+def test_a_job_that_runs_past_its_deadline_can_be_settled_and_is_not_claimed_again(
+    seed: Seed,
+) -> None:
     seed.enqueue("done", "given-back", "failed", expires_in_ms=1_000)
     done, back, failed = seed.claim().jobs
     seed.advance(1_000)
@@ -120,7 +122,7 @@ def test_a_job_that_runs_past_its_deadline_is_settled_and_not_claimed_again(seed
     assert {"failed"} == seed.snapshot()["state"].keys()
 
 
-def test_a_lost_job_past_its_deadline_is_dead(seed: Seed) -> None:
+def test_a_job_that_loses_its_lease_after_its_deadline_is_dead(seed: Seed) -> None:
     seed.running("a", expires_in_ms=1_000)
     seed.live(LEASE_MS)
 
@@ -131,9 +133,7 @@ def test_a_lost_job_past_its_deadline_is_dead(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("lane", [False, True])
-def test_many_that_expire_are_bounded_in_a_call_and_all_gone_after_few(
-    seed: Seed, lane: bool
-) -> None:
+def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: bool) -> None:
     for n in range(MANY):
         seed.enqueue(f"j-{n}", lane=f"2+host=h{n}" if lane else "", expires_in_ms=1_000)
     seed.enqueue("last", lane="2+host=last" if lane else "")
@@ -149,7 +149,7 @@ def test_many_that_expire_are_bounded_in_a_call_and_all_gone_after_few(
     assert 1 == len(seed.snapshot()["jobs"])
 
 
-def test_a_sweep_that_was_full_asks_for_the_next_at_once(seed: Seed) -> None:
+def test_a_full_sweep_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
     """Else ten sweeps a second would be all, and more could expire than they forget."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -164,7 +164,7 @@ def test_a_sweep_that_was_full_asks_for_the_next_at_once(seed: Seed) -> None:
     assert [15, 5, 0] == left
 
 
-def test_a_cancelled_job_leaves_no_deadline_behind(seed: Seed) -> None:
+def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     seed.enqueue("a", "b", "c", expires_in_ms=86_400_000)
     (claim,) = seed.claim(1).jobs
     seed.cancel("b", "c")
@@ -173,7 +173,7 @@ def test_a_cancelled_job_leaves_no_deadline_behind(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_a_queue_without_deadlines_has_nothing_of_them(seed: Seed) -> None:
+def test_a_queue_without_deadlines_has_no_ties(seed: Seed) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

@@ -9,7 +9,7 @@ from tests.kit.seed import Seed
 from tests.lua.contents.entries import T
 
 
-def test_pause_stops_claims_and_nothing_else(seed: Seed) -> None:
+def test_a_pause_stops_only_claims(seed: Seed) -> None:
     held = seed.running("held")
     seed.enqueue("a")
     seed.configure(paused=1)
@@ -28,7 +28,7 @@ def test_pause_stops_claims_and_nothing_else(seed: Seed) -> None:
     ]
 
 
-def test_a_setting_is_changed_once_and_logged_with_both_values(seed: Seed) -> None:
+def test_a_changed_setting_is_logged_once_with_its_old_and_new_value(seed: Seed) -> None:
     outcomes = seed.configure(lease_ms=5_000, dead_retention_ms=30 * 86_400_000)
 
     assert outcomes == {"lease_ms": "changed", "dead_retention_ms": "same"}
@@ -38,12 +38,12 @@ def test_a_setting_is_changed_once_and_logged_with_both_values(seed: Seed) -> No
     assert {"a": float(T + 5_000)} == seed.snapshot()["leases"]
 
 
-def test_a_bool_is_a_value_like_any_other(seed: Seed) -> None:
+def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.configure(paused=True) == {"paused": "changed"}
     assert seed.meta("paused") == "1"
 
 
-def test_at_the_backlog_bound_enqueue_is_refused_whole(seed: Seed) -> None:
+def test_at_the_backlog_bound_an_enqueue_call_is_refused_as_a_whole(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=4)
     seed.enqueue("a", "b", "c")
@@ -55,7 +55,7 @@ def test_at_the_backlog_bound_enqueue_is_refused_whole(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_at_the_byte_bound_enqueue_is_refused_too(seed: Seed) -> None:
+def test_at_the_bound_of_backlog_bytes_an_enqueue_call_is_refused(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_bytes=200)
     seed.enqueue("a", "b", "c")
@@ -76,7 +76,7 @@ def shut_gate(seed: Seed) -> list:
     return held
 
 
-def test_at_twice_the_bound_claims_stop_and_settling_goes_on(seed: Seed) -> None:
+def test_at_twice_the_backlog_bound_claims_stop_and_settlements_continue(seed: Seed) -> None:
     a, b = shut_gate(seed)
 
     claimed = seed.claim()
@@ -87,7 +87,7 @@ def test_at_twice_the_bound_claims_stop_and_settling_goes_on(seed: Seed) -> None
     assert seed.cancel("c") == {"c": "cancelled"}
 
 
-def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: Seed) -> None:
+def test_a_trim_of_an_unmirrored_queue_is_refused_with_audit_off(seed: Seed) -> None:
     """It was told as a bug in rq-core."""
     seed.attach()
     seed.enqueue("a")
@@ -102,7 +102,7 @@ def test_a_trim_of_a_queue_that_is_not_mirrored_is_refused_and_says_so(seed: See
 
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
-def test_opening_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
+def test_the_end_of_a_full_backlog_wakes_a_worker(seed: Seed, opener: str) -> None:
     """Nobody else would: the jobs behind it were enqueued long ago."""
     shut_gate(seed)
 
@@ -120,7 +120,7 @@ def test_opening_the_gate_wakes_a_worker(seed: Seed, opener: str) -> None:
     assert seed.claim().jobs != ()
 
 
-def test_resuming_a_queue_whose_backlog_is_full_wakes_no_worker(seed: Seed) -> None:
+def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> None:
     shut_gate(seed)
     seed.configure(paused=1)
     seed.configure(paused=0)
@@ -129,7 +129,7 @@ def test_resuming_a_queue_whose_backlog_is_full_wakes_no_worker(seed: Seed) -> N
 
 
 @pytest.mark.damaged
-def test_the_backlog_is_what_the_mirror_has_not_read(seed: Seed) -> None:
+def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
     """Counted as trim counts it: jobs of an entry, or one for an event about the queue."""
     seed.enqueue("first")
     seed.attach()

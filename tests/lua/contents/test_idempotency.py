@@ -40,7 +40,7 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_a_remembered_id_is_written_into_the_line_the_event_and_results(seed: Seed) -> None:
+def test_enqueue_writes_a_remembered_id_into_the_line_the_event_and_results(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -68,7 +68,7 @@ def test_a_remembered_id_is_written_into_the_line_the_event_and_results(seed: Se
     )  # fmt: skip
 
 
-def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> None:
+def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed: Seed) -> None:
     seed.enqueue("a")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
     assert not [key for head in heads for key in head if str(key).endswith((":results", ":kept"))]
@@ -79,7 +79,7 @@ def test_a_queue_without_remembered_ids_carries_no_keys_for_them(seed: Seed) -> 
     assert all(expected == head[-3:] for head in heads)
 
 
-def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(
+def test_a_call_without_the_needed_keys_changes_nothing_and_is_sent_again(
     seed: Seed, redis_url: str
 ) -> None:
     """A worker learns by its first call that the queue remembers ids; its call keeps its number."""
@@ -94,7 +94,7 @@ def test_a_call_without_the_keys_changes_nothing_and_is_sent_again(
 
 
 @LANES
-def test_an_id_is_a_duplicate_while_its_job_lives_and_up_to_its_moment(
+def test_a_remembered_id_is_a_duplicate_while_its_job_lives_and_until_its_window_ends(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -114,7 +114,7 @@ def test_an_id_is_a_duplicate_while_its_job_lives_and_up_to_its_moment(
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
 
 
-def test_a_job_that_waits_for_longer_than_its_window_is_remembered_while_it_lives(
+def test_an_id_whose_window_has_passed_is_a_duplicate_while_its_job_lives(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a", delay_ms=3 * DAY)
@@ -141,7 +141,7 @@ ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
 
 @LANES
 @pytest.mark.parametrize(("end", "outcome"), ENDED, ids=lambda it: getattr(it, "__name__", it))
-def test_every_end_leaves_what_it_was_unless_the_job_was_never_claimed(
+def test_each_end_of_a_claimed_job_leaves_its_outcome_in_results(
     seed: Seed, end: Callable[[Seed], None], outcome: str | None, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=DAY, remember_ms=3 * DAY)
@@ -158,7 +158,7 @@ DEATHS = [end_by_a_final_failure, end_by_an_unknown_task, end_by_poison]
 
 @pytest.mark.parametrize("end", DEATHS, ids=lambda end: end.__name__)
 @pytest.mark.parametrize("swept", [False, True], ids=["pruned", "retired"])
-def test_a_dead_job_is_remembered_as_dead_once_it_leaves(
+def test_a_dead_job_is_remembered_as_dead_after_its_removal(
     seed: Seed, end: Callable[[Seed], None], swept: bool
 ) -> None:
     seed.configure(dead_retention_ms=DAY)
@@ -177,7 +177,7 @@ def test_a_dead_job_is_remembered_as_dead_once_it_leaves(
     assert ("a",) == enqueue(seed, "a").duplicates
 
 
-def test_a_dead_job_that_is_requeued_is_the_same_job(seed: Seed) -> None:
+def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     seed.requeue("a")
@@ -189,7 +189,7 @@ def test_a_dead_job_that_is_requeued_is_the_same_job(seed: Seed) -> None:
     assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
 
 
-def test_a_job_that_waits_for_its_retry_and_is_cancelled_is_remembered(seed: Seed) -> None:
+def test_a_retry_that_is_cancelled_is_remembered(seed: Seed) -> None:
     """It ran once: what the first attempt did is done."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
@@ -199,7 +199,7 @@ def test_a_job_that_waits_for_its_retry_and_is_cancelled_is_remembered(seed: See
     assert ("a",) == enqueue(seed, "a").duplicates
 
 
-def test_a_refused_settlement_is_not_remembered(seed: Seed) -> None:
+def test_a_refused_settlement_leaves_no_remembered_outcome(seed: Seed) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     seed.live(LEASE_MS)
@@ -210,7 +210,7 @@ def test_a_refused_settlement_is_not_remembered(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_call_with_other_arguments_is_a_mismatch(seed: Seed, *, ended: bool) -> None:
+def test_a_call_with_other_arguments_is_reported_as_a_mismatch(seed: Seed, *, ended: bool) -> None:
     enqueue(seed, "a")
     if ended:
         end_by_success(seed)
@@ -221,14 +221,14 @@ def test_a_call_with_other_arguments_is_a_mismatch(seed: Seed, *, ended: bool) -
     assert ("a",) == enqueue(seed, "a").duplicates
 
 
-def test_one_id_twice_in_a_call_is_compared_too(seed: Seed) -> None:
+def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Seed) -> None:
     jobs = [seed.job("a", remember_ms=DAY, call=f"={call}") for call in (CALL, CALL, OTHER)]
     found = seed.enqueue(*jobs)
 
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_an_id_is_noted_on_a_call_that_a_unique_name_kept_out(seed: Seed) -> None:
+def test_an_id_that_a_unique_name_kept_out_refers_to_the_holder(seed: Seed) -> None:
     """POST with K is told of job A. A ends. The browser repeats: K must not begin another job."""
     name = "t/tenant=acme"
     seed.enqueue("a", name=name)
@@ -245,20 +245,20 @@ def test_an_id_is_noted_on_a_call_that_a_unique_name_kept_out(seed: Seed) -> Non
     assert ("k",) == enqueue(seed, "k", name=name).ids
 
 
-def test_a_call_that_a_unique_name_rejects_notes_nothing(seed: Seed) -> None:
+def test_a_call_that_a_unique_name_rejects_remembers_nothing(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
 
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_an_id_twice_in_a_call_that_a_name_kept_out_is_noted_once(seed: Seed) -> None:
+def test_an_id_given_twice_and_kept_out_by_a_name_is_noted_once(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
     found = enqueue(seed, "k", "k", name="t/x")
 
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) -> None:
+def test_an_id_that_was_noted_in_a_call_is_a_duplicate_for_the_rest_of_the_call(seed: Seed) -> None:
     """The second job has no name, so nothing else would keep it out."""
     seed.enqueue("a", name="t/x")
     first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
@@ -269,7 +269,7 @@ def test_an_id_that_was_noted_in_a_call_is_taken_for_the_rest_of_it(seed: Seed) 
     assert ("k",) == found.mismatched
 
 
-def test_the_event_has_the_instant_of_a_name_in_its_place_if_the_call_is_not_compared(
+def test_an_enqueued_event_has_a_window_and_a_remembered_id_without_a_digest(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -283,7 +283,7 @@ def test_the_event_has_the_instant_of_a_name_in_its_place_if_the_call_is_not_com
     )
 
 
-def test_the_id_of_a_replaced_job_refers_to_the_job_that_replaced_it(seed: Seed) -> None:
+def test_a_replaced_id_refers_to_the_new_job(seed: Seed) -> None:
     enqueue(seed, "k", name="t/x")
     seed.enqueue("b", name="t/x", unique="replace")
 
@@ -291,7 +291,7 @@ def test_the_id_of_a_replaced_job_refers_to_the_job_that_replaced_it(seed: Seed)
     assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
 
 
-def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
+def test_claims_forget_expired_ids_and_report_whether_more_are_left(seed: Seed) -> None:
     ids = [f"j{n}" for n in range(7)]
     enqueue(seed, *ids)
     seed.complete(*seed.claim().jobs)
@@ -308,7 +308,7 @@ def test_claims_forget_what_is_over_and_say_if_more_is_left(seed: Seed) -> None:
     assert "0" == seed.meta("results_bytes")
 
 
-def test_an_id_is_not_forgotten_before_its_time(seed: Seed) -> None:
+def test_an_id_is_not_forgotten_before_its_window_ends(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_success(seed)
     seed.advance(DAY - 1)
@@ -318,7 +318,7 @@ def test_an_id_is_not_forgotten_before_its_time(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("setting", ["results_max", "results_max_bytes"])
-def test_a_queue_that_remembers_as_much_as_it_may_takes_no_new_job_of_that_kind(
+def test_a_full_results_store_refuses_new_jobs_with_remembered_ids(
     seed: Seed, setting: str
 ) -> None:
     enqueue(seed, "a", "b")
@@ -338,7 +338,7 @@ def test_a_queue_that_remembers_as_much_as_it_may_takes_no_new_job_of_that_kind(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
+def test_a_results_line_without_a_window_makes_no_id_a_duplicate(seed: Seed) -> None:
     enqueue(seed, "x")
     seed.control.hset(seed.keys("results"), "a", f"succeeded at={T} until={T + DAY}\n42")
     seed.control.zadd(seed.keys("kept"), {"a": T + DAY})
@@ -348,7 +348,7 @@ def test_a_field_without_a_moment_makes_no_id_a_duplicate(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
+def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.running("b", remember_ms=DAY, call="=", name="t/x")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
@@ -360,7 +360,7 @@ def test_a_baseline_says_what_is_remembered_of_live_jobs(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_promoted_server_without_its_facts_remembers_all_the_same(seed: Seed) -> None:
+def test_remembered_ids_survive_a_deleted_meta(seed: Seed) -> None:
     """What an operator deletes by hand takes no protection from jobs that live."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
@@ -371,7 +371,7 @@ def test_a_promoted_server_without_its_facts_remembers_all_the_same(seed: Seed) 
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_is_remembered_and_one_that_is_remembered_is_not_put_back(
+def test_a_restored_job_is_remembered_and_a_remembered_job_is_not_restored(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}
@@ -402,9 +402,7 @@ class Model:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_in_any_history_an_id_is_taken_exactly_when_the_promise_says_so(
-    seed: Seed, number: int
-) -> None:
+def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, number: int) -> None:
     dice, model = random.Random(number), Model()
     ids = [f"k{n}" for n in range(5)]
     seed.configure(dead_retention_ms=400)

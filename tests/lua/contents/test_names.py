@@ -25,7 +25,7 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_enqueue_writes_a_name_into_the_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_unique_name_into_the_line_the_event_and_slots(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -42,7 +42,7 @@ def test_enqueue_writes_a_name_into_the_line_the_event_and_slots(seed: Seed) -> 
 
 
 @LANES
-def test_the_job_that_has_the_name_keeps_it_through_retries(seed: Seed, lane: str) -> None:
+def test_a_job_keeps_its_name_through_retries(seed: Seed, lane: str) -> None:
     enqueue(seed, "a", lane=lane)
     for settle in (seed.fail, seed.rollback):
         (claim,) = seed.claim().jobs
@@ -115,7 +115,7 @@ def test_each_end_of_a_job_frees_its_name(
     assert "b" == holder(seed)
 
 
-def test_a_settlement_that_is_refused_frees_nothing(seed: Seed) -> None:
+def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     seed.rollback(claim)
@@ -125,7 +125,7 @@ def test_a_settlement_that_is_refused_frees_nothing(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_the_end_of_a_job_frees_no_name_that_another_holds(seed: Seed) -> None:
+def test_the_end_of_a_job_frees_no_name_of_another_job(seed: Seed) -> None:
     """An operator may have mended `slots` by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
@@ -136,7 +136,7 @@ def test_the_end_of_a_job_frees_no_name_that_another_holds(seed: Seed) -> None:
 
 @LANES
 @pytest.mark.parametrize("delay_ms", [0, 5_000])
-def test_a_job_that_waits_is_replaced(seed: Seed, lane: str, delay_ms: int) -> None:
+def test_a_waiting_job_can_be_replaced(seed: Seed, lane: str, delay_ms: int) -> None:
     enqueue(seed, "a", lane=lane, delay_ms=delay_ms)
     found = enqueue(seed, "b", how="replace", lane=lane)
 
@@ -149,7 +149,7 @@ def test_a_job_that_waits_is_replaced(seed: Seed, lane: str, delay_ms: int) -> N
 
 
 @pytest.mark.parametrize("waits_again", [False, True])
-def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -> None:
+def test_a_job_that_was_claimed_cannot_be_replaced(seed: Seed, waits_again: bool) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     if waits_again:
@@ -160,7 +160,7 @@ def test_a_job_that_was_claimed_is_not_replaced(seed: Seed, waits_again: bool) -
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_one_of_the_jobs_with_one_name_in_one_call_is_enqueued(
+def test_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
     seed: Seed, how: str, stands: int
 ) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
@@ -173,9 +173,7 @@ def test_one_of_the_jobs_with_one_name_in_one_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
-    seed: Seed, holds: str
-) -> None:
+def test_an_id_given_twice_in_a_call_takes_no_name_of_another_job(seed: Seed, holds: str) -> None:
     """The first of the two is held, so the second one counts."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
@@ -194,7 +192,7 @@ def test_an_id_that_comes_twice_in_a_call_takes_no_name_that_another_holds(
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_duplicate_id_comes_before_a_held_name(seed: Seed) -> None:
+def test_a_duplicate_id_is_reported_before_a_held_name(seed: Seed) -> None:
     enqueue(seed, "a")
     found = enqueue(seed, "a", "b", "b", how="replace")
 
@@ -202,7 +200,7 @@ def test_a_duplicate_id_comes_before_a_held_name(seed: Seed) -> None:
     assert (("b", "a"),) == found.replaced
 
 
-def test_a_job_that_its_cap_keeps_out_never_had_the_name(seed: Seed) -> None:
+def test_a_job_that_is_discarded_for_its_cap_takes_no_name(seed: Seed) -> None:
     seed.cap("host=h", 0)
     found = enqueue(seed, "a", lane="2+host=h", full="discard|host=h")
 
@@ -210,7 +208,7 @@ def test_a_job_that_its_cap_keeps_out_never_had_the_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
+def test_a_dead_job_can_be_requeued_only_if_its_name_is_free(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     enqueue(seed, "b")
@@ -222,7 +220,7 @@ def test_a_dead_job_comes_back_only_if_its_name_is_free(seed: Seed) -> None:
     assert (("b", "a"),) == enqueue(seed, "b").held
 
 
-def test_one_of_two_dead_jobs_with_one_name_comes_back(seed: Seed) -> None:
+def test_one_of_two_dead_jobs_with_one_name_is_requeued(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -230,7 +228,7 @@ def test_one_of_two_dead_jobs_with_one_name_comes_back(seed: Seed) -> None:
     assert {"a": "requeued", "b": "held"} == seed.requeue("a", "b")
 
 
-def test_a_lost_job_is_not_put_back_while_another_holds_its_name(seed: Seed) -> None:
+def test_a_lost_job_is_not_restored_while_another_job_holds_its_name(seed: Seed) -> None:
     enqueue(seed, "b")
 
     assert {"a": "held"} == seed.restore(seed.lost("a", unique_name=NAME))
@@ -250,7 +248,7 @@ HOLDERS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("stands", HOLDERS)
-def test_a_job_lives_on_without_the_name_that_an_operator_freed(seed: Seed, stands: str) -> None:
+def test_a_job_continues_without_the_name_that_an_operator_freed(seed: Seed, stands: str) -> None:
     HOLDERS[stands](seed)
     line = seed.state("a") or ""
 
@@ -264,13 +262,13 @@ def test_a_job_lives_on_without_the_name_that_an_operator_freed(seed: Seed, stan
     assert "b" == holder(seed)
 
 
-def test_freeing_a_name_that_no_job_holds_changes_nothing(seed: Seed) -> None:
+def test_freeing_a_free_name_changes_nothing(seed: Seed) -> None:
     enqueue(seed, "a")
 
     assert {} == seed.changes(lambda: seed.free("t/tenant=other"))
 
 
-def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None:
+def test_a_dead_job_is_requeued_without_its_freed_name(seed: Seed) -> None:
     claim = seed.running("a", name=NAME)
     seed.free(NAME)
     enqueue(seed, "b")
@@ -280,7 +278,7 @@ def test_a_dead_job_comes_back_without_a_name_that_was_freed(seed: Seed) -> None
     assert "b" == holder(seed)
 
 
-def test_a_name_is_no_part_of_a_digest(seed: Seed) -> None:
+def test_a_digest_does_not_cover_the_unique_name(seed: Seed) -> None:
     kinds, records = pack_jobs([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 
     assert '{"unique":"keep"}' in kinds
@@ -299,7 +297,7 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 @LANES
 @pytest.mark.parametrize("how", ["keep", "reject", "replace"])
 @pytest.mark.parametrize("stands", OVERDUE)
-def test_a_job_that_waits_past_its_deadline_keeps_no_other_out(
+def test_an_overdue_job_gives_its_name_to_the_next_job(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
     """It will never begin, so the other one's call would be lost."""
@@ -317,7 +315,7 @@ def test_a_job_that_waits_past_its_deadline_keeps_no_other_out(
     assert "new" == holder(seed)
 
 
-def test_an_overdue_job_keeps_its_name_if_a_cap_keeps_the_other_out(seed: Seed) -> None:
+def test_an_overdue_job_keeps_its_name_if_the_next_job_is_discarded(seed: Seed) -> None:
     enqueue(seed, "old", expires_in_ms=1_000)
     seed.cap("host=h", 0)
     seed.advance(1_000)
@@ -327,14 +325,14 @@ def test_an_overdue_job_keeps_its_name_if_a_cap_keeps_the_other_out(seed: Seed) 
     assert "freed" not in events_of(seed.entries(), "old")
 
 
-def test_a_job_that_runs_past_its_deadline_holds_its_name(seed: Seed) -> None:
+def test_a_running_job_keeps_its_name_past_its_deadline(seed: Seed) -> None:
     seed.running("old", name=NAME, expires_in_ms=1_000)
     seed.advance(1_000)
 
     assert (("new", "old"),) == enqueue(seed, "new", how="replace").held
 
 
-def test_a_dead_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
+def test_a_requeued_job_takes_its_name_from_an_overdue_job(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -348,7 +346,7 @@ def test_a_dead_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
     assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
 
 
-def test_a_lost_job_takes_its_name_from_one_that_is_overdue(seed: Seed) -> None:
+def test_a_restored_job_takes_its_name_from_an_overdue_job(seed: Seed) -> None:
     enqueue(seed, "old", expires_in_ms=1_000)
     seed.advance(1_000)
 

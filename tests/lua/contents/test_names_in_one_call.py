@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_an_id_whose_first_record_was_held_replaces_the_job_of_its_second(
+def test_the_second_job_of_an_id_replaces_a_holder_if_its_first_job_was_held(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -37,7 +37,9 @@ def test_an_id_whose_first_record_was_held_replaces_the_job_of_its_second(
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_each_record_with_the_name_of_a_running_job_is_answered_with_that_job(seed: Seed) -> None:
+def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_job(
+    seed: Seed,
+) -> None:
     """They were told of the last one of the call, which was held as well."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
@@ -46,7 +48,7 @@ def test_each_record_with_the_name_of_a_running_job_is_answered_with_that_job(se
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_job_that_keeps_does_not_come_before_the_last_that_replaces(seed: Seed) -> None:
+def test_a_keep_job_between_two_replace_jobs_is_answered_with_the_last_job(seed: Seed) -> None:
     """The first gives way to the last, so the one between may not take the name."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
@@ -56,7 +58,7 @@ def test_a_job_that_keeps_does_not_come_before_the_last_that_replaces(seed: Seed
     assert (("first", "last"), ("between", "last")) == found.held
 
 
-def test_a_job_gives_way_to_none_whose_id_is_a_duplicate(seed: Seed) -> None:
+def test_a_job_is_not_replaced_by_a_later_job_with_a_duplicate_id(seed: Seed) -> None:
     found = seed.enqueue(job(seed, "twice", B), job(seed, "x", A), job(seed, "twice", A))
 
     assert (("twice", "x"), ("twice",), ()) == (found.ids, found.duplicates, found.held)
@@ -64,7 +66,7 @@ def test_a_job_gives_way_to_none_whose_id_is_a_duplicate(seed: Seed) -> None:
 
 @pytest.mark.parametrize("lane", ["", "2+host=h"])
 @pytest.mark.parametrize(("name", "stands"), [(B, {"new", "old"}), (A, {"new"})])
-def test_the_id_of_a_job_that_this_call_replaces_is_free_again(
+def test_the_id_of_a_replaced_job_is_free_within_the_same_call(
     seed: Seed, name: str, stands: set[str], lane: str
 ) -> None:
     seed.enqueue(job(seed, "old", A, lane=lane, delay_ms=500))
@@ -78,7 +80,9 @@ def test_the_id_of_a_job_that_this_call_replaces_is_free_again(
     assert stands == {claim.id for claim in seed.claim().jobs}
 
 
-def test_the_id_of_a_plain_job_that_this_call_replaces_is_free_for_a_plain_job(seed: Seed) -> None:
+def test_the_id_of_a_replaced_job_is_free_for_a_job_without_a_name_in_the_same_call(
+    seed: Seed,
+) -> None:
     seed.enqueue(job(seed, "old", A))
     found = seed.enqueue(job(seed, "new", A), seed.job("old"))
 
@@ -87,7 +91,9 @@ def test_the_id_of_a_plain_job_that_this_call_replaces_is_free_for_a_plain_job(s
     assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_the_result_of_a_job_is_not_kept_beside_a_job_of_its_id(seed: Seed) -> None:
+def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same_call(
+    seed: Seed,
+) -> None:
     seed.enqueue(job(seed, "old", A, keep_ms=MEMORY_MS))
     found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, keep_ms=MEMORY_MS))
 
@@ -95,7 +101,7 @@ def test_the_result_of_a_job_is_not_kept_beside_a_job_of_its_id(seed: Seed) -> N
     assert {} == seed.snapshot()["results"]
 
 
-def test_an_id_that_this_call_brought_back_is_not_replaced_as_the_job_before(seed: Seed) -> None:
+def test_an_id_that_is_reused_in_a_call_counts_as_a_new_job(seed: Seed) -> None:
     """The record of the job before was still there, and the place and name of that job went, not of the new one."""
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
@@ -106,14 +112,14 @@ def test_an_id_that_this_call_brought_back_is_not_replaced_as_the_job_before(see
     assert {"new", "newer", "one"} == waiting(seed)
 
 
-def test_a_remembered_id_whose_job_this_call_replaces_refers_to_the_new_job(seed: Seed) -> None:
+def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> None:
     seed.enqueue(job(seed, "old", A, remember_ms=MEMORY_MS))
     found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, remember_ms=MEMORY_MS))
 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_a_remembered_id_that_was_held_in_this_call_stays_with_that_job(seed: Seed) -> None:
+def test_a_remembered_id_that_was_held_in_a_call_keeps_referring_to_the_holder(seed: Seed) -> None:
     """The second record was accepted, so the id was in use and remembered as another job's at the same time."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
@@ -124,7 +130,7 @@ def test_a_remembered_id_that_was_held_in_this_call_stays_with_that_job(seed: Se
 
 @pytest.mark.parametrize("rule", ["discard", "reject"])
 @pytest.mark.parametrize("full_at", [0, 1])
-def test_a_job_gives_way_to_none_that_a_cap_may_keep_out(
+def test_a_job_is_not_replaced_by_a_later_job_that_a_cap_may_discard(
     seed: Seed, rule: str, full_at: int
 ) -> None:
     seed.cap("host=h", full_at)

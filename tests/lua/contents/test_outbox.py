@@ -10,7 +10,7 @@ from tests.lua.contents.entries import T
 
 
 @pytest.mark.damaged
-def test_trim_keeps_its_anchor_and_is_idempotent(seed: Seed) -> None:
+def test_trim_keeps_its_anchor_and_can_be_repeated(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")
@@ -27,7 +27,7 @@ def test_trim_keeps_its_anchor_and_is_idempotent(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_trim_of_all_leaves_no_backlog_whatever_came_back_with_an_old_snapshot(
+def test_a_trim_of_the_whole_outbox_sets_the_backlog_to_0(
     seed: Seed,
 ) -> None:
     seed.attach()
@@ -42,7 +42,7 @@ def test_a_trim_of_all_leaves_no_backlog_whatever_came_back_with_an_old_snapshot
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
 
-def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> None:
+def test_attaching_a_queue_that_is_behind_sql_begins_a_greater_epoch(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     epoch = int(seed.meta("epoch") or 0)
@@ -64,7 +64,7 @@ def test_a_queue_behind_what_sql_has_begins_an_epoch_beyond_it(seed: Seed) -> No
     assert entries[1].jobs[0].job_id == "a"
 
 
-def test_only_the_attached_database_may_trim(seed: Seed) -> None:
+def test_only_the_attached_database_can_trim_and_detach(seed: Seed) -> None:
     seed.enqueue("a")
     with pytest.raises(errors.AuditOff):
         seed.client.run(seed.client.calls.audit.trim("q", "db-1", f"{T}-1", 1, 10))
@@ -80,7 +80,7 @@ def test_only_the_attached_database_may_trim(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_a_queue_keeps_the_first_stamp_and_is_refused_to_a_database_with_another(
+def test_a_queue_keeps_its_first_stamp_and_refuses_a_database_with_another_stamp(
     seed: Seed,
 ) -> None:
     calls = seed.client.calls
@@ -101,7 +101,7 @@ def test_a_queue_keeps_the_first_stamp_and_is_refused_to_a_database_with_another
     assert seed.client.run(calls.reads.stamp("q")) == "s-1"
 
 
-def test_attaching_to_a_whole_history_starts_no_epoch(seed: Seed) -> None:
+def test_attaching_with_a_complete_outbox_starts_no_epoch(seed: Seed) -> None:
     seed.enqueue("a")
     log = seed.snapshot()["outbox"]
 
@@ -113,7 +113,7 @@ def test_attaching_to_a_whole_history_starts_no_epoch(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
+def test_attaching_with_a_trimmed_outbox_writes_a_baseline(seed: Seed) -> None:
     """Verify needs a beginning: every live job, as it stands."""
     seed.running("running")
     seed.cancelling("cancelling", attempts=7)
@@ -136,7 +136,7 @@ def test_attaching_in_the_middle_writes_a_baseline(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_baseline_that_was_broken_off_is_asked_for_again(seed: Seed) -> None:
+def test_an_interrupted_baseline_is_completed_by_the_next_attach(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
     plan = seed.calls.audit.attach("q", "db-1")
@@ -152,7 +152,7 @@ def test_a_baseline_that_was_broken_off_is_asked_for_again(seed: Seed) -> None:
     assert events_of(seed.entries(), "a")[-1] == "baseline"
 
 
-def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
+def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")
@@ -170,7 +170,7 @@ def test_detaching_says_so_and_ends_the_counting(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_without_a_mirror_the_outbox_is_a_ring(seed: Seed) -> None:
+def test_the_outbox_is_bounded_without_a_mirror(seed: Seed) -> None:
     """Memory is bounded by live work, never by history."""
     with seed.control.pipeline(transaction=False) as pipe:
         seed.client.run(seed.client.calls.delivery.handshake("q"))

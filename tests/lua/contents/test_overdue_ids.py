@@ -27,7 +27,7 @@ STANDS: dict[str, Callable[[Seed, str], Any]] = {
 
 @LANES
 @pytest.mark.parametrize("stands", STANDS)
-def test_an_enqueue_by_the_id_of_an_overdue_job_is_accepted(
+def test_an_enqueue_with_the_id_of_an_overdue_job_is_accepted(
     seed: Seed, stands: str, lane: str
 ) -> None:
     STANDS[stands](seed, lane)
@@ -55,7 +55,9 @@ KEEPS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("why", KEEPS)
-def test_an_overdue_job_keeps_an_id_that_its_end_would_not_free(seed: Seed, why: str) -> None:
+def test_an_overdue_job_keeps_an_id_that_is_still_remembered_after_its_end(
+    seed: Seed, why: str
+) -> None:
     KEEPS[why](seed)
     seed.advance(1_000)
     before = seed.snapshot()["state"]
@@ -65,7 +67,7 @@ def test_an_overdue_job_keeps_an_id_that_its_end_would_not_free(seed: Seed, why:
 
 
 @pytest.mark.parametrize("call", [CALL, OTHER])
-def test_a_key_whose_job_never_began_takes_a_new_call_once_its_deadline_is_over(
+def test_a_remembered_id_of_an_overdue_job_that_never_ran_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
     """It has done nothing, as if it had expired already."""
@@ -78,14 +80,14 @@ def test_a_key_whose_job_never_began_takes_a_new_call_once_its_deadline_is_over(
     assert (("k",), ("k",), ()) == (found.ids, found.duplicates, found.mismatched)
 
 
-def test_a_window_that_is_over_keeps_no_id_from_a_new_job(seed: Seed) -> None:
+def test_an_expired_window_does_not_keep_the_id_of_an_overdue_job(seed: Seed) -> None:
     given_back(seed, "", remember_ms=900)
     seed.advance(1_000)
 
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_the_result_of_the_job_that_expired_is_not_the_new_ones(seed: Seed) -> None:
+def test_a_new_job_does_not_get_the_result_of_the_expired_job_with_its_id(seed: Seed) -> None:
     seed.enqueue("a", keep_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.enqueue("a", keep_ms=60_000)
@@ -98,7 +100,7 @@ def test_the_result_of_the_job_that_expired_is_not_the_new_ones(seed: Seed) -> N
 
 @pytest.mark.parametrize("how", ["keep", "replace"])
 @pytest.mark.parametrize("first", ["the id", "the name"])
-def test_an_overdue_job_gives_up_its_id_and_its_name_in_one_call(
+def test_an_overdue_job_frees_its_id_and_its_name_in_one_call(
     seed: Seed, first: str, how: str
 ) -> None:
     seed.enqueue(seed.job("a", unique=how, name=NAME, expires_in_ms=1_000))
@@ -112,7 +114,7 @@ def test_an_overdue_job_gives_up_its_id_and_its_name_in_one_call(
     assert {"a", "b"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_an_overdue_job_gives_way_to_one_of_its_own_id_and_name(seed: Seed) -> None:
+def test_an_overdue_job_gives_its_id_and_name_to_one_new_job(seed: Seed) -> None:
     seed.enqueue(seed.job("a", unique="keep", name=NAME, expires_in_ms=1_000))
     seed.advance(1_000)
 
@@ -120,7 +122,7 @@ def test_an_overdue_job_gives_way_to_one_of_its_own_id_and_name(seed: Seed) -> N
     assert "a" == seed.snapshot()["slots"][f"unique|{NAME}"]
 
 
-def test_a_throttles_window_outlives_the_overdue_job_that_began_it(seed: Seed) -> None:
+def test_a_throttle_window_outlasts_its_overdue_job(seed: Seed) -> None:
     rule = {"unique": "keep", "name": NAME, "window_ms": 5_000}
     seed.enqueue(seed.job("a", **rule, expires_in_ms=1_000))
     seed.advance(1_000)
@@ -129,7 +131,7 @@ def test_a_throttles_window_outlives_the_overdue_job_that_began_it(seed: Seed) -
     assert ("a",) == seed.enqueue(seed.job("a")).ids
 
 
-def test_what_a_call_says_of_an_id_that_it_drops_comes_behind_the_end_of_the_overdue_job(
+def test_the_event_of_a_discarded_job_follows_the_expiry_of_the_overdue_job_with_its_id(
     seed: Seed,
 ) -> None:
     seed.cap("host=h", 0)
@@ -141,7 +143,7 @@ def test_what_a_call_says_of_an_id_that_it_drops_comes_behind_the_end_of_the_ove
     assert ["enqueued", "expired", "discarded"] == events_of(seed.entries(), "a")
 
 
-def test_what_a_call_says_of_an_id_that_it_drops_comes_behind_the_end_of_the_replaced_job(
+def test_the_event_of_a_discarded_job_follows_the_end_of_the_replaced_job_with_its_id(
     seed: Seed,
 ) -> None:
     """The log had a job that was discarded and replaced then."""
@@ -157,7 +159,7 @@ def test_what_a_call_says_of_an_id_that_it_drops_comes_behind_the_end_of_the_rep
 
 
 @LANES
-def test_250_overdue_jobs_are_enqueued_again_in_one_call(seed: Seed, lane: str) -> None:
+def test_250_overdue_jobs_can_be_enqueued_again_in_one_call(seed: Seed, lane: str) -> None:
     ids = [f"j-{n}" for n in range(250)]
     lanes = [f"{lane}{n}" if lane else "" for n in range(250)]
     both = list(zip(ids, lanes, strict=True))

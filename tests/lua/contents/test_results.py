@@ -55,7 +55,7 @@ def succeed(seed: Seed, value: str = "", limit: int = 100) -> None:
 
 @LANES
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
-def test_a_success_keeps_its_value(seed: Seed, lane: str, turn: bool) -> None:
+def test_a_success_stores_its_value(seed: Seed, lane: str, turn: bool) -> None:
     enqueue(seed, "a", lane=lane)
     (claim,) = seed.claim().jobs
     seed.advance(5)
@@ -83,7 +83,7 @@ def test_enqueue_writes_the_retention_into_the_line_and_the_event(seed: Seed) ->
 
 
 @pytest.mark.parametrize("each", [1, 2])
-def test_values_go_to_the_jobs_of_their_records(seed: Seed, each: int) -> None:
+def test_each_settled_job_of_a_call_stores_its_own_value(seed: Seed, each: int) -> None:
     """Some keep their value, some give a reason, some keep nothing, and one was settled by another worker."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
@@ -102,7 +102,7 @@ def test_values_go_to_the_jobs_of_their_records(seed: Seed, each: int) -> None:
 
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
-def test_jobs_that_were_claimed_together_keep_each_its_own(seed: Seed, turn: bool) -> None:
+def test_jobs_that_were_claimed_together_store_their_own_values(seed: Seed, turn: bool) -> None:
     """Their lines begin alike. In their midst are some that keep no value, are remembered, have a deadline, keep it
     for longer, are of another task, or keep nothing."""
     alike = [f"a{n}" for n in range(20)]
@@ -151,7 +151,7 @@ def test_jobs_that_were_claimed_together_keep_each_its_own(seed: Seed, turn: boo
     assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
 
 
-def test_a_zombies_result_is_refused(seed: Seed) -> None:
+def test_a_value_of_a_stale_claim_is_refused(seed: Seed) -> None:
     enqueue(seed, "a")
     (first,) = seed.claim().jobs
     seed.live(LEASE_MS)
@@ -188,7 +188,7 @@ def test_each_end_has_its_outcome(
     assert getattr(outcome, "reason", "") == getattr(found, "reason", "")
 
 
-def test_the_outcome_of_a_dead_job_has_its_reason_after_it_was_pruned(seed: Seed) -> None:
+def test_the_outcome_of_a_dead_job_keeps_its_reason_after_pruning(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     seed.prune("a")
@@ -197,7 +197,7 @@ def test_the_outcome_of_a_dead_job_has_its_reason_after_it_was_pruned(seed: Seed
 
 
 @pytest.mark.parametrize("remember_ms", [0, HOUR])
-def test_a_replaced_job_names_the_one_in_its_place(seed: Seed, remember_ms: int) -> None:
+def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms: int) -> None:
     more = {"remember_ms": remember_ms} if remember_ms else {}
     enqueue(seed, "a", unique="replace", name="t/n", **more)
     enqueue(seed, "b", unique="replace", name="t/n")
@@ -205,7 +205,7 @@ def test_a_replaced_job_names_the_one_in_its_place(seed: Seed, remember_ms: int)
     assert {"a": Replaced("a", "b")} == look(seed, "a")
 
 
-def test_an_id_that_is_used_again_never_has_the_result_of_the_job_before(seed: Seed) -> None:
+def test_an_id_that_is_used_again_does_not_show_the_old_result(seed: Seed) -> None:
     """Whether the second job keeps its result or not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
@@ -218,7 +218,7 @@ def test_an_id_that_is_used_again_never_has_the_result_of_the_job_before(seed: S
     assert {"a": Succeeded("a"), "b": Absent(None)} == look(seed, "a", "b")
 
 
-def test_a_result_is_forgotten_at_its_moment(seed: Seed) -> None:
+def test_a_result_is_forgotten_at_its_expiry(seed: Seed) -> None:
     enqueue(seed, "a", keep_ms=1_000)
     enqueue(seed, "b", keep_ms=2_000)
     succeed(seed, "1")
@@ -233,7 +233,7 @@ def test_a_result_is_forgotten_at_its_moment(seed: Seed) -> None:
     assert ("0", "0") == (after["meta"]["results_bytes"], after["meta"]["kept_bytes"])
 
 
-def test_a_sweep_that_was_full_says_that_more_is_left(seed: Seed) -> None:
+def test_a_full_sweep_reports_that_expired_results_are_left(seed: Seed) -> None:
     enqueue(seed, *map(str, range(5)), keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(1_000)
@@ -242,7 +242,7 @@ def test_a_sweep_that_was_full_says_that_more_is_left(seed: Seed) -> None:
     assert 2 == len(seed.snapshot()["results"])
 
 
-def test_an_id_may_be_remembered_and_its_result_kept(seed: Seed) -> None:
+def test_an_id_can_be_remembered_and_keep_a_result_with_separate_expiries(seed: Seed) -> None:
     """Whichever lasts longer: the id stays a duplicate, the value stays readable."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
@@ -259,7 +259,7 @@ def test_an_id_may_be_remembered_and_its_result_kept(seed: Seed) -> None:
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Seed) -> None:
+def test_a_value_expires_before_its_longer_remembered_id(seed: Seed) -> None:
     enqueue(seed, "a", "b", keep_ms=1_000, remember_ms=HOUR)
     (claim, other) = seed.claim().jobs
     seed.complete(claim, other, values={1: '"a"', 2: "!too_large"})
@@ -283,7 +283,7 @@ def test_a_value_goes_at_its_end_though_its_id_is_remembered_for_longer(seed: Se
 
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
-def test_a_moment_that_a_client_damaged_stops_no_claim(seed: Seed, once: str) -> None:
+def test_a_damaged_expiry_in_a_results_line_stops_no_claim(seed: Seed, once: str) -> None:
     """Redis refused it as a score, behind the first write: each claim was told in the log, and none was done."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
@@ -302,7 +302,9 @@ def test_a_moment_that_a_client_damaged_stops_no_claim(seed: Seed, once: str) ->
 
 @pytest.mark.parametrize("field", ["once", "keep"])
 @pytest.mark.parametrize("value", ["1e400", "inf", "nan", "x", "1e17"])
-def test_a_line_that_a_client_damaged_stops_no_success(seed: Seed, field: str, value: str) -> None:
+def test_a_damaged_state_line_does_not_prevent_a_success(
+    seed: Seed, field: str, value: str
+) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
     (claim,) = seed.claim().jobs
     line = re.sub(rf" {field}=\d+", f" {field}={value}", seed.state("a") or "")
@@ -315,7 +317,7 @@ def test_a_line_that_a_client_damaged_stops_no_success(seed: Seed, field: str, v
     assert {} == seed.snapshot()["kept"] == seed.snapshot()["results"]
 
 
-def test_a_value_that_is_over_is_not_evicted_and_makes_room_first(seed: Seed) -> None:
+def test_an_expired_value_makes_room_first_and_does_not_count_as_evicted(seed: Seed) -> None:
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     enqueue(seed, "b", "c", keep_ms=1_000)
     enqueue(seed, "d")
@@ -332,7 +334,7 @@ def test_a_value_that_is_over_is_not_evicted_and_makes_room_first(seed: Seed) ->
     assert "evicted" not in after["meta"]
 
 
-def test_a_note_of_one_job_says_nothing_of_the_results_of_others(seed: Seed) -> None:
+def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
     """It has the length of a digest, and says that the log is to have the value."""
     seed.attach()
     enqueue(seed, "a", "b")
@@ -352,7 +354,7 @@ def test_a_note_of_one_job_says_nothing_of_the_results_of_others(seed: Seed) -> 
 
 
 @pytest.mark.parametrize("place", ["nan", "inf", "-1", "x", "1.5", "9", ""])
-def test_a_value_without_a_place_goes_nowhere(seed: Seed, place: str) -> None:
+def test_a_value_for_a_job_number_outside_the_call_is_ignored(seed: Seed, place: str) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     made = function("complete")
@@ -366,7 +368,7 @@ def test_a_value_without_a_place_goes_nowhere(seed: Seed, place: str) -> None:
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_job_that_only_keeps_its_result_waits_as_a_plain_one_does(seed: Seed) -> None:
+def test_a_waiting_job_that_only_keeps_its_result_has_no_state_line(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -381,7 +383,7 @@ def bound(seed: Seed, size: int) -> None:
     seed.client.run(seed.client.calls.admin.configure("q", {"kept_max_bytes": size}))
 
 
-def test_beyond_the_bound_what_is_nearest_its_end_loses_its_value_first(seed: Seed) -> None:
+def test_beyond_the_bound_the_value_nearest_its_expiry_is_evicted_first(seed: Seed) -> None:
     for n in range(6):
         enqueue(seed, str(n), keep_ms=HOUR + n)
         succeed(seed, '"' + "x" * 998 + '"')
@@ -399,7 +401,7 @@ def test_beyond_the_bound_what_is_nearest_its_end_loses_its_value_first(seed: Se
     assert str(len(evicted)) == after["meta"]["evicted"]
 
 
-def test_kept_results_stay_within_their_bound_for_ever(seed: Seed) -> None:
+def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
     enqueue(seed, "first")
     bound(seed, 20_000)
     for n in range(60):
@@ -414,7 +416,7 @@ def test_kept_results_stay_within_their_bound_for_ever(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("remember_ms, size", [(0, 400), (HOUR, 1)])
-def test_short_values_make_room_one_after_the_other(
+def test_a_short_value_evicts_only_as_many_values_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
     """The word for a value that was evicted is longer: all that were looked at lost theirs, and the new one as well."""
@@ -431,7 +433,7 @@ def test_short_values_make_room_one_after_the_other(
         assert len(after["returned"]) >= min(n + 1, 8)
 
 
-def test_a_remembered_id_loses_its_value_and_stays(seed: Seed) -> None:
+def test_a_remembered_id_stays_after_its_value_was_evicted(seed: Seed) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
     succeed(seed, '"' + "x" * 998 + '"')
     bound(seed, 1_500)
@@ -443,7 +445,7 @@ def test_a_remembered_id_loses_its_value_and_stays(seed: Seed) -> None:
     assert ("a",) == enqueue(seed, "a", remember_ms=HOUR).duplicates
 
 
-def test_a_value_for_which_there_is_no_room_at_all_is_left_out(seed: Seed) -> None:
+def test_a_value_larger_than_the_bound_is_not_stored(seed: Seed) -> None:
     enqueue(seed, "a", "b")
     bound(seed, 900)
     succeed(seed, '"' + "x" * 998 + '"')
@@ -454,7 +456,7 @@ def test_a_value_for_which_there_is_no_room_at_all_is_left_out(seed: Seed) -> No
     assert {} == seed.snapshot()["returned"]
 
 
-def test_a_look_brings_every_value_a_bounded_number_of_bytes_at_a_time(seed: Seed) -> None:
+def test_results_are_read_in_parts_of_bounded_size(seed: Seed) -> None:
     long = '"' + "x" * 65_000 + '"'
     ids = [f"{n:02}" for n in range(40)]
     for n in range(0, 40, 10):
@@ -465,7 +467,7 @@ def test_a_look_brings_every_value_a_bounded_number_of_bytes_at_a_time(seed: See
     assert {i: Succeeded(i, Kept(long, "t"), None) for i in ids} == look(seed, *ids)
 
 
-def test_a_job_without_a_trace_is_absent(seed: Seed) -> None:
+def test_a_job_that_keeps_no_result_is_absent_after_its_end(seed: Seed) -> None:
     seed.enqueue("a")
     succeed(seed)
 

@@ -46,7 +46,7 @@ def test_the_log_has_the_digest_of_a_value(seed: Seed, turn: bool) -> None:
 
 
 @TURN
-def test_the_log_has_the_value_if_it_is_asked_for(seed: Seed, turn: bool) -> None:
+def test_the_log_has_the_value_if_the_job_asks_for_it(seed: Seed, turn: bool) -> None:
     seed.attach()
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a", turn=turn)
@@ -56,7 +56,7 @@ def test_the_log_has_the_value_if_it_is_asked_for(seed: Seed, turn: bool) -> Non
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_each_job_of_a_call_has_its_own_value_in_the_log(seed: Seed) -> None:
+def test_the_log_has_the_own_value_of_each_job_of_a_call(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -80,7 +80,7 @@ def test_each_job_of_a_call_has_its_own_value_in_the_log(seed: Seed) -> None:
     ] == succeeded(seed)
 
 
-def test_a_log_that_no_mirror_reads_takes_no_values(seed: Seed) -> None:
+def test_an_unmirrored_log_gets_no_values(seed: Seed) -> None:
     """It is a ring of some entries in Redis, where the value is anyway."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
@@ -89,7 +89,7 @@ def test_a_log_that_no_mirror_reads_takes_no_values(seed: Seed) -> None:
     assert "audit=full" not in seed.snapshot()["results"]["a"]
 
 
-def test_a_log_at_its_bound_takes_no_values(seed: Seed) -> None:
+def test_a_log_at_its_bound_gets_no_values(seed: Seed) -> None:
     """The jobs that are accepted already end; so the log grows on, by as little as it can."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
@@ -104,7 +104,7 @@ def test_a_log_at_its_bound_takes_no_values(seed: Seed) -> None:
     assert {"a", "b"} == seed.snapshot()["returned"].keys()
 
 
-def test_the_longest_value_goes_into_the_log_as_it_is(seed: Seed) -> None:
+def test_the_longest_value_is_logged_unchanged(seed: Seed) -> None:
     seed.attach()
     value = '"' + "\\u0000é/" * (VALUE_MAX // 10) + '"'
     assert len(value.encode()) < VALUE_MAX
@@ -115,7 +115,7 @@ def test_the_longest_value_goes_into_the_log_as_it_is(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_value_that_only_the_log_has_is_looked_for_there(seed: Seed) -> None:
+def test_a_value_missing_in_redis_is_reported_with_its_place_in_the_log(seed: Seed) -> None:
     """Evicted or over its time: the look says so, and up to where the log must go."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'

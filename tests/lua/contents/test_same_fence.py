@@ -22,7 +22,9 @@ REPORTS: Final[dict[str, Callable[..., dict[str, str]]]] = {
 
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 @pytest.mark.parametrize("report", REPORTS)
-def test_only_the_worker_of_a_claim_settles_it(seed: Seed, report: str, *, several: bool) -> None:
+def test_only_the_worker_of_a_claim_can_settle_the_claim(
+    seed: Seed, report: str, *, several: bool
+) -> None:
     """The stale worker's word was taken, and that of the rightful one refused."""
     claim = seed.running("a")
     claims = [claim, seed.running("b")] if several else [claim]
@@ -37,7 +39,9 @@ def test_only_the_worker_of_a_claim_settles_it(seed: Seed, report: str, *, sever
     assert [str(e.event) for e in seed.entries()].count("settlement_refused") == 1
 
 
-def test_the_name_of_another_worker_that_begins_alike_is_not_enough(seed: Seed) -> None:
+def test_a_worker_whose_name_is_a_prefix_of_the_claims_worker_cannot_settle_the_claim(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a", worker="w-10")
 
@@ -45,7 +49,7 @@ def test_the_name_of_another_worker_that_begins_alike_is_not_enough(seed: Seed) 
     assert seed.complete(claim, worker="w-10") == {}
 
 
-def test_a_snapshot_that_is_loaded_twice_gives_no_fence_twice(seed: Seed) -> None:
+def test_a_snapshot_that_is_loaded_twice_assigns_no_fence_twice(seed: Seed) -> None:
     """Its epoch was ahead of the clock, so the next one had the same number each time."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
@@ -62,7 +66,7 @@ def test_a_snapshot_that_is_loaded_twice_gives_no_fence_twice(seed: Seed) -> Non
     assert len(set(fences)) == 2
 
 
-def test_a_mirror_that_takes_a_queue_that_is_behind_gives_no_fence_twice(seed: Seed) -> None:
+def test_a_queue_that_was_behind_its_mirror_assigns_no_fence_twice(seed: Seed) -> None:
     epochs = []
     for queue in ("one", "two"):
         each = seed.of(queue)
@@ -75,7 +79,7 @@ def test_a_mirror_that_takes_a_queue_that_is_behind_gives_no_fence_twice(seed: S
     assert len(set(epochs)) == 2
 
 
-def test_an_epoch_is_the_clocks_where_the_clock_goes_on(seed: Seed) -> None:
+def test_a_new_epoch_equals_the_clock_if_the_clock_has_advanced(seed: Seed) -> None:
     seed.enqueue("a")
     seed.advance(1)
     fail_over(seed.control)

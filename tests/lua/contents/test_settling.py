@@ -6,7 +6,7 @@ from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, Seed, spec
 from tests.lua.contents.entries import T, entry
 
 
-def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
+def test_complete_removes_the_job_and_logs_its_event(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.complete(claim))
@@ -19,7 +19,7 @@ def test_complete_removes_the_job_and_keeps_its_event(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_outcomes_come_per_job_and_refusals_are_audited(seed: Seed) -> None:
+def test_fail_answers_each_job_separately_and_logs_refusals(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     a, b, c = seed.claim().jobs
     seed.cancel("b")
@@ -37,7 +37,7 @@ def test_outcomes_come_per_job_and_refusals_are_audited(seed: Seed) -> None:
     ]
 
 
-def test_fail_schedules_with_the_error_in_the_event(seed: Seed) -> None:
+def test_fail_schedules_the_retry_and_logs_the_error(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, delay_ms=2_000))
@@ -55,7 +55,7 @@ def test_fail_schedules_with_the_error_in_the_event(seed: Seed) -> None:
     }
 
 
-def test_a_job_gets_the_attempts_that_it_has_and_no_more(seed: Seed) -> None:
+def test_a_job_is_dead_after_its_last_attempt(seed: Seed) -> None:
     seed.enqueue("a", attempts=3)
     outcomes = [seed.fail(seed.claim_one("a"))["a"] for _ in range(3)]
 
@@ -64,7 +64,7 @@ def test_a_job_gets_the_attempts_that_it_has_and_no_more(seed: Seed) -> None:
     assert line == seed.state("a")
 
 
-def test_a_final_failure_dies_with_its_reason(seed: Seed) -> None:
+def test_a_final_failure_makes_the_job_dead_with_its_reason(seed: Seed) -> None:
     claim = seed.running("a")
     changes = seed.changes(lambda: seed.fail(claim, verdict="final", reason="gave_up"))
 
@@ -73,7 +73,7 @@ def test_a_final_failure_dies_with_its_reason(seed: Seed) -> None:
     assert changes["outbox"] == [entry(3, "died", f'[["a","{T}-2","gave_up",1,{ERROR}]]')]
 
 
-def test_requeue_forgets_failures_and_counts_claims_on(seed: Seed) -> None:
+def test_requeue_resets_failures_and_continues_the_count_of_claims(seed: Seed) -> None:
     seed.dead("a")
     seed.take_token()
 
@@ -87,7 +87,7 @@ def test_requeue_forgets_failures_and_counts_claims_on(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
-def test_an_id_given_twice_has_the_outcome_that_it_had(seed: Seed, verb: str) -> None:
+def test_an_id_given_twice_has_the_outcome_of_its_first_occurrence(seed: Seed, verb: str) -> None:
     """Not the outcome of asking again a moment later."""
     if verb == "cancel":
         seed.enqueue("a")

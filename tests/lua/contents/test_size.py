@@ -8,7 +8,7 @@ from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed
 
 
-def test_batches_of_ten_thousand_work_in_every_script(seed: Seed) -> None:
+def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
     """The bound of a call is 10,000 records; Lua's stack has room for 8,000 values."""
     count = 10_000
     ids = [f"j-{n}" for n in range(count)]
@@ -40,7 +40,7 @@ def test_batches_of_ten_thousand_work_in_every_script(seed: Seed) -> None:
     assert seed.snapshot()["jobs"] == {}
 
 
-def test_claim_reads_little_more_than_it_gives_out(seed: Seed) -> None:
+def test_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
     """A hundred payloads of a mebibyte are not read to give out one."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
@@ -73,7 +73,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_odd_but_valid_names_go_all_the_way(seed: Seed, name: str) -> None:
+def test_unusual_valid_names_work_in_every_script(seed: Seed, name: str) -> None:
     other = seed.of(name)
     other.enqueue(name, task=name, delay_ms=1)
     other.advance(1)
@@ -88,7 +88,7 @@ def test_odd_but_valid_names_go_all_the_way(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "{a}", "a|b", "ü", "a" * 129, "a\n"])
-def test_a_bad_queue_name_is_refused_before_anything_is_sent(seed: Seed, queue: str) -> None:
+def test_an_invalid_queue_name_is_refused_before_a_call_is_sent(seed: Seed, queue: str) -> None:
     with pytest.raises(errors.InvalidName):
         seed.of("q").client.run(
             seed.of("q").client.calls.enqueue.many([seed.job("a")._replace(queue=queue)])
@@ -96,7 +96,7 @@ def test_a_bad_queue_name_is_refused_before_anything_is_sent(seed: Seed, queue: 
     assert seed.control.keys("rqc:*") == []
 
 
-def test_a_queue_of_many_lanes_keeps_their_places_where_redis_finds_them(seed: Seed) -> None:
+def test_the_places_of_many_lanes_are_stored_as_a_hash_table(seed: Seed) -> None:
     """As one list, which Redis searches from the front, each lane that comes or goes cost 17,000 instructions."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=[f"tenant=k{n}"]) for n in range(100)))

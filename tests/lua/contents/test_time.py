@@ -6,7 +6,7 @@ from tests.kit.snapshots import diff, without_slot
 from tests.lua.contents.entries import T, entry
 
 
-def test_an_expired_lease_is_a_loss_and_the_job_runs_again(seed: Seed) -> None:
+def test_an_expired_lease_counts_as_a_loss_and_the_job_is_claimed_again(seed: Seed) -> None:
     claim = seed.running("a")
     seed.live(LEASE_MS)
     now = T + LEASE_MS
@@ -28,7 +28,7 @@ def test_an_expired_lease_is_a_loss_and_the_job_runs_again(seed: Seed) -> None:
     }
 
 
-def test_a_poison_job_dies_of_its_last_loss(seed: Seed) -> None:
+def test_a_job_is_dead_as_poison_after_its_last_loss(seed: Seed) -> None:
     seed.enqueue("a", losses=2)
     for _ in range(2):
         assert len(seed.claim().jobs) == 1
@@ -49,7 +49,9 @@ def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
     assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
 
 
-def test_a_settlement_after_the_deadline_counts_while_the_claim_is_in_force(seed: Seed) -> None:
+def test_a_settlement_after_the_lease_has_expired_is_accepted_while_the_claim_is_in_force(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.live(2 * LEASE_MS)
 
@@ -57,7 +59,7 @@ def test_a_settlement_after_the_deadline_counts_while_the_claim_is_in_force(seed
     assert seed.claim().jobs == ()
 
 
-def test_extend_moves_deadlines_and_reports_what_is_lost_or_unwanted(seed: Seed) -> None:
+def test_extend_prolongs_leases_and_reports_lost_and_cancelled_jobs(seed: Seed) -> None:
     held = seed.running("held")
     unwanted = seed.cancelling("unwanted")
     seed.rollback(seed.running("back"))
@@ -76,7 +78,7 @@ def test_extend_moves_deadlines_and_reports_what_is_lost_or_unwanted(seed: Seed)
     assert (("back", "nobody"), ("unwanted",)) == (seen[0].lost, seen[0].cancelling)
 
 
-def test_only_the_claim_in_force_and_its_worker_extend_a_lease(seed: Seed) -> None:
+def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) -> None:
     """A worker that has lost a job and holds it again must not keep the old claim alive."""
     old = seed.running("a")
     seed.rollback(old)
@@ -91,7 +93,7 @@ def test_only_the_claim_in_force_and_its_worker_extend_a_lease(seed: Seed) -> No
     assert seed.extend([new]).lost == ()
 
 
-def test_no_lease_ends_after_a_gap_until_another_lease_has_passed(seed: Seed) -> None:
+def test_after_a_gap_no_lease_expires_until_one_more_lease_time_has_passed(seed: Seed) -> None:
     """While nothing moved, nobody could extend."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
@@ -104,7 +106,7 @@ def test_no_lease_ends_after_a_gap_until_another_lease_has_passed(seed: Seed) ->
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_of_two_thirds_of_a_lease_does_not_count(seed: Seed) -> None:
+def test_a_gap_of_two_thirds_of_a_lease_is_ignored(seed: Seed) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)
@@ -116,7 +118,7 @@ def test_a_gap_of_two_thirds_of_a_lease_does_not_count(seed: Seed) -> None:
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_a_gap_counts_once(seed: Seed) -> None:
+def test_a_gap_delays_expiry_once(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])
@@ -127,7 +129,9 @@ def test_a_gap_counts_once(seed: Seed) -> None:
     assert first == seed.meta("no_reap_before")
 
 
-def test_unknown_task_backs_off_longer_each_time_and_dies_at_the_limit(seed: Seed) -> None:
+def test_a_job_with_an_unknown_task_waits_longer_each_time_and_is_dead_at_the_limit(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     limits = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 5}
     waits, outcomes = [], []
@@ -145,7 +149,7 @@ def test_unknown_task_backs_off_longer_each_time_and_dies_at_the_limit(seed: See
     assert state == seed.state("a")
 
 
-def test_dead_jobs_are_pruned_when_their_retention_is_over(seed: Seed) -> None:
+def test_dead_jobs_are_pruned_at_the_end_of_their_retention(seed: Seed) -> None:
     seed.configure(dead_retention_ms=60_000)
     seed.dead("a")
     seed.advance(60_000 - 1)
@@ -191,7 +195,7 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
 
 
-def test_a_slot_in_use_is_not_forgotten_by_its_own_claim(seed: Seed) -> None:
+def test_a_claim_does_not_forget_its_own_slot(seed: Seed) -> None:
     seed.claim(0)
     seed.advance(2 * 3_600_000)
     seed.claim(0)

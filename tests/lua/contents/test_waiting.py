@@ -14,7 +14,7 @@ from tests.lua.contents.entries import T
 LONG = '{"text":"' + "y" * 5_000 + '"}'
 
 
-def test_a_job_gets_its_line_when_it_does_more_than_wait(seed: Seed) -> None:
+def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
     """What its value says of it stays as it was."""
     seed.enqueue("a", "b")
     value = seed.control.hget(seed.keys("jobs"), "a")
@@ -29,7 +29,7 @@ def test_a_job_gets_its_line_when_it_does_more_than_wait(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
-def test_a_job_whose_json_is_long_has_its_line_in_state(seed: Seed, priority: str) -> None:
+def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
     """Lua would have to copy the JSON to put a line before it. Nothing else is different."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
@@ -45,7 +45,7 @@ def test_a_job_whose_json_is_long_has_its_line_in_state(seed: Seed, priority: st
     assert str(seed.state("b")).startswith("ready task=t")
 
 
-def test_operators_calls_take_it_for_ready(seed: Seed) -> None:
+def test_operators_calls_report_a_job_without_a_state_line_as_ready(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
 
     assert seed.prune("a") == {"a": "ready"}
@@ -59,7 +59,7 @@ def test_operators_calls_take_it_for_ready(seed: Seed) -> None:
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_running_job_is_not_taken_for_the_waiting_one_that_it_was(seed: Seed) -> None:
+def test_a_running_job_is_not_reported_as_waiting(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
 
@@ -68,7 +68,7 @@ def test_a_running_job_is_not_taken_for_the_waiting_one_that_it_was(seed: Seed) 
     assert seed.complete(claim) == {}
 
 
-def test_an_old_fence_is_stale_for_a_new_job_of_the_same_id(seed: Seed) -> None:
+def test_an_old_fence_is_stale_for_a_new_job_with_the_same_id(seed: Seed) -> None:
     seed.enqueue("a")
     old = seed.claim_one("a")
     seed.complete(old)
@@ -82,7 +82,7 @@ def test_an_old_fence_is_stale_for_a_new_job_of_the_same_id(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_attaching_a_mirror_logs_a_baseline_of_each_job(seed: Seed) -> None:
+def test_attaching_a_mirror_logs_a_baseline_of_each_waiting_job(seed: Seed) -> None:
     seed.enqueue(*(f"a{n}" for n in range(1_500)), priority="high", attempts=5)
     seed.enqueue("lane", scopes=["tenant=x"])
     seed.enqueue("run", priority="critical")
@@ -113,7 +113,7 @@ def test_a_waiting_job_takes_a_lane_when_its_task_gets_a_cap(seed: Seed) -> None
 
 
 @pytest.mark.parametrize("count", [1, 1_200])
-def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count: int) -> None:
+def test_state_lines_of_many_jobs_are_read_without_arguments(seed: Seed, count: int) -> None:
     ids = [f"a{n}" for n in range(count)]
     seed.enqueue(*ids, args_json=LONG)
     seed.enqueue("lane", args_json=LONG, scopes=["tenant=x"])
@@ -129,7 +129,7 @@ def test_where_many_jobs_stand_is_read_without_their_arguments(seed: Seed, count
     assert "yyyy" not in str(replies)
 
 
-def test_a_run_of_plain_jobs_of_several_tasks_keeps_each_job_s_own(seed: Seed) -> None:
+def test_a_claim_of_plain_jobs_keeps_the_task_of_each_job(seed: Seed) -> None:
     """What a claim knows of one job of a run it must not say of the next one."""
     tasks = ["send", "send", "pack", "send", "pack", "pack", "send"]
     seed.enqueue(*(seed.job(f"j{n}", task=task) for n, task in enumerate(tasks)))

@@ -8,7 +8,7 @@ def fence_of(seed: Seed, job_id: str) -> str:
     return fields_of(seed.state(job_id) or "")["fence"]
 
 
-def test_a_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
+def test_a_wake_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
     """(what happens, whether it pushes a token into an empty list)"""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 
@@ -71,7 +71,7 @@ def test_a_token_is_pushed_only_when_a_worker_may_be_needed(seed: Seed) -> None:
     }
 
 
-def test_there_is_never_a_second_token(seed: Seed) -> None:
+def test_at_most_one_wake_token_exists(seed: Seed) -> None:
     for n in range(3):
         seed.enqueue(f"a-{n}")
         seed.claim(0)

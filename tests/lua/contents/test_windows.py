@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_expiring(seed: Seed) -> None:
+def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_the_index(seed: Seed) -> None:
     throttle(seed, "a")
     ends = seed.now + WINDOW_MS
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]
@@ -57,7 +57,7 @@ def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_expiring(seed
 
 
 @LANES
-def test_later_calls_in_a_window_get_the_first_job(seed: Seed, lane: str) -> None:
+def test_calls_within_a_window_are_answered_with_the_first_job(seed: Seed, lane: str) -> None:
     throttle(seed, "a", lane=lane)
     assert (("b", "a"),) == throttle(seed, "b", lane=lane).held
     seed.complete(*seed.claim().jobs)
@@ -72,7 +72,9 @@ def test_later_calls_in_a_window_get_the_first_job(seed: Seed, lane: str) -> Non
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_a_name_is_held_until_its_instant_however_the_job_ends(seed: Seed, end: str) -> None:
+def test_a_throttled_name_is_held_until_its_window_ends_regardless_of_the_jobs_end(
+    seed: Seed, end: str
+) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
     if end == "expires":
         seed.advance(10_000)
@@ -92,7 +94,7 @@ def test_a_name_is_held_until_its_instant_however_the_job_ends(seed: Seed, end: 
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_a_claim_forgets_names_whose_time_is_over(seed: Seed) -> None:
+def test_a_claim_forgets_expired_names(seed: Seed) -> None:
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -102,7 +104,7 @@ def test_a_claim_forgets_names_whose_time_is_over(seed: Seed) -> None:
     assert MARK not in seed.snapshot()["expiring"]
 
 
-def test_the_sweep_forgets_no_name_that_was_taken_again(seed: Seed) -> None:
+def test_the_sweep_keeps_a_name_that_was_taken_again(seed: Seed) -> None:
     """As after a deploy that changes a task from Throttle to Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
@@ -117,7 +119,7 @@ def test_the_sweep_forgets_no_name_that_was_taken_again(seed: Seed) -> None:
     assert "b" == holder(seed)
 
 
-def test_the_end_of_a_job_leaves_the_window_of_the_next_one_alone(seed: Seed) -> None:
+def test_the_end_of_a_job_does_not_end_the_window_of_a_later_job(seed: Seed) -> None:
     throttle(seed, "a")
     (claim,) = seed.claim().jobs
     seed.live(WINDOW_MS)
@@ -129,7 +131,7 @@ def test_the_end_of_a_job_leaves_the_window_of_the_next_one_alone(seed: Seed) ->
     assert f"b {seed.now + WINDOW_MS}" == window == holder(seed)
 
 
-def test_a_dead_job_of_a_window_comes_back_and_takes_no_name(seed: Seed) -> None:
+def test_a_requeued_job_of_an_ended_window_takes_no_name(seed: Seed) -> None:
     throttle(seed, "a")
     seed.fail(*seed.claim().jobs, verdict="final")
     seed.live(WINDOW_MS)
@@ -140,14 +142,14 @@ def test_a_dead_job_of_a_window_comes_back_and_takes_no_name(seed: Seed) -> None
     assert window == holder(seed)
 
 
-def test_a_job_that_holds_its_name_until_an_instant_is_not_replaced(seed: Seed) -> None:
+def test_a_job_that_holds_a_window_is_not_replaced(seed: Seed) -> None:
     """As after a deploy that changes a task from Throttle to Debounce."""
     throttle(seed, "a")
 
     assert (("b", "a"),) == debounce(seed, "b").held
 
 
-def test_the_first_of_the_jobs_of_one_window_in_one_call_is_enqueued(seed: Seed) -> None:
+def test_the_first_of_many_throttled_jobs_in_a_call_is_enqueued(seed: Seed) -> None:
     found = throttle(seed, *(f"j-{n}" for n in range(250)))
 
     assert ("j-0",) == found.ids
@@ -155,7 +157,7 @@ def test_the_first_of_the_jobs_of_one_window_in_one_call_is_enqueued(seed: Seed)
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_window_is_freed_also_after_its_job(seed: Seed, ended: bool) -> None:
+def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool) -> None:
     throttle(seed, "a")
     if ended:
         seed.complete(*seed.claim().jobs)
@@ -167,7 +169,7 @@ def test_a_window_is_freed_also_after_its_job(seed: Seed, ended: bool) -> None:
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_a_window_that_is_over_is_held_by_no_job(seed: Seed) -> None:
+def test_freeing_an_expired_window_names_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -176,7 +178,7 @@ def test_a_window_that_is_over_is_held_by_no_job(seed: Seed) -> None:
 
 @pytest.mark.parametrize(("until_ms", "stands"), [(1_000, False), (9_999_999_999_999, True)])
 @pytest.mark.damaged
-def test_names_whose_time_is_over_are_not_listed(seed: Seed, until_ms: int, stands: bool) -> None:
+def test_expired_names_are_not_listed(seed: Seed, until_ms: int, stands: bool) -> None:
     seed.control.hset(seed.keys("slots"), FIELD, f"a {until_ms}")
     found = seed.client.run(seed.client.calls.names.held(seed.queue))
 
@@ -186,7 +188,7 @@ def test_names_whose_time_is_over_are_not_listed(seed: Seed, until_ms: int, stan
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_a_lost_job_comes_back_with_what_is_left_of_its_window(seed: Seed, over: bool) -> None:
+def test_a_restored_job_gets_the_rest_of_its_window(seed: Seed, over: bool) -> None:
     ends = seed.now + WINDOW_MS
     seed.advance(WINDOW_MS if over else 1_000)
     lost = seed.lost("a", unique_name=NAME, name_stands=f"until:{ends}")
@@ -195,7 +197,7 @@ def test_a_lost_job_comes_back_with_what_is_left_of_its_window(seed: Seed, over:
     assert (None if over else f"a {ends}") == holder(seed)
 
 
-def test_a_lost_job_is_not_put_back_into_another_ones_window(seed: Seed) -> None:
+def test_a_lost_job_is_not_restored_into_a_window_of_another_job(seed: Seed) -> None:
     ends = seed.now + WINDOW_MS
     throttle(seed, "b")
     seed.complete(*seed.claim().jobs)
@@ -208,7 +210,7 @@ def test_a_lost_job_is_not_put_back_into_another_ones_window(seed: Seed) -> None
 # Debounce.
 
 
-def test_each_call_puts_the_job_off_but_not_beyond_the_latest(seed: Seed) -> None:
+def test_each_debounced_call_delays_the_job_up_to_the_latest_instant(seed: Seed) -> None:
     first = seed.now
     debounce(seed, "a")
     assert first + AFTER_MS == due(seed, "a")
@@ -229,7 +231,7 @@ def test_each_call_puts_the_job_off_but_not_beyond_the_latest(seed: Seed) -> Non
     assert ["enqueued", "replaced"] == events_of(seed.entries(), "a")
 
 
-def test_a_debounced_job_runs_when_the_calls_stop(seed: Seed) -> None:
+def test_a_debounced_job_runs_after_the_last_call(seed: Seed) -> None:
     debounce(seed, "a")
     seed.advance(3_000)
     debounce(seed, "b")
@@ -241,7 +243,7 @@ def test_a_debounced_job_runs_when_the_calls_stop(seed: Seed) -> None:
 
 
 @LANES
-def test_the_first_claim_frees_the_name(seed: Seed, lane: str) -> None:
+def test_the_first_claim_frees_a_debounced_name(seed: Seed, lane: str) -> None:
     debounce(seed, "a", lane=lane)
     seed.advance(AFTER_MS)
     seed.claim_one("a")
@@ -255,7 +257,9 @@ def test_the_first_claim_frees_the_name(seed: Seed, lane: str) -> None:
 
 @LANES
 @pytest.mark.parametrize("how", ["fails", "is given back", "loses its worker", "is requeued"])
-def test_a_job_that_was_claimed_never_takes_its_name_again(seed: Seed, lane: str, how: str) -> None:
+def test_a_debounced_job_that_was_claimed_does_not_take_its_name_again(
+    seed: Seed, lane: str, how: str
+) -> None:
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     claim = seed.claim_one("a")
     if how == "fails":
@@ -277,14 +281,14 @@ def test_a_job_that_was_claimed_never_takes_its_name_again(seed: Seed, lane: str
     assert "b" == holder(seed)
 
 
-def test_a_debounced_job_that_never_ran_frees_its_name(seed: Seed) -> None:
+def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     debounce(seed, "a")
     seed.cancel("a")
 
     assert holder(seed) is None
 
 
-def test_the_last_debounced_job_of_one_call_is_enqueued_with_the_bound_of_the_first(
+def test_the_last_debounced_job_of_a_call_keeps_the_latest_instant_of_the_first(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")
@@ -298,7 +302,7 @@ def test_the_last_debounced_job_of_one_call_is_enqueued_with_the_bound_of_the_fi
 
 
 @LANES
-def test_calls_that_come_faster_than_workers_do_not_put_the_job_off_for_ever(
+def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
     """Past the latest instant each replacement has the place in line of the first."""
@@ -313,7 +317,7 @@ def test_calls_that_come_faster_than_workers_do_not_put_the_job_off_for_ever(
 
 @LANES
 @pytest.mark.parametrize("claims", [0, 1])
-def test_a_lost_job_comes_back_with_its_name_if_it_was_never_claimed(
+def test_only_an_unclaimed_debounced_job_is_restored_with_its_name(
     seed: Seed, claims: int, lane: str
 ) -> None:
     stands = f"claim:{seed.now + MOST_MS}"
@@ -327,7 +331,7 @@ def test_a_lost_job_comes_back_with_its_name_if_it_was_never_claimed(
 
 
 @pytest.mark.parametrize("call", ["=", f"={'0' * 32}"])
-def test_the_event_of_a_remembered_id_has_the_instant_of_its_name(seed: Seed, call: str) -> None:
+def test_an_enqueued_event_has_both_the_remembered_id_and_the_window(seed: Seed, call: str) -> None:
     throttle(seed, "a", remember_ms=WINDOW_MS, call=call)
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]
     fields = told.jobs[0].fields

@@ -17,7 +17,9 @@ from tests.kit.schemas import lay_schema
 from tests.rigs.chaos.records import read_gaps
 
 
-def test_a_gap_is_the_time_between_the_entries_around_it(valkey_url: str, tmp_path: Path) -> None:
+def test_a_gap_spans_the_time_between_its_neighbouring_entries(
+    valkey_url: str, tmp_path: Path
+) -> None:
     database = Database(f"sqlite:///{tmp_path / 'audit.db'}")
     lay_schema(database)
     with Client(valkey_url) as client:

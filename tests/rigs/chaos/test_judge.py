@@ -216,7 +216,7 @@ NAMES = ("lost", "unreported_loss", "unexpected", "duplicated_unexplained", "cap
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_judge_finds_what_is_wrong_and_nothing_else(case: str) -> None:
+def test_the_judge_finds_exactly_the_planted_problem(case: str) -> None:
     records, expected = CASES[case]
     found = judge(records)
 
@@ -224,7 +224,7 @@ def test_the_judge_finds_what_is_wrong_and_nothing_else(case: str) -> None:
     assert bool(found.problems) == (expected not in ({}, {"lost": 1}))
 
 
-def test_honest_records_are_counted() -> None:
+def test_the_judge_counts_honest_records() -> None:
     found = judge(honest())
 
     assert (found.attempted, found.acknowledged, found.succeeded, found.dead) == (3, 3, 2, 1)
@@ -233,14 +233,14 @@ def test_honest_records_are_counted() -> None:
     assert judge(but(flushed(), named={"d"})).orphaned_reported == 1
 
 
-def test_the_jobs_of_a_killed_worker_are_timed_from_the_kill_to_their_next_claim() -> None:
+def test_the_judge_measures_from_the_kill_of_a_worker_to_the_next_claim_of_its_jobs() -> None:
     records = honest()
     records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
 
     assert judge(records).held_s == [pytest.approx(0.35)]
 
 
-def test_recovery_is_when_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
+def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
     """One that was claimed before may end in the middle of it, or be reported late."""
     records = honest()
     records.faults = [Fault("redis_stop", 100, 205), Fault("redis_stop", 3_000, 4_000)]
@@ -250,7 +250,7 @@ def test_recovery_is_when_a_job_that_was_claimed_after_the_fault_has_ended() -> 
     assert recovery.seconds == [pytest.approx(2.296)]
 
 
-def test_lag_is_from_a_look_at_the_outbox_until_sql_has_what_was_there() -> None:
+def test_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     records = honest()
     records.faults = [Fault("sql_lock", 50, 450)]
     records.progress = [
@@ -263,7 +263,7 @@ def test_lag_is_from_a_look_at_the_outbox_until_sql_has_what_was_there() -> None
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
 
 
-def test_only_a_trim_within_a_gap_explains_it() -> None:
+def test_a_gap_is_explained_only_by_a_trim_within_the_gap() -> None:
     gap = Interval("q", 195, 310)
 
     assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])

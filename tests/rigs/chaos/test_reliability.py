@@ -22,13 +22,13 @@ def section(name: str) -> str:
     return TEXT.partition(f"## {name}\n")[2].partition("\n## ")[0]
 
 
-def test_every_kind_of_fault_is_described() -> None:
+def test_the_page_describes_every_kind_of_fault() -> None:
     described = set(re.findall(r"^\| `(\w+)` \|", section("The faults"), flags=re.MULTILINE))
 
     assert described == set(KINDS)
 
 
-def test_the_list_names_kinds_scripts_and_tests_that_exist() -> None:
+def test_the_list_of_faults_names_existing_kinds_scripts_and_tests() -> None:
     rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", section("The list of faults"), re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 32))
     for number, attacked in rows:
@@ -41,13 +41,13 @@ def test_the_list_names_kinds_scripts_and_tests_that_exist() -> None:
         assert places or kinds
 
 
-def test_a_row_has_what_a_run_said() -> None:
+def test_a_row_of_the_table_has_the_figures_of_the_run() -> None:
     assert measured.row("flushall", SAID) == (
         "| `flushall` | " + "3 | " * len(measured.COLUMNS) + "2 | 0.50 | 0.00 | 1.00 | holds |"
     )
 
 
-def test_the_table_is_put_in_its_place_and_nowhere_else() -> None:
+def test_the_table_is_written_only_in_its_place() -> None:
     table = measured.table({"flushall": SAID})
     once = measured.written(TEXT, table)
 

@@ -4,7 +4,7 @@ from tests.rigs.judge.told import Answers
 from tests.rigs.judge.witnessed import Runs
 
 
-def test_answers_are_held_against_the_jobs_that_are_there() -> None:
+def test_answers_are_compared_with_the_existing_jobs() -> None:
     answers = Answers(attempted={"a", "b", "c"}, acknowledged={"a", "b"}, refused={"c"})
 
     assert answers.strangers({"a", "x"}) == ["x"]
@@ -12,7 +12,7 @@ def test_answers_are_held_against_the_jobs_that_are_there() -> None:
     assert answers.missing({"a", "c"}) == ["b"]
 
 
-def test_a_job_that_redis_forgot_may_be_turned_away_when_its_call_is_sent_again() -> None:
+def test_a_lost_job_may_be_discarded_when_its_call_is_sent_again() -> None:
     """Seed 1524: accepted, the reply lost, Redis set back; then the same call found the cap full."""
     answers = Answers(attempted={"a"}, turned_away={"a"})
 
@@ -20,7 +20,7 @@ def test_a_job_that_redis_forgot_may_be_turned_away_when_its_call_is_sent_again(
     assert answers.contradicting({"a"}, {"a"}) == ["a"]
 
 
-def test_runs_are_held_against_the_claims_of_the_log() -> None:
+def test_runs_are_compared_with_the_claims_in_the_log() -> None:
     runs = Runs(began=[("a", 1), ("a", 1), ("b", 1)], ended=[("b", 1)])
 
     assert runs.begun_again() == [("a", 1)]

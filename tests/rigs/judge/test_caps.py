@@ -24,7 +24,7 @@ def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
     return [*told, entry(6, Event.CLAIMED, "c", scopes=scopes)]
 
 
-def test_a_claim_beyond_the_cap_that_it_names_is_unproved() -> None:
+def test_a_claim_beyond_its_cap_is_unproved() -> None:
     log = claimed_in_turn(2, None)
 
     assert unproved(log) == ["1-6: c, tenant=x has 2 of 2"]
@@ -37,18 +37,18 @@ def test_a_claim_within_its_cap_is_proved(cap: int | None) -> None:
 
 
 @pytest.mark.parametrize("end", [Event.SUCCEEDED, Event.LEASE_EXPIRED, Event.ROLLED_BACK])
-def test_a_place_is_free_when_its_claim_has_ended(end: Event) -> None:
+def test_the_end_of_a_claim_frees_its_place(end: Event) -> None:
     log = claimed_in_turn(2, end)
 
     assert unproved(log) == []
     assert most_running(log) == 2
 
 
-def test_a_cancel_request_ends_no_claim() -> None:
+def test_a_cancel_request_does_not_end_a_claim() -> None:
     assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
 
 
-def test_a_run_that_ends_in_the_moment_in_which_another_begins_is_not_beside_it() -> None:
+def test_a_run_that_ends_when_another_begins_does_not_overlap_with_the_other_run() -> None:
     marks = [
         Mark(1, 1, "s", "a"),
         Mark(2, 1, "s", "b"),

@@ -4,7 +4,7 @@ from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event
 from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, JOB_ENDS, NO_STEP
 
 
-def test_a_claim_ends_by_the_events_that_leave_the_claimed_states() -> None:
+def test_the_ends_of_a_claim_are_the_events_that_leave_the_claimed_states() -> None:
     ends = {
         arrow.event
         for arrow in TRANSITIONS
@@ -14,11 +14,11 @@ def test_a_claim_ends_by_the_events_that_leave_the_claimed_states() -> None:
     assert ends == CLAIM_ENDS
 
 
-def test_a_job_ends_by_the_events_after_which_redis_does_not_have_it() -> None:
+def test_the_ends_of_a_job_are_the_events_that_remove_the_job_from_redis() -> None:
     assert {arrow.event for arrow in TRANSITIONS if arrow.target is None} == ABSENT
     assert {a.event for a in TRANSITIONS if a.source and a.target is None} == JOB_ENDS
 
 
-def test_no_transition_is_made_by_an_event_that_is_no_step() -> None:
+def test_events_without_a_step_make_no_transition() -> None:
     assert NO_STEP & {arrow.event for arrow in TRANSITIONS} == set()
     assert set(Event) > NO_STEP

@@ -13,7 +13,7 @@ EACH = 9
 
 
 @pytest.mark.slow
-def test_what_is_found_is_what_the_page_says() -> None:
+def test_the_tools_find_the_lies_that_the_page_claims() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
     with staged("sqlite") as stage:
         chosen = {lie[:2] for lie in [*lies(stage.log)][::EACH]}
@@ -25,7 +25,7 @@ def test_what_is_found_is_what_the_page_says() -> None:
     assert sum(outcome.found.get("verify", False) for outcome in told) > 40
 
 
-def test_the_page_has_every_kind() -> None:
+def test_the_page_has_every_kind_of_lie() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
 
     missing = [kind for kind in (*OF_ROWS, *OF_SCHEMA) if f"| {kind} | " not in written]

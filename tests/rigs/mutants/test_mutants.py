@@ -15,7 +15,7 @@ MUTANTS = load()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_applies_to_the_code_of_today(mutant: Mutant) -> None:
+def test_each_mutant_applies_to_the_current_code(mutant: Mutant) -> None:
     """Code that has moved on must not leave a mutant behind that plants nothing."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
 
@@ -26,14 +26,14 @@ def test_a_mutant_applies_to_the_code_of_today(mutant: Mutant) -> None:
         compile(changed, mutant.file, "exec")
 
 
-def test_there_are_enough_and_each_has_its_name() -> None:
+def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
     names = [mutant.name for mutant in MUTANTS]
 
     assert len(set(names)) == len(names) >= 15
     assert sum(mutant.quick for mutant in MUTANTS) == 6
 
 
-def test_no_catcher_is_slow() -> None:
+def test_no_catcher_is_a_slow_test() -> None:
     """`scripts/test` leaves slow tests out, and has to catch every mutant."""
     slow = []
     for catcher in {mutant.catcher for mutant in MUTANTS}:
@@ -54,7 +54,7 @@ def test_no_catcher_is_slow() -> None:
     assert slow == []
 
 
-def test_the_table_is_of_these_mutants() -> None:
+def test_the_page_lists_exactly_these_mutants() -> None:
     told = TABLE.read_text(encoding="utf-8")
     rows = [
         line.split("|")[1].strip(" *")
@@ -67,7 +67,7 @@ def test_the_table_is_of_these_mutants() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_the_quick_ones_are_caught() -> None:
+def test_the_quick_mutants_are_caught() -> None:
     results = Runner(ROOT).run([mutant for mutant in MUTANTS if mutant.quick])
 
     missed = [each for each in results if each.verdict is not Verdict.CAUGHT]
@@ -109,7 +109,9 @@ FOOLED: list[tuple[dict[str, str], Verdict, str]] = [
 ]
 
 
-def test_only_a_test_that_fails_for_the_right_reason_counts(runner: Runner) -> None:
+def test_a_mutant_counts_as_caught_only_if_its_catcher_fails_with_the_expected_words(
+    runner: Runner,
+) -> None:
     mutants = [replace(MUTANT, **changed) for changed, _, _ in FOOLED]  # type: ignore[arg-type]
 
     results = runner.run(mutants)
@@ -120,14 +122,14 @@ def test_only_a_test_that_fails_for_the_right_reason_counts(runner: Runner) -> N
 
 
 @pytest.mark.parametrize("find", ["5", "1"])
-def test_a_mutant_that_does_not_apply_is_an_error_before_anything_runs(
+def test_a_mutant_that_does_not_apply_is_an_error_before_any_test_runs(
     runner: Runner, find: str
 ) -> None:
     with pytest.raises(DoesNotApply, match="times, not once"):
         runner.run([MUTANT, replace(MUTANT, find=find)])
 
 
-def test_the_table_names_no_path_of_the_machine_that_wrote_it() -> None:
+def test_the_page_has_no_local_path() -> None:
     said = f"E  TimeoutExpired: Command '['{planting.ROOT}/.venv/bin/python', '-m', 'rq_core.cli']' timed out"
 
     assert (

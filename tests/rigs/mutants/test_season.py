@@ -65,7 +65,7 @@ class Season(Fleet):
                 self.lose_workers()
 
 
-def test_a_season_is_proven_by_the_command(valkey_url: str, sqlite_url: str) -> None:
+def test_verify_proves_a_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
     """From SQL alone, and beside Redis: the words of a violation are in the failure."""
     database = Database(sqlite_url)
     lay_schema(database)

@@ -55,7 +55,7 @@ def _scripts(mutant: Mutant) -> Scripts:
         shutil.copytree(script.lua_directory(), copy)
         target = copy / Path(mutant.file).relative_to(lua)
         target.write_text(mutant.apply(target.read_text(encoding="utf-8")), encoding="utf-8")
-        with mock.patch.object(script, "directory", return_value=copy):
+        with mock.patch.object(script, "lua_directory", return_value=copy):
             variant = Variant(includes=includes())
             made = {p.stem: build_function(p.stem, variant) for p in copy.glob("*.lua")}
     return made.__getitem__

@@ -45,7 +45,7 @@ def problems(
     return results.problems({"a": said}, RETURNED, clock, has_room=has_room)
 
 
-def test_a_kept_result_is_the_one_of_the_accepted_settlement() -> None:
+def test_a_kept_result_must_be_that_of_the_accepted_settlement() -> None:
     assert [] == problems(succeeded('"mine"'))
     assert problems(succeeded('"no"'))
     assert problems(Cancelled("a"))
@@ -53,25 +53,25 @@ def test_a_kept_result_is_the_one_of_the_accepted_settlement() -> None:
 
 
 @pytest.mark.parametrize("said", [GONE, succeeded(missing="expired")])
-def test_it_is_there_until_its_deadline(said: Found) -> None:
+def test_a_kept_result_must_be_readable_until_its_expiry(said: Found) -> None:
     assert problems(said, now=ENDED + KEEP - 1)
     assert [] == problems(said, now=ENDED + KEEP)
     assert problems(succeeded('"mine"'), now=ENDED + KEEP)
 
 
-def test_a_forgotten_result_stays_so_when_the_clock_is_put_back() -> None:
+def test_a_forgotten_result_may_be_absent_after_the_clock_was_set_back() -> None:
     assert [] == problems(GONE, latest=ENDED + KEEP)
     assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
 
 
 @pytest.mark.parametrize("word", ["evicted", "full"])
-def test_it_goes_only_where_room_is_scarce(word: str) -> None:
+def test_a_result_may_be_evicted_only_if_room_is_scarce(word: str) -> None:
     assert problems(succeeded(missing=word))
     assert [] == problems(succeeded(missing=word), has_room=False)
     assert [] == problems(GONE, has_room=False)
 
 
-def test_a_job_that_is_alive_has_no_result_whatever_its_id_had_before() -> None:
+def test_a_live_job_must_have_no_result_of_an_earlier_job() -> None:
     results = Results()
     results.add(entry(Event.ENQUEUED, keep_ms=KEEP))
     results.add(entry(Event.SUCCEEDED, fence=FENCE))
@@ -83,7 +83,7 @@ def test_a_job_that_is_alive_has_no_result_whatever_its_id_had_before() -> None:
     assert [] == results.problems({}, RETURNED, Clock(ENDED, ENDED), has_room=True)
 
 
-def test_a_job_that_the_log_does_not_have_has_no_result() -> None:
+def test_a_job_that_is_not_in_the_log_must_have_no_result() -> None:
     assert Results().problems(
         {"a": succeeded('"mine"')}, RETURNED, Clock(ENDED, ENDED), has_room=True
     )

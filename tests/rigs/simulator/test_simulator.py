@@ -27,7 +27,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 @pytest.mark.slow
-def test_every_seed_holds(stage: Stage, first: int) -> None:
+def test_the_simulation_of_each_seed_holds(stage: Stage, first: int) -> None:
     for seed in range(first, first + BLOCK):
         Simulation(stage, seed).run()
 
@@ -43,13 +43,13 @@ FOUND = {
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND.keys())
-def test_a_seed_that_failed_once_holds(stage: Stage, seed: int) -> None:
+def test_a_seed_that_failed_in_the_past_holds(stage: Stage, seed: int) -> None:
     Simulation(stage, seed).run()
 
 
 @pytest.mark.parametrize("seed", range(len(PROFILES)))
 @pytest.mark.slow
-def test_a_seed_repeats_to_the_last_byte(stage: Stage, seed: int) -> None:
+def test_a_seed_repeats_every_byte(stage: Stage, seed: int) -> None:
     """Its steps, the log, what handlers wrote, all keys, and the rows in SQL: also after other seeds."""
     first = Simulation(stage, seed).run()
     Simulation(stage, SEEDS + seed).run()
@@ -70,7 +70,7 @@ def test_a_seed_repeats_in_another_process(stage: Stage) -> None:
     assert f"digest {here}" in said.stdout
 
 
-def test_seeds_differ(stage: Stage) -> None:
+def test_different_seeds_have_different_digests(stage: Stage) -> None:
     digests = {Simulation(stage, seed).run().digest for seed in range(5)}
 
     assert len(digests) == 5
@@ -101,7 +101,7 @@ CATCHING = {
 
 @pytest.mark.parametrize("name", CATCHING)
 @pytest.mark.slow
-def test_a_planted_bug_is_found_and_its_seed_repeats(stage: Stage, name: str) -> None:
+def test_a_planted_bug_is_found_and_its_failure_repeats(stage: Stage, name: str) -> None:
     with planted(name) as plant:
         failure = _first_failure(stage, plant, [CATCHING[name], *range(SEARCHED)])
         again = _first_failure(stage, plant, [failure.seed])
@@ -121,7 +121,7 @@ def _first_failure(stage: Stage, plant: Plant, seeds: list[int]) -> Failed:
 
 
 @pytest.mark.slow
-def test_a_failure_says_how_to_repeat_it(stage: Stage) -> None:
+def test_a_failure_names_the_command_that_repeats_it(stage: Stage) -> None:
     with planted("cap-off-by-one") as plant:
         failure = _first_failure(stage, plant, [CATCHING["cap-off-by-one"]])
 

@@ -21,7 +21,7 @@ def forgotten(watch: Watch) -> list[str]:
     return [str(entry.id) for entry in watch.forgotten]
 
 
-def test_a_dump_from_before_a_flush_brings_its_entries_back() -> None:
+def test_an_old_dump_restores_its_entries_after_a_flush() -> None:
     watch = Watch()
     watch.add([started(7), enqueued(7, 1, "a")])
     kept = list(watch.log)
@@ -36,7 +36,7 @@ def test_a_dump_from_before_a_flush_brings_its_entries_back() -> None:
     assert set(watch.records) == {"a", "c"}
 
 
-def test_an_entry_that_has_the_number_of_a_forgotten_one_does_not_replace_it() -> None:
+def test_an_entry_that_reuses_a_forgotten_number_does_not_replace_the_forgotten_entry() -> None:
     watch = Watch()
     watch.add([started(7), enqueued(7, 1, "a")])
     watch.go_back([])
@@ -48,7 +48,7 @@ def test_an_entry_that_has_the_number_of_a_forgotten_one_does_not_replace_it() -
     assert [event.job_id for entry in watch.forgotten for event in entry.jobs] == ["a"]
 
 
-def test_the_log_goes_on_from_where_it_went_back_to() -> None:
+def test_the_log_must_continue_from_the_last_restored_entry() -> None:
     watch = Watch()
     watch.add([started(7), enqueued(7, 1, "a")])
     watch.go_back(watch.log[:1])

@@ -15,7 +15,7 @@ JOBS = 1_000
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", [name for name in STAGES if name != ALONE])
 @pytest.mark.slow
-def test_no_wait_is_lost(name: str, tmp_path: Path) -> None:
+def test_no_wait_is_lost_in_a_short_run(name: str, tmp_path: Path) -> None:
     """How soon they end is not judged beside other tests."""
     found, short = prove(name, engines()[0], tmp_path, JOBS)
 

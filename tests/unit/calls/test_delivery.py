@@ -14,7 +14,7 @@ from rq_core.protocol.operations import Operations
 from tests.unit.calls.scripted import EPOCH, FORGOTTEN, GREETING, OK, Server, calls, job, plans
 
 
-def test_a_forgotten_function_is_loaded_and_sent_again_with_the_same_number() -> None:
+def test_a_forgotten_function_is_loaded_and_its_call_is_repeated_with_the_same_number() -> None:
     server = Server(enqueue=[FORGOTTEN, OK])
 
     accepted = server.run(plans(server).enqueue.many([job(1)]))
@@ -32,7 +32,7 @@ def test_a_forgotten_function_is_loaded_and_sent_again_with_the_same_number() ->
         ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
     ],
 )
-def test_a_server_that_knows_no_functions_gets_scripts(reply: Exception) -> None:
+def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception) -> None:
     server = Server(
         enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
     )
@@ -53,7 +53,7 @@ def test_a_server_that_knows_no_functions_gets_scripts(reply: Exception) -> None
         ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
-def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None:
+def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: Exception) -> None:
     """A full server takes no new library, but it has to be able to drain itself."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
@@ -64,7 +64,9 @@ def test_a_server_that_takes_no_functions_gets_scripts(reply: Exception) -> None
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
-def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
+def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
+    None
+):
     server = Server(enqueue=[EPOCH, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -77,7 +79,7 @@ def test_a_new_epoch_is_met_with_a_handshake_and_the_same_number() -> None:
 @pytest.mark.parametrize(
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
-def test_a_call_without_an_answer_is_sent_again_with_the_same_number(trouble: Exception) -> None:
+def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
     """The server may have carried it out: another number would carry it out twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 
@@ -88,12 +90,12 @@ def test_a_call_without_an_answer_is_sent_again_with_the_same_number(trouble: Ex
     assert server.slept > 0
 
 
-def test_no_calls_need_no_server() -> None:
+def test_carrying_out_no_calls_needs_no_server() -> None:
     """A worker whose claim came back empty may have nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_what_is_no_longer_wanted_is_asked_for_under_the_same_number() -> None:
+def test_a_claim_that_is_repeated_after_its_limit_fell_to_0_keeps_its_number() -> None:
     """A claim that may have been carried out must be heard of; one that was not takes nothing more."""
 
     def lose(_command: list[Any]) -> Lost:
@@ -123,7 +125,7 @@ def test_the_next_call_of_a_slot_has_the_next_number() -> None:
     assert [number for _, number in calls(server)] == [1, 2, 3]
 
 
-def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
+def test_calls_in_one_pipeline_have_their_own_slots() -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)
 
@@ -135,7 +137,7 @@ def test_calls_in_one_pipeline_have_slots_of_their_own() -> None:
     assert server.trips == 1
 
 
-def test_only_what_got_no_answer_is_sent_again() -> None:
+def test_only_calls_without_an_answer_are_repeated() -> None:
     server = Server(enqueue=[OK, Lost("cut"), OK, OK])
     operations = plans(server)
 
@@ -166,7 +168,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("reply", "kind", "words"), REFUSALS, ids=lambda each: str(each)[:30])
-def test_refused_answers_are_typed_errors(reply: Any, kind: type[Exception], words: str) -> None:
+def test_a_refused_call_raises_a_typed_error(reply: Any, kind: type[Exception], words: str) -> None:
     server = Server(enqueue=[reply])
 
     with pytest.raises(kind, match=words):
@@ -175,7 +177,7 @@ def test_refused_answers_are_typed_errors(reply: Any, kind: type[Exception], wor
     assert len(server.sent("enqueue")) == 1
 
 
-def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
+def test_an_unreachable_server_raises_an_error_after_the_patience() -> None:
     server = Server(INFO=[Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
@@ -184,7 +186,7 @@ def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
     assert 3 < server.now < 5
 
 
-def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None:
+def test_a_call_that_may_have_been_carried_out_is_repeated_for_longer() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -195,7 +197,9 @@ def test_a_call_that_may_have_been_carried_out_is_not_given_up_so_soon() -> None
 
 
 @pytest.mark.parametrize("trouble", [Unsent("refused"), Lost("cut")])
-def test_a_call_stays_unknown_if_the_handshake_after_it_gets_no_answer(trouble: Exception) -> None:
+def test_the_outcome_of_a_call_stays_unknown_if_its_handshake_gets_no_answer(
+    trouble: Exception,
+) -> None:
     """ServerUnavailable says that a call was not sent: the producer would believe that there is no such job."""
     server = Server(enqueue=[Lost("cut"), EPOCH], handshake=[GREETING, trouble])
 
@@ -206,7 +210,7 @@ def test_a_call_stays_unknown_if_the_handshake_after_it_gets_no_answer(trouble: 
     assert 60 < server.now < 65
 
 
-def test_a_refused_call_is_not_unknown_if_the_handshake_after_it_cannot_be_sent() -> None:
+def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent() -> None:
     server = Server(enqueue=[EPOCH], handshake=[GREETING, Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable):
@@ -215,7 +219,7 @@ def test_a_refused_call_is_not_unknown_if_the_handshake_after_it_cannot_be_sent(
     assert 3 < server.now < 5
 
 
-def test_two_calls_that_find_no_functions_at_once_both_go_on_with_scripts() -> None:
+def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
     server = Server()
     operations = plans(server)
@@ -242,7 +246,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_a_client_without_the_right_to_load_calls_functions_that_others_loaded() -> None:
+def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None:
     """It stayed with scripts, of which it may load none either, when the functions were there again."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
@@ -264,7 +268,7 @@ def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_an_epoch_that_never_holds_ends_in_an_error() -> None:
+def test_an_epoch_that_is_refused_at_each_call_ends_in_an_error() -> None:
     server = Server(enqueue=[EPOCH])
 
     with pytest.raises(errors.ServerError):
@@ -278,13 +282,13 @@ def test_an_old_server_is_refused() -> None:
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_a_password_is_in_no_message() -> None:
+def test_no_error_message_contains_a_password() -> None:
     operations = Operations(Delivery(url="redis://me:secret@host:6379/0"))
 
     assert operations.delivery.asking.url == "redis://me:***@host:6379/0"
 
 
-def test_reads_are_asked_again_while_one_node_of_a_cluster_is_down() -> None:
+def test_reads_are_repeated_while_a_node_of_a_cluster_is_down() -> None:
     """What another node says meanwhile may come of that: it ended the read as if the server could never be used."""
     down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
     server = Server(HGET=[down, "1"], HLEN=[odd, 2])

@@ -18,7 +18,7 @@ from rq_core.protocol.engine.plan import ReplyError
 from tests.unit.calls.scripted import OK, Server, job, plans, read
 
 
-def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
+def test_the_error_of_an_interrupted_enqueue_carries_the_accepted_jobs() -> None:
     server = Server(enqueue=[OK, ReplyError("OOM full")])
 
     with pytest.raises(errors.QueueFull) as caught:
@@ -27,7 +27,7 @@ def test_an_enqueue_that_stops_half_way_says_what_was_accepted() -> None:
     assert len(caught.value.accepted.ids) == CHUNK  # type: ignore[attr-defined]
 
 
-def test_a_generator_that_fails_half_way_says_what_was_accepted() -> None:
+def test_the_error_of_a_generator_carries_the_accepted_jobs() -> None:
     server = Server(enqueue=[OK])
 
     def jobs() -> Any:
@@ -47,7 +47,7 @@ class Unchangeable(Exception):
     number: int
 
 
-def test_a_producers_error_that_cannot_carry_what_was_accepted_comes_through() -> None:
+def test_a_producers_error_without_room_for_the_accepted_jobs_is_raised_unchanged() -> None:
     def jobs() -> Any:
         yield from (job(n) for n in range(CHUNK + 10))
         raise Unchangeable(7)
@@ -59,7 +59,7 @@ def test_a_producers_error_that_cannot_carry_what_was_accepted_comes_through() -
 
 
 @pytest.mark.parametrize("lets_prepare", [True, False])
-def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> None:
+def test_enqueue_reads_a_generator_one_chunk_at_a_time(lets_prepare: bool) -> None:
     asked = 0
     at_call: list[int] = []
 
@@ -81,7 +81,7 @@ def test_a_generator_is_asked_for_one_chunk_at_a_time(lets_prepare: bool) -> Non
     assert at_call == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
 
 
-def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
+def test_enqueue_prepares_the_next_chunk_while_a_chunk_is_under_way() -> None:
     asked = 0
     after_sending: list[int] = []
 
@@ -105,7 +105,7 @@ def test_the_next_chunk_is_made_while_one_is_on_its_way() -> None:
     assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
 
 
-def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk() -> None:
+def test_the_error_of_a_generator_carries_the_jobs_of_the_chunk_that_was_under_way() -> None:
     def jobs() -> Any:
         yield from map(job, range(CHUNK + 10))
         raise errors.InvalidOption(option="x", value=1, must="be another")
@@ -119,7 +119,7 @@ def test_a_generator_that_fails_while_a_chunk_is_on_its_way_hears_of_that_chunk(
     assert len(server.sent("enqueue")) == 1
 
 
-def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() -> None:
+def test_a_prepared_chunk_is_not_sent_if_the_chunk_before_it_is_refused() -> None:
     server = Server(enqueue=[OK, ["refused", "audit_backlog", "9", "8"]])
 
     with pytest.raises(errors.AuditBacklogFull) as caught:
@@ -129,7 +129,7 @@ def test_what_was_made_ready_stays_here_when_the_chunk_before_it_is_refused() ->
     assert len(server.sent("enqueue")) == 2
 
 
-def test_what_many_jobs_have_in_common_is_said_once() -> None:
+def test_jobs_of_one_kind_send_their_common_fields_once() -> None:
     server = Server(enqueue=[OK])
     mixed = [
         NewJob(f"job-{n}", "q", profile("task", priority), "{}", delay_ms)
@@ -144,7 +144,7 @@ def test_what_many_jobs_have_in_common_is_said_once() -> None:
     assert sent["each"][1::5] == ["1", "2", "3"] * 80
 
 
-def test_jobs_of_several_queues_keep_their_order() -> None:
+def test_jobs_of_several_queues_keep_their_order_within_each_queue() -> None:
     server = Server(enqueue=[OK])
 
     accepted = server.run(plans(server).enqueue.many([job(1, "a"), job(2, "b"), job(3, "a")]))
@@ -187,7 +187,7 @@ def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
 
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
-def test_one_call_has_a_bounded_number_of_rules_for_full_scopes(rules: int) -> None:
+def test_a_call_has_a_bounded_number_of_rules_for_full_scopes(rules: int) -> None:
     """Redis looks at each of them: 250 jobs with many rules each kept it from others for tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))

@@ -75,7 +75,7 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
-def test_the_outcome_is_that_of_the_plan(answers: dict[str, list[Any]]) -> None:
+def test_enqueue_one_has_the_same_outcome_as_the_plan(answers: dict[str, list[Any]]) -> None:
     """The same commands in the same order, with the same slots and numbers, the same pauses, and the same words."""
     by_plan = played(answers, by_plan=True)
     alone = played(answers, by_plan=False)
@@ -98,7 +98,9 @@ JOBS = {
 
 @pytest.mark.parametrize("facts", JOBS.values(), ids=JOBS)
 @pytest.mark.parametrize("timeout_ms", [None, 1_000])
-def test_the_command_is_that_of_the_plan(facts: dict[str, Any], timeout_ms: int | None) -> None:
+def test_enqueue_one_sends_the_same_command_as_the_plan(
+    facts: dict[str, Any], timeout_ms: int | None
+) -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.one(job(1)))
@@ -119,7 +121,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_each_job_is_sent_with_its_own_kind_and_few_kinds_are_kept(
+def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Profiles are known by their number, which another one may get when the first is gone."""
@@ -142,7 +144,7 @@ def test_each_job_is_sent_with_its_own_kind_and_few_kinds_are_kept(
     assert len(client.calls.single._kinds) <= 3
 
 
-def test_a_slot_is_free_again_whatever_ends_the_call() -> None:
+def test_a_slot_is_free_after_any_end_of_its_call() -> None:
     """A producer that is interrupted goes on with the next number of the same slot."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -165,7 +167,7 @@ def test_a_slot_is_free_again_whatever_ends_the_call() -> None:
     ("trouble", "error", "seconds"),
     [(Unsent("no"), ServerUnavailable, 3.0), (Lost("no"), OutcomeUnknown, 30.0)],
 )
-def test_patience_counts_from_the_first_time_that_it_was_sent(
+def test_the_patience_of_a_call_begins_when_it_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
     """The first answer may have taken as long as a connection waits for one."""

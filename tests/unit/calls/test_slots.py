@@ -15,7 +15,7 @@ from tests.kit.forked import forked
 from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
-def test_a_forked_child_does_not_go_on_with_its_parents_slots() -> None:
+def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
     """Both would use the same numbers, and take each other's answers for their own."""
     server = Server(enqueue=[OK])
     operations = plans(server)
@@ -58,7 +58,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
     assert len({slot.name for slot in (of_parent, *taken)}) == 3
 
 
-def test_a_slot_whose_call_was_broken_off_goes_on_with_a_higher_number() -> None:
+def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
     """The call may still arrive; after a later one of its slot it is refused."""
     server = Server(enqueue=[OK])
     operations = plans(server)

@@ -19,7 +19,7 @@ def reads_of(count: int) -> Steps[list[Any]]:
 @pytest.mark.parametrize(
     ("count", "trips"), [(0, 0), (1, 1), (TOGETHER_MAX, 1), (2 * TOGETHER_MAX + 1, 3)]
 )
-def test_a_step_of_many_commands_takes_several_round_trips_and_one_of_none_takes_none(
+def test_a_step_splits_many_commands_into_round_trips_and_sends_none_for_no_commands(
     count: int, trips: int
 ) -> None:
     server = Server(GET=[lambda command: command[1]])
@@ -29,7 +29,7 @@ def test_a_step_of_many_commands_takes_several_round_trips_and_one_of_none_takes
     assert (found, server.trips) == ([*range(count)], trips)
 
 
-def test_answers_come_under_the_names_of_their_questions() -> None:
+def test_answers_have_the_names_of_their_questions() -> None:
     def steps() -> Steps[tuple[Any, ...]]:
         found = yield from ask(one=["GET", 1], many=[["GET", 2], ["GET", 3]], none=[])
         return found.one, found.many, found.none
@@ -51,7 +51,7 @@ def refused(_: list[Any]) -> Any:
         (lambda _: "x", "a key holds something unexpected (ValueError: "),
     ],
 )
-def test_of_reads_side_by_side_one_that_cannot_go_on_ends_no_other(
+def test_a_concurrent_read_that_fails_ends_no_other_read(
     reply: Callable[[list[Any]], Any], why: str
 ) -> None:
     """They share their round trips, and may take a different number of them."""
@@ -73,7 +73,7 @@ def test_of_reads_side_by_side_one_that_cannot_go_on_ends_no_other(
     assert unreadable["b"].startswith(why)
 
 
-def test_a_read_alone_raises_for_what_it_cannot_read() -> None:
+def test_a_single_read_raises_for_an_unreadable_value() -> None:
     server = Server(GET=[refused])
 
     with pytest.raises(QueueDamaged):

@@ -20,7 +20,7 @@ def registered(app: App, task: str, queue: str = "default") -> App:
     return other
 
 
-def test_a_producer_by_name_gives_jobs_the_options_of_the_task(app: App) -> None:
+def test_a_job_that_is_enqueued_by_name_gets_the_options_of_its_task(app: App) -> None:
     retry = RetryPolicy(max_attempts=1)
     task = app.task(
         priority="high",
@@ -40,7 +40,7 @@ def test_a_producer_by_name_gives_jobs_the_options_of_the_task(app: App) -> None
     assert asked.profile.max_losses == 9
 
 
-def test_a_producer_by_name_finds_the_same_lane_and_rules(app: App) -> None:
+def test_a_job_that_is_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),
@@ -60,7 +60,7 @@ def test_a_producer_by_name_finds_the_same_lane_and_rules(app: App) -> None:
         registered_with_rules.job("default", "send", {"tenant": "a"}, delay=1)
 
 
-def test_a_key_of_a_function_must_be_given_by_name(app: App) -> None:
+def test_enqueue_by_name_needs_keys_for_a_key_that_a_function_computes(app: App) -> None:
     app.task(
         caps=[
             Cap(1, per=tenant_of, name="tenant"),
@@ -83,14 +83,14 @@ def test_a_key_of_a_function_must_be_given_by_name(app: App) -> None:
 
 
 @pytest.mark.parametrize("keys", [{"other": "x"}, {"send.to": "x"}, {"tenant": 5}, ["tenant"]])
-def test_unexpected_keys_are_refused(app: App, keys: Any) -> None:
+def test_enqueue_by_name_refuses_unexpected_keys(app: App, keys: Any) -> None:
     app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1, per="to")])(send)
 
     with pytest.raises(InvalidOption, match="keys"):
         app.job("default", "send", {"tenant": "a"}, keys=keys)
 
 
-def test_keys_may_be_given_before_any_worker_was_there(app: App) -> None:
+def test_enqueue_by_name_accepts_keys_before_a_worker_registered_the_task(app: App) -> None:
     app.connections.policies.put(app.declared.unregistered("send", "q"))
 
     assert lane(app.job("q", "send", {}, keys={"tenant": "a b"})) == "2+tenant=a%20b"
@@ -99,19 +99,19 @@ def test_keys_may_be_given_before_any_worker_was_there(app: App) -> None:
             app.job("q", "send", {}, keys=keys)
 
 
-def test_a_policy_of_a_later_release_is_read_as_far_as_it_is_known() -> None:
+def test_unknown_fields_of_a_policy_of_a_later_release_are_ignored() -> None:
     policy = '{"scopes":[{"family":"task","scope":"task=send","colour":"red"}],"more":1}'
 
     assert registered_placing("send", "q", policy).lane(0, {}) == ("0+task=send", "")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"scopes":[5]}', '{"scopes":[{}]}'])
-def test_an_invalid_policy_is_damage(text: str) -> None:
+def test_an_invalid_stored_policy_is_reported_as_damage(text: str) -> None:
     with pytest.raises(QueueDamaged, match="the policy of task send cannot be read"):
         registered_placing("send", "q", text)
 
 
-def test_policies_are_remembered_for_a_few_seconds_and_not_without_end() -> None:
+def test_the_cache_of_policies_expires_entries_and_is_bounded() -> None:
     now = [100.0]
     cache = PolicyCache(clock=lambda: now[0])
     placing = cache.put(registered_placing("send", "q", '{"scopes":[]}'))
@@ -137,7 +137,7 @@ def test_policies_are_remembered_for_a_few_seconds_and_not_without_end() -> None
         ("2+task=send+gone=x+send.tenant=acme", None),
     ],
 )
-def test_a_claim_whose_lane_lacks_a_scope_belongs_elsewhere(
+def test_lane_of_claim_returns_another_lane_if_a_scope_is_missing(
     app: App, was: str, belongs: str | None
 ) -> None:
     task = app.task(caps=[Cap(10), Cap(1, per="tenant")])(send)
@@ -147,7 +147,7 @@ def test_a_claim_whose_lane_lacks_a_scope_belongs_elsewhere(
     assert belongs is None or task.lane_of_claim("default", belongs, {"tenant": "acme"}) is None
 
 
-def test_a_key_that_a_producer_gave_is_not_replaced(app: App) -> None:
+def test_lane_of_claim_keeps_a_key_that_a_producer_gave(app: App) -> None:
     """A function's answer does not replace it, not even one that changes from call to call."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 
@@ -159,6 +159,6 @@ def test_a_key_that_a_producer_gave_is_not_replaced(app: App) -> None:
     assert task.lane_of_claim("default", "2+task=send", {"tenant": "a"}) == "2+task=send+tenant=A"
 
 
-def test_a_task_without_caps_is_not_looked_at(app: App) -> None:
+def test_lane_of_claim_returns_no_lane_for_a_task_without_caps(app: App) -> None:
     assert app.task(send).lane_of_claim("default", "", {"tenant": "a"}) is None
     assert app.tasks["send"].lane_of_claim("elsewhere", "", {"tenant": "a"}) is None

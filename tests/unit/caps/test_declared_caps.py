@@ -51,7 +51,7 @@ def test_invalid_caps_are_refused(make: Callable[[], object], says: str) -> None
     assert says in str(caught.value)
 
 
-def test_a_key_function_that_raises_is_named(app: App) -> None:
+def test_the_error_names_the_key_function_that_raised(app: App) -> None:
     def shard_of(**_: Any) -> str:
         raise LookupError("no shard for a")
 
@@ -65,7 +65,7 @@ def test_a_key_function_that_raises_is_named(app: App) -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_a_name_has_the_characters_of_names() -> None:
+def test_the_name_of_a_cap_has_the_characters_of_names() -> None:
     for name in ("a b", "a=b", "a@1s", "a+b", "a|b", ""):
         with pytest.raises(InvalidName):
             Cap(1, per="tenant", name=name)
@@ -88,7 +88,7 @@ def no_such_arguments(host: str) -> str:
         ([Cap(1, per="tenant", name=f"{'x' * 128}"), Cap(1, per="to")], None),
     ],
 )
-def test_caps_that_the_task_cannot_have_are_refused(app: App, caps: Any, says: str | None) -> None:
+def test_caps_that_do_not_fit_the_task_are_refused(app: App, caps: Any, says: str | None) -> None:
     if says is None:
         app.task(caps=caps)(send)
         return
@@ -101,12 +101,12 @@ def test_caps_that_the_task_cannot_have_are_refused(app: App, caps: Any, says: s
     app.task(send)
 
 
-def test_a_family_that_would_be_too_long_asks_for_a_name(app: App) -> None:
+def test_the_error_of_a_family_that_is_too_long_asks_for_a_name(app: App) -> None:
     with pytest.raises(InvalidTask, match="pass name="):
         app.task(name="t" * 125, caps=[Cap(1, per="tenant")])(send)
 
 
-def test_a_name_belongs_to_one_queue(app: App) -> None:
+def test_the_name_of_a_cap_belongs_to_one_queue(app: App) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_a_name_belongs_to_one_queue(app: App) -> None:
         app.task(queue="sms", name="other", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
 
-def test_a_name_has_one_limit(app: App) -> None:
+def test_the_name_of_a_cap_has_one_limit(app: App) -> None:
     app.task(caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(InvalidTask, match="limits tenant to 2, and task 'send' to 1"):
@@ -137,7 +137,7 @@ def test_a_capped_task_stays_in_its_queue(app: App) -> None:
 @pytest.mark.parametrize(
     "cap", [Cap(1, on_full="discard"), Cap(1, on_full="reject"), Cap(1, max_waiting=1)]
 )
-def test_what_is_decided_at_enqueue_refuses_delays(app: App, cap: Cap) -> None:
+def test_caps_that_discard_or_reject_do_not_go_with_delays(app: App, cap: Cap) -> None:
     task = app.task(caps=[cap])(send)
 
     with pytest.raises(
@@ -149,7 +149,7 @@ def test_what_is_decided_at_enqueue_refuses_delays(app: App, cap: Cap) -> None:
     assert task.with_options(delay=0).job("a").full
 
 
-def test_a_cap_that_waits_takes_delays(app: App) -> None:
+def test_a_cap_at_which_jobs_wait_goes_with_delays(app: App) -> None:
     job = app.task(caps=[Cap(1)])(send).with_options(delay=2).job("a")
 
     assert (job.delay_ms, job.lane, job.full) == (2_000, "2+task=send", "")

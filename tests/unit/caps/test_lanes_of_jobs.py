@@ -20,7 +20,7 @@ def test_a_task_without_caps_has_no_lane(app: App) -> None:
     assert (job.lane, job.full) == ("", "")
 
 
-def test_every_kind_of_cap_has_its_scope(app: App) -> None:
+def test_every_kind_of_cap_has_its_own_scope(app: App) -> None:
     task = app.task(
         caps=[
             Rate(100, per_seconds=60, per="tenant", name="tenant", burst=5),
@@ -49,7 +49,7 @@ def test_every_kind_of_cap_has_its_scope(app: App) -> None:
 
 
 @pytest.mark.parametrize(("priority", "rank"), [("critical", 0), ("high", 1), ("low", 3)])
-def test_the_priority_is_part_of_the_lane(app: App, priority: Any, rank: int) -> None:
+def test_the_lane_of_a_job_has_its_priority(app: App, priority: Any, rank: int) -> None:
     task = app.task(caps=[Cap(1)])(send)
 
     assert lane(task.with_options(priority=priority).job("a")) == f"{rank}+task=send"
@@ -83,7 +83,9 @@ class Name(enum.StrEnum):
         (Any, "x", "x"),
     ],
 )
-def test_a_key_is_as_in_the_arguments_json(app: App, hint: Any, value: Any, key: str) -> None:
+def test_the_key_of_a_lane_is_the_value_in_the_arguments_json(
+    app: App, hint: Any, value: Any, key: str
+) -> None:
     def work(x: Any) -> None: ...
 
     work.__annotations__["x"] = hint
@@ -96,7 +98,7 @@ def test_a_key_is_as_in_the_arguments_json(app: App, hint: Any, value: Any, key:
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}])
-def test_a_key_of_several_values_is_refused(app: App, value: Any) -> None:
+def test_a_key_that_is_a_list_or_dict_is_refused(app: App, value: Any) -> None:
     def work(x: Any) -> None: ...
 
     task = app.task(caps=[Cap(1, per="x")])(work)
@@ -107,7 +109,7 @@ def test_a_key_of_several_values_is_refused(app: App, value: Any) -> None:
         task.job(value)
 
 
-def test_a_key_may_be_as_long_as_the_limit_and_no_longer(app: App) -> None:
+def test_a_key_longer_than_the_limit_is_refused(app: App) -> None:
     task = app.task(caps=[Cap(1, per="tenant")])(send)
 
     assert task.job("x" * 256)
@@ -118,7 +120,7 @@ def test_a_key_may_be_as_long_as_the_limit_and_no_longer(app: App) -> None:
             task.job(long)
 
 
-def test_a_key_of_none_is_not_counted(app: App) -> None:
+def test_a_missing_key_gives_the_job_no_scope_of_its_cap(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)
@@ -127,7 +129,7 @@ def test_a_key_of_none_is_not_counted(app: App) -> None:
     assert lane(task.job("a", n=1)) == "2+send.n=1"
 
 
-def test_a_default_is_a_key(app: App) -> None:
+def test_the_default_of_an_argument_is_a_key(app: App) -> None:
     """It is left out of the JSON, and counts all the same."""
 
     def work(tenant: str = "acme") -> None: ...
@@ -139,7 +141,7 @@ def test_a_default_is_a_key(app: App) -> None:
     assert by_name.lane(2, {})[0] == "2+work.tenant=acme"
 
 
-def test_a_function_gets_the_arguments_as_the_task_would(app: App) -> None:
+def test_a_key_function_receives_the_arguments_that_the_task_would_receive(app: App) -> None:
     seen: list[dict[str, Any]] = []
 
     def key(**arguments: Any) -> str:
@@ -151,7 +153,7 @@ def test_a_function_gets_the_arguments_as_the_task_would(app: App) -> None:
     assert seen == [{"tenant": "a", "to": "", "n": 5}]
 
 
-def test_what_happens_at_a_full_scope_travels_with_the_job(app: App) -> None:
+def test_a_job_carries_the_rules_for_full_scopes(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),
@@ -165,7 +167,7 @@ def test_what_happens_at_a_full_scope_travels_with_the_job(app: App) -> None:
     assert task.job("a", "b", 1).full.endswith(" most|5")
 
 
-def test_every_job_of_a_fair_queue_has_a_fair_lane(app: App) -> None:
+def test_every_job_of_a_fair_queue_has_a_lane_with_its_fair_key(app: App) -> None:
     first = app.task(queue="mail")(send)
     prepared = first.with_options(priority="high")
     app.queue("mail", cap=50, fair="tenant", weights={"a b": 3})
@@ -191,7 +193,7 @@ def test_every_job_of_a_fair_queue_has_a_fair_lane(app: App) -> None:
     assert app.settings["mail"] == {"fair": 0}
 
 
-def test_a_job_without_its_key_shares_one_lane_with_its_kind(app: App) -> None:
+def test_jobs_of_a_fair_queue_without_a_key_share_a_lane(app: App) -> None:
     def work(tenant: str | None = None) -> None: ...
 
     app.queue("mail", fair="tenant")
@@ -200,7 +202,9 @@ def test_a_job_without_its_key_shares_one_lane_with_its_kind(app: App) -> None:
     assert [lane(task.job()), lane(task.job(None))] == ["2+fair=", "2+fair="]
 
 
-def test_a_task_that_visits_a_fair_queue_is_fair_there(app: App) -> None:
+def test_a_job_that_is_enqueued_into_another_queue_gets_the_fair_lane_of_that_queue(
+    app: App,
+) -> None:
     app.queue("mail", fair="tenant")
     task = app.task(queue="other")(send)
 
@@ -223,7 +227,7 @@ def test_a_task_that_visits_a_fair_queue_is_fair_there(app: App) -> None:
         {"fair": False, "weights": {"acme": 1}},
     ],
 )
-def test_bad_options_of_a_queue_are_refused_and_change_nothing(
+def test_invalid_options_of_a_queue_are_refused_and_change_nothing(
     app: App, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidOption):

@@ -23,7 +23,9 @@ from tests.unit.caps.tasks import send
         ("100/60000ms/1", Limit(100, 60_000, 1), "100/60s"),
     ],
 )
-def test_limits_are_read_as_they_are_written(text: str, limit: Limit, as_shown: str) -> None:
+def test_a_printed_limit_is_read_back_as_the_same_limit(
+    text: str, limit: Limit, as_shown: str
+) -> None:
     assert read_limit(text) == limit
     assert shown(limit) == as_shown
     assert read_limit(as_shown) == limit
@@ -47,7 +49,7 @@ def test_the_remark_on_a_kept_limit_names_the_command_that_changes_it() -> None:
     )
 
 
-def test_policies_say_only_what_is_not_usual(app: App) -> None:
+def test_a_registered_policy_omits_defaults(app: App) -> None:
     app.task(caps=[Cap(1), Cap(1, per="tenant", on_full="reject")])(send)
 
     assert json.loads(app.declared.policies("default")["send"]) == {

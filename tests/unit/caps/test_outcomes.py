@@ -19,7 +19,7 @@ def outcome(app: App, accepted: Accepted) -> Any:
     return handle_of(app, NewJob("x", "mail", profile("send"), "{}"), accepted)
 
 
-def test_a_handle_says_what_became_of_the_job(app: App) -> None:
+def test_a_handle_says_whether_its_job_was_discarded(app: App) -> None:
     taken = outcome(app, Accepted(("x",)))
     assert (taken.duplicate, taken.discarded) == (False, False)
     assert outcome(app, Accepted((), ("x",))).duplicate
@@ -35,7 +35,7 @@ def test_a_handle_says_what_became_of_the_job(app: App) -> None:
         ("2+task=send+tenant=a", "as its cap's max_waiting allows"),
     ],
 )
-def test_a_rejected_job_is_an_error_with_its_facts(app: App, scope: str, says: str) -> None:
+def test_a_rejected_job_raises_an_error_with_its_facts(app: App, scope: str, says: str) -> None:
     with pytest.raises(ScopeFull, match="queue 'mail' did not take job x") as caught:
         outcome(app, Accepted((), (), (), (("x", scope),)))
     assert says in str(caught.value)
@@ -71,7 +71,7 @@ class Scripted(AsyncClient):
         )
 
 
-async def test_callers_that_share_a_call_each_get_their_own_outcome() -> None:
+async def test_callers_that_share_a_call_each_receive_their_own_outcome() -> None:
     client = Scripted()
     wanted = [f"{kind}-{n}" for n in range(20) for kind in ("ok", "drop", "full")] + ["ok-0"]
 
@@ -93,7 +93,7 @@ async def test_callers_that_share_a_call_each_get_their_own_outcome() -> None:
     assert found[-1] == Accepted((), ("ok-0",))
 
 
-async def test_many_from_an_asynchronous_generator_report_every_outcome(
+async def test_enqueue_many_async_reports_the_outcome_of_every_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Scripted()

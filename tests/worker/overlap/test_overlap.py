@@ -64,9 +64,7 @@ class Diary(AsyncPoolTransport):
         return await super().block(command, seconds, hear)
 
 
-async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
-    app: App, valkey_url: str
-) -> None:
+async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
     """Its next wait for a token left first, and took as long as a job's whole way through the worker."""
     events: list[str] = []
 
@@ -89,10 +87,10 @@ async def test_an_idle_worker_begins_a_job_before_it_does_anything_else(
     await app.aclose()
 
 
-async def test_what_an_idle_worker_gives_back_is_reported_at_once(
+async def test_an_idle_worker_reports_a_job_that_it_gives_back_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That it could not be begun was forgotten, and told with whatever the worker did next: after seconds of idling."""
+    """The rollback was reported only with the next turn of the worker, after seconds of idling."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
@@ -110,7 +108,7 @@ async def test_what_an_idle_worker_gives_back_is_reported_at_once(
         await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
 
 
-async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
+async def test_jobs_that_run_long_delay_no_other_jobs(app: App) -> None:
     release = asyncio.Event()
     ran = 0
 
@@ -135,7 +133,9 @@ async def test_jobs_that_run_long_hold_up_no_others(app: App) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 15, 16, 33])
-async def test_never_more_handlers_than_places(app: App, concurrency: int) -> None:
+async def test_a_worker_never_runs_more_handlers_than_it_has_places(
+    app: App, concurrency: int
+) -> None:
     running, most = 0, 0
     rng = random.Random(7)
 
@@ -164,7 +164,7 @@ async def test_never_more_handlers_than_places(app: App, concurrency: int) -> No
 
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
-async def test_batches_are_half_of_the_places_under_load(app: App, kind: str) -> None:
+async def test_under_load_a_turn_settles_at_least_40_of_100_jobs(app: App, kind: str) -> None:
     """The budget: a turn, one round trip of a settlement and a claim, for 40 jobs at least."""
 
     async def on_the_loop() -> None:
@@ -197,7 +197,7 @@ async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
     assert worker.stats.turns <= 2_000 / 2
 
 
-async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_for_them(
+async def test_a_worker_whose_handlers_block_the_loop_claims_nothing_ahead(
     app: App, valkey_url: str
 ) -> None:
     """Claimed jobs that are not begun have nobody who keeps their leases."""
@@ -219,7 +219,7 @@ async def test_where_handlers_block_the_loop_nothing_is_claimed_that_would_wait_
     assert under_way == [0] * 60
 
 
-async def test_redis_has_the_next_turn_before_it_has_done_with_one(
+async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     app: App, valkey_url: str
 ) -> None:
     """It waited for the worker to read an answer and to put the next call together: a third of a drain's time."""
@@ -239,7 +239,7 @@ async def test_redis_has_the_next_turn_before_it_has_done_with_one(
     assert transport.most == 2
 
 
-async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
+async def test_connections_that_are_cut_during_two_turns_cost_no_claim(
     app: App, valkey_url: str
 ) -> None:
     """Both are sent again, on connections that may overtake each other, and each is carried out once."""
@@ -276,7 +276,7 @@ async def test_connections_that_are_cut_under_two_turns_cost_no_claim(
     assert app.client.run(app.client.calls.reads.snapshot("q"))["jobs"] == {}
 
 
-async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(app: App) -> None:
+async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(app: App) -> None:
     """They were forgotten until their leases ended, if Redis answered just then."""
     worker = Worker(app, WorkerOptions(queues=("q",)))
     begun: list[str] = []
@@ -297,8 +297,8 @@ async def test_jobs_that_arrive_while_others_take_their_first_steps_are_begun(ap
     await worker._client.close()
 
 
-async def test_a_worker_has_its_scripts_ready_before_its_first_job(app: App) -> None:
-    """To put one together takes tens of milliseconds, in which the loop would stand still."""
+async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
+    """To build a script takes tens of milliseconds, which would block the loop."""
 
     @app.task(queue="q")
     async def fails() -> None:

@@ -108,7 +108,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_way(
+async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
     """Each turn costs Redis as much as tens of jobs in a larger one."""
@@ -133,7 +133,9 @@ async def test_what_is_too_little_for_a_turn_of_its_own_waits_for_the_one_under_
         assert gate.held == 2
 
 
-async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_url: str) -> None:
+async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
+    app: App, valkey_url: str
+) -> None:
     """Redis may take it first; four places are free only when it has taken the other one."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
@@ -141,7 +143,7 @@ async def test_a_second_turn_asks_for_no_more_than_it_reports(app: App, valkey_u
         assert gate.limits == [16, 8]
 
 
-async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
+async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
     """What the other one brought would wait for the handlers that the first one brought."""
@@ -157,7 +159,7 @@ async def test_where_handlers_block_the_loop_there_is_one_turn_at_a_time(
         assert gate.held == 1
 
 
-async def test_a_worker_that_stops_asks_for_nothing_with_either_of_its_turns(
+async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
     app: App, valkey_url: str
 ) -> None:
     """Should they have to be sent again, they bring no jobs that would be given back."""
@@ -206,7 +208,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 
 
 @pytest.mark.parametrize("share", [70, 130])
-async def test_a_worker_takes_no_more_than_its_share_though_two_turns_are_under_way(
+async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
     """What one of them may bring is not asked for again by the other, to be given back."""
@@ -224,7 +226,7 @@ async def test_a_worker_takes_no_more_than_its_share_though_two_turns_are_under_
     assert worker.retired
 
 
-async def test_a_shard_that_is_away_keeps_no_worker_from_its_share_on_others(
+async def test_a_shard_that_is_down_does_not_count_against_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had been asked for counted for as long as the outage lasted: others' jobs lay there until then."""

@@ -1,10 +1,10 @@
-"""The schema, and the name of this database.
+"""Creates the schema, and the audit id of this database.
 
 Revision ID: 0001
 Revises:
 
-Until the first release this creates what ``sql_audit/store/schema/ddl.py`` says today, so a change of the schema needs
-no migration. README.md in the folder above says what happens from then on.
+Until the first release, this migration creates the current schema of ``sql_audit/store/schema/ddl.py``, so a change of
+the schema needs no migration. README.md in the folder above explains the changes after the first release.
 """
 
 from __future__ import annotations

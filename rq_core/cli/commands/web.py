@@ -1,0 +1,131 @@
+"""``rq-core web``: the page, and the tokens of those who may look at it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rq_core.cli.lazy import CommandGroup
+from rq_core.cli.options import audit_url_option, server_options
+from rq_core.cli.text import say
+from rq_core.installing import pip_install
+from rq_core.web import tokens as token_file
+from rq_core.web.tokens import TOKENS_VARIABLE
+
+ADDRESS: Final = "127.0.0.1:8900"
+
+tokens_option = click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=TOKENS_VARIABLE,
+    show_envvar=True,
+    metavar="FILE",
+    help="The file of tokens.",
+)
+
+
+class WebGroup(CommandGroup):
+    """Commands, and the default command, which a line without a command means."""
+
+    default: Final = "serve"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Add the default command to a line without a command."""
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=WebGroup)
+def web() -> None:
+    """Show the queues on a web page, which changes nothing. `rq-core web` is `rq-core web serve`."""
+
+
+@web.command("serve")
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--listen",
+    default=ADDRESS,
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Where to listen. Without tokens it must be an address of this machine alone.",
+)
+@tokens_option
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which browsers reach the page, beside localhost; may be repeated. Other names are refused.",
+)
+@click.option(
+    "--root-path",
+    default="",
+    metavar="PATH",
+    help="What a proxy takes off the beginning of each address, like /queues.",
+)
+@audit_url_option("The audit database: for all that is past.")
+@server_options
+def serve_command(
+    target: str | None,
+    listen: str,
+    tokens: Path | None,
+    allow_hosts: tuple[str, ...],
+    root_path: str,
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+) -> None:
+    """Serve the page until SIGTERM or Ctrl-C, with the URLs of MODULE:APP if that is given.
+
+    What is wrong comes first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
+    """
+    with _extra():
+        from rq_core.web.serve import WebOptions, serve_page
+    if target is not None:
+        from rq_core.app.loading import load_app
+        from rq_core.cli.commands.worker import check_target
+
+        app = load_app(check_target(target))
+        redis_url, prefix = app.redis_url, app.prefix
+        audit_url = audit_url or app.audit_url
+    options = WebOptions(listen, redis_url, prefix, audit_url, tokens, allow_hosts, root_path)
+    serve_page(options, say)
+
+
+@web.command()
+@click.argument("name", metavar="NAME")
+@tokens_option
+@click.option(
+    "--see-arguments",
+    is_flag=True,
+    help="Also show what jobs carry: arguments, results, headers, and the messages of errors.",
+)
+@click.option("--remove", is_flag=True, help="Take the token away, at once.")
+def token(name: str, tokens: Path | None, *, see_arguments: bool, remove: bool) -> None:
+    """Make a token for NAME, print it, and write its SHA-256 into the file of tokens.
+
+    A token that NAME had before is of no use any more. A page that runs notices at once.
+    """
+    if tokens is None:
+        raise click.UsageError(f"give --tokens FILE or set {TOKENS_VARIABLE}")
+    if not remove:
+        click.echo(token_file.add_token(tokens, name, see_arguments=see_arguments))
+    elif not token_file.remove_token(tokens, name):
+        raise click.ClickException(f"{tokens} has no token of {name}")
+
+
+@contextlib.contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("jinja2", "starlette", "uvicorn"):
+            raise
+        raise click.ClickException(
+            f"install the extra that serves the page: {pip_install('web')}"
+        ) from None

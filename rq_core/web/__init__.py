@@ -1,0 +1,16 @@
+"""The web page: what is wrong first, then the queues, one job's way, and any moment of the past. It changes nothing.
+
+:func:`rq_core.web.dashboard.dashboard` mounts it in a Starlette or FastAPI app; ``rq-core web`` serves it alone. It
+needs the extra ``web``.
+
+Read ``pages`` first: one table has each page's address, reads, view and template.
+
+- ``pages``: the table, and what an address asks for.
+- ``views``, ``rows``, ``minutes``: the documents of the pages, pure: the templates show them, and ``.json`` is them;
+  their rows; their charts.
+- ``words``: times, texts and addresses in them.
+- ``sources``: what is asked of Redis and of the audit log, within bounds of time.
+- ``access``, ``tokens``: the viewers; the file of their tokens.
+- ``dashboard``, ``serve``: the app; the server of ``rq-core web``.
+- ``templates/``, ``static/``: HTML, the stylesheet, and scripts; without scripts each page still works.
+"""

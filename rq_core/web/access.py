@@ -1,0 +1,231 @@
+"""Access to the page: the Host of each request, tokens and their cookie, and the headers of each answer.
+
+Each request must have one of the page's own names as its Host, also one that reads, and one for ``.json``. Otherwise a
+foreign web site could give its own name the address of this machine, and read the page from its visitor's browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_address
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rq_core.web.tokens import Access, Known, Tokens
+
+OWN_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+COOKIE: Final = "rq_core_web"
+COOKIE_S: Final = 12 * 3600
+"""Seconds for which a cookie is good."""
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""Headers by which a proxy says that the request comes from elsewhere."""
+_STATE: Final = "rq_core_access"
+OPEN_PATHS: Final = ("/login", "/static/")
+"""Paths that need no token: they show nothing of a queue."""
+NO_TOKENS: Final = (
+    "this page has no tokens, so it answers only browsers on its own machine, and no proxy: make one with"
+    " `rq-core web token NAME`, and start it with --tokens FILE"
+)
+
+Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
+"""Returns what the sender of a request may do; None: nothing."""
+
+
+class Gate(Protocol):
+    """Decides who may look."""
+
+    async def access(self, request: Request) -> Access | None:
+        """Return what the sender of a request may do; None: nothing."""
+        ...
+
+    login: bool
+    """Whether a token can be given at /login."""
+
+
+class LocalOnly:
+    """Without tokens: browsers on this machine may look. They see nothing that jobs carry."""
+
+    login = False
+
+    async def access(self, request: Request) -> Access | None:
+        """Look at the peer's address alone: any header may be forged."""
+        proxied = any(name in request.headers for name in FORWARDED)
+        return Access("local") if is_local(request.client) and not proxied else None
+
+
+class Mounted:
+    """Asks the app in which the page is mounted."""
+
+    login = False
+
+    def __init__(self, authorize: Authorize) -> None:
+        self._authorize = authorize
+
+    async def access(self, request: Request) -> Access | None:
+        """Ask the app."""
+        found = self._authorize(request)
+        return await found if inspect.isawaitable(found) else found
+
+
+class ByToken:
+    """Looks for a token: a program gives it in ``Authorization: Bearer``, a browser has a cookie that /login gave it.
+
+    The cookie has the name of the token, a moment, and an HMAC with a key that this process alone has. The token's own
+    line is looked up at each request.
+    """
+
+    login = True
+
+    def __init__(self, tokens: Tokens, *, clock: Callable[[], float] = time.time) -> None:
+        self.tokens = tokens
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+
+    async def access(self, request: Request) -> Access | None:
+        """Look at the token, or at the cookie."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            known = self.tokens.by_token(token.strip())
+        else:
+            known = self._of_cookie(request.cookies.get(COOKIE, ""))
+        return None if known is None else known.access
+
+    def cookie(self, known: Known) -> str:
+        """Make the cookie of a token."""
+        says = f"{known.access.name}|{int(self._clock()) + COOKIE_S}"
+        return f"{says}|{self._sign(says, known)}"
+
+    def _of_cookie(self, cookie: str) -> Known | None:
+        says, _, signed = cookie.rpartition("|")
+        name, _, until = says.partition("|")
+        known = self.tokens.by_name(name)
+        if known is None or not (until.isascii() and until.isdigit() and len(until) < 12):
+            return None
+        # In bytes: a text with other characters cannot be compared.
+        is_own = hmac.compare_digest(self._sign(says, known).encode(), signed.encode())
+        return known if is_own and int(until) > self._clock() else None
+
+    def _sign(self, says: str, known: Known) -> str:
+        # With the token's digest, so that a name which gets a new token has no cookie any more.
+        return hmac.new(self._key, f"{says}|{known.digest}".encode(), hashlib.sha256).hexdigest()
+
+
+def access_of(request: Request) -> Access | None:
+    """Return what the guard found that the sender of a request may do."""
+    found: Access | None = getattr(request.state, _STATE, None)
+    return found
+
+
+def is_local(client: Any) -> bool:
+    """Whether the peer of a connection is on this machine; so is one at a unix socket, which has no address."""
+    if client is None or not client[0]:
+        return client is None
+    try:
+        address = ip_address(client[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def is_local_host(host: str) -> bool:
+    """Whether what listens at this host can be reached from this machine only."""
+    return host == "localhost" or is_local((host.strip("[]"), 0))
+
+
+class Guard:
+    """Lets a request through to the pages, or refuses it; each answer, refusals too, has the headers."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._gate = gate
+        self._hosts = OWN_HOSTS | {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = await self._refusal(scope)
+        await (refused or self._app)(scope, receive, with_headers)
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        request = Request(scope)
+        if not self._is_own(Headers(scope=scope)):
+            return PlainTextResponse(
+                "the page does not answer at this host name: start it with --allow-host NAME\n", 400
+            )
+        if request.method not in ("GET", "HEAD") and not is_same_origin(request):
+            return PlainTextResponse("this request comes from another site\n", 403)
+        path = local_path(scope)
+        access = await self._gate.access(request)
+        scope.setdefault("state", {})[_STATE] = access
+        if access is not None or path.startswith(OPEN_PATHS):
+            return None
+        if not self._gate.login:
+            why = (
+                NO_TOKENS if isinstance(self._gate, LocalOnly) else "you may not look at this page"
+            )
+            return PlainTextResponse(f"{why}\n", 403)
+        if path.endswith(".json"):
+            return JSONResponse({"error": "give a token: Authorization: Bearer TOKEN"}, 401)
+        return RedirectResponse(f"{scope.get('root_path', '')}/login", 303)
+
+    def _is_own(self, headers: Headers) -> bool:
+        given = headers.getlist("host")
+        if len(given) != 1:
+            return False
+        name, _, port = given[0].lower().rpartition(":")
+        if not name or (given[0].startswith("[") and given[0].endswith("]")):
+            name, port = given[0].lower(), "0"
+        return name in self._hosts and port.isascii() and port.isdigit()
+
+
+def is_same_origin(request: Request) -> bool:
+    """Whether a form was sent by one of the page's own documents, or by a program with a token."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return urlsplit(origin).netloc == request.headers.get("host")
+    return request.headers.get("authorization", "").lower().startswith("bearer ")
+
+
+def local_path(scope: Scope) -> str:
+    """Return the path of a request below the place where the page is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith((f"{root}/",)) else path

@@ -1,0 +1,43 @@
+"""Charts: the claims that ended, counted by minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+MINUTE_MS: Final = 60_000
+SPARK_MINUTES: Final = 60
+"""Minutes of the small chart of a queue; the large ones have twice as many."""
+CHART_MINUTES: Final = 120
+_FAILED: Final = frozenset({"died", "retried", "lease_expired"})
+
+
+def first_minute(now_ms: int, many: int) -> int:
+    """Return the first of as many minutes (Unix ms), whose last one is now."""
+    return (now_ms // MINUTE_MS - many + 1) * MINUTE_MS
+
+
+def chart_begin(at_ms: int, now_ms: int) -> int:
+    """Return the first minute of a chart with the moment in it, which ends with this minute at the latest."""
+    latest = first_minute(now_ms, CHART_MINUTES)
+    return max(0, min(latest, (at_ms // MINUTE_MS - CHART_MINUTES // 2) * MINUTE_MS))
+
+
+def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
+    """Group the rows of all queues; without an answer of the log there are no rows."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows if isinstance(rows, list) else ():
+        found.setdefault(row["queue"], []).append(row)
+    return found
+
+
+def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> dict[str, Any]:
+    """Count the claims that ended well, badly, or otherwise in each of the minutes."""
+    done, failed, other = [0] * many, [0] * many, [0] * many
+    for row in rows:
+        place = (row["minute_ms"] - since_ms) // MINUTE_MS
+        if 0 <= place < many:
+            outcome = row["outcome"]
+            kind = done if outcome == "succeeded" else failed if outcome in _FAILED else other
+            kind[place] += row["claims"]
+    return {"since_ms": since_ms, "done": done, "failed": failed, "other": other}

@@ -1,0 +1,283 @@
+"""The rows of the pages: causes, queues, workers, jobs and events as documents.
+
+What a job carries is left out here, unless the viewer may see it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.metrics.alerts import ALERT_BY_NAME
+from rq_core.metrics.causes import Cause
+from rq_core.model.job import JobError, place_in
+from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
+from rq_core.protocol.reads.queue_load import QueueOverview
+from rq_core.views.jobs import job_document, listed_document, notes
+from rq_core.views.queues import queue_document, queue_notes, worker_document
+from rq_core.views.text import utc
+from rq_core.web.tokens import Access
+from rq_core.web.words import job_path, query, queue_path, word
+
+if TYPE_CHECKING:
+    from rq_core.model.state_line import JobState
+    from rq_core.protocol.reads.worker_registry import PresentWorker
+    from rq_core.views.jobs import ListedJob
+
+SOON_MS: Final = 100
+"""A claim that comes so soon is no wait for a worker."""
+CARRIED: Final = frozenset(
+    {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
+)
+"""Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
+_TOLD: Final = (
+    frozenset(
+        {"why", "under", "scopes"}
+        | {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
+        | {
+            str(getattr(field, "name", field))
+            for fields in QUEUE_EVENT_FIELDS.values()
+            for field in fields
+        }
+    )
+    - CARRIED
+)
+"""Other names in events. A name that is missing here may have any value."""
+_A_MOMENT_MS: Final = 1_000_000_000_000
+"""A larger number is a moment, and no length of time."""
+
+Document = dict[str, Any]
+
+_PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
+    "RqCoreNoWorker": ("/workers", ""),
+    "RqCoreCodeSkew": ("/workers", ""),
+    "RqCoreNoClaims": ("/jobs", "scheduled"),
+    "RqCoreTaskUnknown": ("/jobs", "scheduled"),
+    "RqCoreLeasesOver": ("/jobs", "running,cancelling"),
+    "RqCoreJobsWait": ("/jobs", "ready"),
+    "RqCoreJobsDie": ("/dead", ""),
+    "RqCoreMirrorBehind": ("/audit", ""),
+    "RqCoreBacklogHalf": ("/audit", ""),
+    "RqCoreAuditDown": ("/audit", ""),
+}
+"""The page that shows more of a cause, and the states of its jobs, by the alert; by default, the queue's page."""
+
+
+def cause_row(each: Cause) -> Document:
+    """Return a cause, and what to do about it."""
+    alert = ALERT_BY_NAME[each.alert]
+    return {
+        "alert": each.alert,
+        "queue": each.queue,
+        "says": word(each.says, 500),
+        "pages": each.pages,
+        "path": _path_of(each),
+        "means": alert.summary,
+        "look": [_command(line, each.queue) for line in alert.look],
+        "do": alert.do,
+    }
+
+
+def _path_of(cause: Cause) -> str:
+    """Return the address of the page that shows more of a cause; empty: no page does."""
+    if cause.alert in _PAGE_OF:
+        page, states = _PAGE_OF[cause.alert]
+        return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
+    if cause.queue is None:
+        return ""
+    return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
+
+
+def _command(line: str, queue: str | None) -> str:
+    return line if queue is None else line.replace("QUEUE", queue)
+
+
+def queue_row(found: QueueOverview, now_ms: int) -> Document:
+    """Return a queue."""
+    document = queue_document(found)
+    document.pop("workers")
+    return document | {
+        "ready_jobs": found.ready_jobs,
+        "counts": state_counts(found),
+        "present": len(found.present),
+        "busy": sum(each.says.busy for each in found.present),
+        "places": sum(each.says.places for each in found.present),
+        "full": [each.scope for each in found.full_scopes],
+        "notes": word(queue_notes(found, now_ms), 600),
+        "path": queue_path(found.queue),
+    }
+
+
+def state_counts(found: QueueOverview) -> dict[str, int]:
+    """Return how many jobs a queue has in each state."""
+    return {
+        "ready": found.ready_jobs,
+        "running": found.running,
+        "scheduled": found.scheduled,
+        "dead": found.dead,
+    }
+
+
+def worker_row(found: PresentWorker) -> Document:
+    """Return a worker."""
+    return worker_document(found) | {
+        "paths": [[each, query("/jobs", queue=each, state="running")] for each in found.says.queues]
+    }
+
+
+def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
+    """Return a job of a list."""
+    document = without_carried(listed_document(row), access)
+    if not access.see_arguments:
+        # A line has names of unique jobs, which are made of arguments.
+        document.pop("line", None)
+    return document | {
+        "notes": word(notes(row, now_ms)),
+        "path": job_path(row.job.queue, row.job.id),
+    }
+
+
+def dead_row(found: JobState, access: Access) -> Document:
+    """Return a dead job."""
+    document = without_carried(job_document(found), access)
+    if not access.see_arguments:
+        document.pop("line", None)
+    error = found.error
+    return document | {
+        "error": _error(error, access),
+        "died_of": "" if error is None else error_says(error, access),
+        "path": job_path(found.queue, found.id),
+    }
+
+
+def without_carried(document: Mapping[str, Any], access: Access) -> Document:
+    """Return a document, without what its job carries unless the viewer may see that."""
+    if access.see_arguments:
+        return dict(document)
+    left = {name: value for name, value in document.items() if name not in CARRIED}
+    if document.get("error"):
+        left["error"] = {"type": document["error"].get("type")}
+    return left
+
+
+def _error(error: JobError | None, access: Access) -> Document | None:
+    if error is None:
+        return None
+    return error._asdict() if access.see_arguments else {"type": error.type}
+
+
+def error_says(error: JobError, access: Access) -> str:
+    """Return an error on one line."""
+    if not access.see_arguments:
+        return f"{word(error.type)} (its message is hidden)"
+    place = place_in(error.traceback)
+    return word(error) + (f" ({word(place)})" if place else "")
+
+
+def shown_rows(
+    rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
+) -> list[list[str]]:
+    """Return rows of name and text. A viewer who may not see what a job carries gets the word hidden."""
+    shown = []
+    for name, text in rows:
+        if name in without:
+            continue
+        hidden = name in CARRIED and not access.see_arguments
+        shown.append([name, "hidden" if hidden else word(text, 2_000)])
+    return shown
+
+
+def event_row(found: Mapping[str, Any], access: Access) -> Document:
+    """Return an event."""
+    detail, hidden = {}, []
+    for name, value in found["detail"].items():
+        if access.see_arguments or name in _TOLD:
+            detail[name] = value
+        elif name == "error" and isinstance(value, dict):
+            detail[name] = {"type": value.get("type")}
+        elif value is not None:
+            hidden.append(name)
+    queue_name, job_id = found["queue"], found["job_id"]
+    return {
+        **{
+            name: found[name]
+            for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")
+        },
+        "number": f"{found['epoch']}-{found['seq']}",
+        "orphaned": found.get("orphaned", False),
+        "detail": detail,
+        "hidden": hidden,
+        "says": [_said(name, value) for name, value in detail.items() if _tells(name, value)],
+        "path": job_path(queue_name, job_id) if job_id else "",
+        "moment": query("/at", t=found["at_ms"], queue=queue_name),
+    }
+
+
+_PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
+"""Fields of an event that its document has, and its line on a page has not."""
+
+
+def _tells(name: str, value: Any) -> bool:
+    return value is not None and name not in _PLUMBING and (name, value) != ("priority", "normal")
+
+
+def _said(name: str, value: Any) -> list[str]:
+    if name.endswith("_ms") and isinstance(value, int) and value > _A_MOMENT_MS:
+        return [name.removesuffix("_ms"), utc(value)]
+    return [name, _value(value)]
+
+
+def _value(value: Any) -> str:
+    """A value of an event on one line; of an error its type, message and place; of scopes their limits."""
+    if isinstance(value, dict) and "type" in value:
+        place = place_in(str(value.get("traceback") or ""))
+        message = f": {value['message']}" if value.get("message") else ""
+        return word(f"{value['type']}{message}") + (f" ({word(place)})" if place else "")
+    if isinstance(value, list) and value and all(isinstance(each, list) and each for each in value):
+        return word(", ".join(_scope(each) for each in value))
+    return word(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    )
+
+
+def _scope(said: Sequence[Any]) -> str:
+    scope, *limit = said
+    if len(limit) == 3 and isinstance(limit[1], int):
+        return f"{scope} ≤ {limit[0]} per {limit[1] / 1000:g} s"
+    most = limit[0] if limit else None
+    words = "any" if most is None else str(most)
+    return f"{scope} ≤ {words}"
+
+
+def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
+    """Return the steps of a job, each with the time since the step before."""
+    steps: list[Document] = []
+    for each in events:
+        after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
+        steps.append(
+            {"type": each["type"], "at_ms": each["at_ms"], "after_ms": after, "by": each["worker"]}
+        )
+    return steps
+
+
+def since_of(period: Mapping[str, Any]) -> int:
+    """Return the begin of a wait or a pause (Unix ms)."""
+    return int(period["since_ms"])
+
+
+def wait_row(found: Mapping[str, Any]) -> Document:
+    """Return a wait, and what it was for."""
+    waited_ms = found["until_ms"] - found["since_ms"]
+    if found["held_back_by"]:
+        says = f"held back by {found['held_back_by']}"
+    elif found["claim"] is not None and waited_ms < SOON_MS:
+        says = "nothing held it back"
+    else:
+        says = "no cap held it back: no worker was free, or the queue was paused"
+    return {**found, "waited_ms": waited_ms, "says": says}
+
+
+def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
+    """Return errors, each with the page of its jobs."""
+    return [dict(row) | {"path": query("/dead", queue=row["queue"])} for row in rows]

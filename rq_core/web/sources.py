@@ -1,0 +1,120 @@
+"""Questions of the pages to Redis and to the audit log. Each ends within WITHIN_S, also if a server is away.
+
+All pages share one look a second at all queues, and one at the log (:mod:`rq_core.metrics.shared`). The other
+questions of a page run on a few threads, which Redis and the log do not share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.metrics.causes import Unread
+from rq_core.metrics.shared import SHARED_S, Shared, SharedOverview, shared_log, viewer
+from rq_core.model import plugins
+from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.plugins import AuditQuestions, LogOverview
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.reads.queue_load import Overview
+
+WITHIN_S: Final = 1.4
+"""Seconds within which a page has what it can have."""
+THREADS: Final = 8
+"""Questions to Redis that are asked at once, and to the log."""
+NO_LOG: Final = Unread(
+    "the past is in the audit log, and this page was given none: start it with --audit URL"
+    " (and `rq-core audit run --audit URL`, which fills it)"
+)
+
+T = TypeVar("T")
+
+
+class RecentAnswers:
+    """Shares the answers of a page for a second: fifty viewers of one address cost what one does."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what ``ask`` answers, or answered less than a second ago."""
+        now = self._clock()
+        # A task belongs to its loop.
+        key = asyncio.get_running_loop(), address
+        until, task = self._asked.get(key, (0.0, None))
+        if task is None or until <= now:
+            self._asked = {each: found for each, found in self._asked.items() if found[0] > now}
+            task = asyncio.create_task(ask())
+            self._asked[key] = now + SHARED_S, task
+        # One viewer who goes away takes no answer from the others.
+        found: T = await asyncio.shield(task)
+        return found
+
+
+class Sources:
+    """One Redis and prefix, and its audit log if there is one."""
+
+    def __init__(
+        self, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
+    ) -> None:
+        """Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL."""
+        with contextlib.ExitStack() as own:
+            self._client: Client = own.enter_context(viewer(redis_url, prefix))
+            self._overview = own.enter_context(contextlib.closing(SharedOverview(self._client)))
+            self._log: Shared[LogOverview] | None = None
+            self._questions: AuditQuestions | None = None
+            if audit_url is not None:
+                self._log = own.enter_context(shared_log(audit_url))
+                self._questions = own.enter_context(
+                    contextlib.closing(plugins.questions_opener()(audit_url))
+                )
+            self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
+            self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))
+            self._looks = own.enter_context(ThreadPoolExecutor(2 * THREADS, "rq-core-web-look"))
+            self._own = own.pop_all()
+        self.has_log = audit_url is not None
+
+    def close(self) -> None:
+        """Close all connections, once what is being asked is answered."""
+        self._own.close()
+
+    async def state(self) -> Overview | Unread:
+        """Return the shared look at all queues, which is at most a second old."""
+        return await self._within(self._looks, self._overview.get, "Redis")
+
+    async def log(self) -> LogOverview | Unread | None:
+        """Return the shared look at the log; None: the page has no log."""
+        if self._log is None:
+            return None
+        return await self._within(self._looks, self._log.get, "the audit log")
+
+    async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
+        """Carry out a plan that reads."""
+        return await self._within(
+            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis"
+        )
+
+    async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
+        """Ask the log."""
+        questions = self._questions
+        if questions is None:
+            return NO_LOG
+        return await self._within(self._of_log, lambda: question(questions), "the audit log")
+
+    async def _within(
+        self, threads: ThreadPoolExecutor, ask: Callable[[], T], whom: str
+    ) -> T | Unread:
+        asked = asyncio.get_running_loop().run_in_executor(threads, ask)
+        try:
+            return await asyncio.wait_for(asked, WITHIN_S)
+        except TimeoutError:
+            return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
+        except RqCoreError as error:
+            return Unread.of(error)

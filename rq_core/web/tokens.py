@@ -1,0 +1,167 @@
+"""The file of tokens: who may look at the web page. It has the SHA-256 of each token, never a token.
+
+ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from rq_core.errors import InvalidOption
+from rq_core.model.keys import check_name, is_name
+
+TOKENS_VARIABLE: Final = "RQ_CORE_WEB_TOKENS"
+TOKEN_BYTES: Final = 32
+"""Random bytes of a token."""
+VIEWER: Final = "viewer"
+ARGUMENTS: Final = "+arguments"
+"""Behind the role of who may see what jobs carry, too."""
+_LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
+
+
+class Access(NamedTuple):
+    """The rights of a viewer: to look. The page changes nothing."""
+
+    name: str
+    see_arguments: bool = False
+    """Whether also what jobs carry is shown: arguments, results, headers, and messages of errors."""
+
+
+class Known(NamedTuple):
+    """A line of the file."""
+
+    access: Access
+    digest: str
+    """SHA-256 of the token, as hex digits."""
+
+    @property
+    def line(self) -> str:
+        """How the file has it."""
+        return f"{self.access.name} {VIEWER}{ARGUMENTS * self.access.see_arguments} {self.digest}"
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """Read a line; None if it is invalid."""
+        found = _LINE.fullmatch(line)
+        if found is None or not is_name(found[1]):
+            return None
+        return cls(Access(found[1], see_arguments=bool(found[3])), found[4])
+
+
+def token_digest(token: str) -> str:
+    """Return the SHA-256 of a token, as hex digits."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Tokens:
+    """Reads the file again whenever it has changed: a token that is taken out of it is refused at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidOption if the file cannot be read, or a line of it."""
+        self._path = path
+        self._stamp: object = None
+        self._known: dict[str, Known] = {}
+        self._read()
+
+    def by_token(self, token: str) -> Known | None:
+        """Return whose token this is. Each of the file is compared, in a time that says nothing of it."""
+        wanted, found = token_digest(token), None
+        for known in self._current().values():
+            if hmac.compare_digest(known.digest, wanted):
+                found = known
+        return found
+
+    def by_name(self, name: str) -> Known | None:
+        """Return the line of a name; None if it has no token any more."""
+        return self._current().get(name)
+
+    def __len__(self) -> int:
+        """Return how many tokens there are."""
+        return len(self._current())
+
+    def _current(self) -> dict[str, Known]:
+        try:
+            self._read()
+        except InvalidOption:
+            # A file that cannot be read gives no access.
+            return {}
+        return self._known
+
+    def _read(self) -> None:
+        try:
+            status = self._path.stat()
+            stamp = status.st_mtime_ns, status.st_size, status.st_ino
+            if stamp == self._stamp:
+                return
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise _invalid(self._path, f"a file that can be read ({error})") from None
+        known = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            each = Known.parse(line.strip())
+            if each is None:
+                raise _invalid(
+                    self._path, f"a file of lines NAME ROLE SHA256 (line {number} is invalid)"
+                )
+            known[each.access.name] = each
+        self._known, self._stamp = known, stamp
+
+
+def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
+    """Give a name a new token, in the place of the one that it had, and return it: nothing else has it.
+
+    Raises InvalidName, and InvalidOption if the file cannot be written.
+    """
+    check_name("token", name)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    made = Known(Access(name, see_arguments=see_arguments), token_digest(token))
+    _write(path, [*_others(path, name), made.line])
+    return token
+
+
+def remove_token(path: Path, name: str) -> bool:
+    """Take a name's token out of the file. Returns whether it had one. Raises as ``add_token`` does."""
+    check_name("token", name)
+    lines = _lines(path)
+    left = _others(path, name)
+    if len(left) == len(lines):
+        return False
+    _write(path, left)
+    return True
+
+
+def _others(path: Path, name: str) -> list[str]:
+    return [line for line in _lines(path) if line.partition(" ")[0] != name]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise _invalid(path, f"a file that can be read ({error})") from None
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    """Put a new file in the place of the old one: a reader sees one or the other."""
+    made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123
+            file.write("".join(f"{line}\n" for line in lines))
+        made.replace(path)
+    except OSError as error:
+        raise _invalid(path, f"a file that can be written ({error})") from None
+
+
+def _invalid(path: Path, must: str) -> InvalidOption:
+    return InvalidOption.of("tokens", str(path), f"must be {must}")

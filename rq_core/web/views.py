@@ -1,0 +1,380 @@
+"""The documents of the pages: pure functions of facts. Templates show them; the ``.json`` of a page is its document.
+
+They compute nothing a second time: :mod:`rq_core.metrics.causes` says what is wrong, and :mod:`rq_core.views` and the
+reader of the audit log say how a job or a scope is. What jobs carry (arguments, results, headers, messages of errors,
+names of unique jobs) is left out here unless ``Access.see_arguments``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.metrics.causes import Unread, causes
+from rq_core.model.plugins import LogOverview
+from rq_core.model.table.machine import State
+from rq_core.protocol.reads.queue_load import Overview, QueueOverview
+from rq_core.views.job import ended_document, ended_rows, job_rows
+from rq_core.views.scopes import (
+    holders_of,
+    limit_of,
+    scope_document,
+    scope_notes,
+    standing_document,
+    waiting_of,
+)
+from rq_core.web.minutes import (
+    CHART_MINUTES,
+    SPARK_MINUTES,
+    chart_begin,
+    count_minutes,
+    first_minute,
+    rows_by_queue,
+)
+from rq_core.web.rows import (
+    Document,
+    cause_row,
+    dead_row,
+    error_rows,
+    error_says,
+    event_row,
+    listed_row,
+    queue_row,
+    shown_rows,
+    since_of,
+    state_counts,
+    steps_of,
+    wait_row,
+    without_carried,
+    worker_row,
+)
+from rq_core.web.tokens import Access
+from rq_core.web.words import job_path, word
+
+if TYPE_CHECKING:
+    from rq_core.views.table import Found
+
+ROWS_MAX: Final = 100
+"""Rows of a list."""
+FEW: Final = 10
+"""The same where a page has a list for each queue."""
+_WHY_ROWS: Final = frozenset(
+    {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
+)
+"""Rows of a job that say why it does not run."""
+
+
+@dataclass(frozen=True)
+class PageQuery:
+    """The wishes in an address."""
+
+    queue: str | None = None
+    job_id: str = ""
+    states: tuple[State, ...] = ()
+    task: str | None = None
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts of a page."""
+
+    asked: PageQuery
+    access: Access
+    now_ms: int
+    state: Overview | Unread
+    log: LogOverview | Unread | None
+    """None: the page has no log."""
+    found: Any = None
+    """The answer of Redis to the page's plan; Unread if it gave none."""
+    logged: Any = None
+    """The answer of the audit log; Unread if it gave none."""
+
+    @property
+    def queues(self) -> tuple[QueueOverview, ...]:
+        """The queues that could be read."""
+        return () if isinstance(self.state, Unread) else self.state.queues
+
+    @property
+    def queue(self) -> QueueOverview | None:
+        """The queue that is asked for; None if Redis does not have it, or cannot be read."""
+        return next((each for each in self.queues if each.queue == self.asked.queue), None)
+
+
+# What every page has.
+
+
+def frame(facts: Facts) -> Document:
+    """Return the part that each page has: the sources that cannot be read, and the number of causes."""
+    wrong = causes(facts.state, facts.log)
+    parts = {
+        "Redis": facts.state, "the audit log": facts.log, "this page": facts.found, "the past": facts.logged,
+    }  # fmt: skip
+    unread = [
+        {"what": what, "why": word(part.why)}
+        for what, part in parts.items()
+        if isinstance(part, Unread)
+    ]
+    said: list[str] = []
+    for each in unread:
+        if each["why"] in said:
+            each["why"] = ""
+        said.append(each["why"])
+    return {
+        "now_ms": facts.now_ms,
+        "unread": [each for each in unread if each["why"]],
+        "wrong": len(wrong),
+        "pages": sum(each.pages for each in wrong),
+        "sees_arguments": facts.access.see_arguments,
+    }
+
+
+# Pages.
+
+
+def overview_page(facts: Facts) -> Document:
+    """Return the causes, then the queues."""
+    found = facts.state
+    document: Document = {
+        "causes": [cause_row(each) for each in causes(found, facts.log)],
+        "queues": [],
+        "notes": [],
+    }
+    if isinstance(found, Unread):
+        return document
+    workers = {each.worker: each.says for queue in found.queues for each in queue.present}
+    totals = ("ready_jobs", "running", "scheduled", "dead")
+    document["totals"] = {
+        **{name: sum(getattr(queue, name) for queue in found.queues) for name in totals},
+        "queues": len(found.queues),
+        "workers": len(workers),
+        "busy": sum(each.busy for each in workers.values()),
+        "places": sum(each.places for each in workers.values()),
+        "used_memory": found.used_memory,
+    }
+    minutes = rows_by_queue(facts.logged)
+    since = first_minute(facts.now_ms, SPARK_MINUTES)
+    wrong = {each["queue"] for each in document["causes"]}
+    for queue in found.queues:
+        row = queue_row(queue, facts.now_ms)
+        row["wrong"] = queue.queue in wrong
+        rows = minutes.get(queue.queue)
+        if minutes or isinstance(facts.logged, list):
+            row["minutes"] = count_minutes(rows or (), since, SPARK_MINUTES)
+        document["queues"].append(row)
+    document["notes"] = _denied(found)
+    return document
+
+
+def _denied(found: Overview) -> list[str]:
+    if not found.denied:
+        return []
+    return [f"not looked at, since this user may not read them: {', '.join(found.denied)}"]
+
+
+def queue_page(facts: Facts) -> Document:
+    """One queue: its flow, its limits, its workers and its settings."""
+    name, found = facts.asked.queue or "", facts.queue
+    document: Document = {
+        "name": name,
+        "queue": None,
+        "causes": [],
+        "limits": [],
+        "workers": [],
+        "notes": [],
+    }
+    if found is not None:
+        document["queue"] = queue_row(found, facts.now_ms)
+        document["workers"] = [worker_row(each) for each in found.workers]
+    document["causes"] = [
+        cause_row(each) for each in causes(facts.state, facts.log) if each.queue == name
+    ]
+    if not isinstance(facts.found, Unread | None):
+        limits: Found[Any] = facts.found
+        document["limits"] = [
+            scope_document(each)
+            | {
+                "limit_says": limit_of(each),
+                "holders_says": str(holders_of(each)),
+                "waiting_says": waiting_of(each),
+                "notes": scope_notes(each, facts.now_ms),
+            }
+            for each in limits.rows
+        ]
+        document["notes"] = [*limits.notes]
+    if not isinstance(facts.logged, Unread | None):
+        since = first_minute(facts.now_ms, CHART_MINUTES)
+        document["minutes"] = count_minutes(facts.logged["minutes"], since, CHART_MINUTES)
+        document["errors"] = error_rows(facts.logged["errors"])
+    return document
+
+
+def jobs_page(facts: Facts) -> Document:
+    """Jobs of a queue that are in Redis."""
+    asked, found = facts.asked, facts.found
+    document: Document = {
+        "queue": asked.queue,
+        "states": [str(each) for each in asked.states],
+        "task": asked.task,
+        "queues": [{"queue": q.queue, "counts": state_counts(q)} for q in facts.queues],
+        "jobs": [],
+        "notes": [],
+        "empty": "",
+    }
+    if not isinstance(found, Unread | None):
+        document["jobs"] = [listed_row(row, facts.access, facts.now_ms) for row in found.rows]
+        document["notes"] = [word(each) for each in (*found.notes, *found.unread)]
+        document["empty"] = found.empty
+    return document
+
+
+def job_page(facts: Facts) -> Document:
+    """One job: its state, why it does not run now, what it waited for, and what happened to it."""
+    asked, found, logged = facts.asked, facts.found, facts.logged
+    document: Document = {
+        "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
+        "events": [], "path": [], "waits": [], "notes": [],
+    }  # fmt: skip
+    if isinstance(found, tuple) and found[0] == "live":
+        _, row, standing = found
+        rows = job_rows(row, standing, facts.now_ms)
+        document["job"] = listed_row(row, facts.access, facts.now_ms) | standing_document(standing)
+        document["facts"] = shown_rows(rows[3:], facts.access, without=_WHY_ROWS)
+        if row.job.error is not None:
+            document["facts"] = [
+                [n, error_says(row.job.error, facts.access) if n == "error" else text]
+                for n, text in document["facts"]
+            ]
+        document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
+        if facts.access.see_arguments and row.job.error is not None:
+            document["traceback"] = row.job.error.traceback
+    elif isinstance(found, tuple) and found[0] == "ended":
+        _, queue_name, result, value = found
+        document["facts"] = shown_rows(
+            ended_rows(queue_name, result, value, facts.now_ms)[2:], facts.access
+        )
+        document["ended"] = without_carried(ended_document(queue_name, result, value), facts.access)
+    if not isinstance(logged, Unread | None):
+        events = [event_row(each, facts.access) for each in logged["history"]["events"]]
+        document["events"] = events
+        document["notes"] = [word(each) for each in logged["history"]["notes"]]
+        document["path"] = steps_of(events)
+        if logged["why"] is not None:
+            document["log_state"] = logged["why"]["state"]
+            waits = [wait_row(each) for each in logged["why"]["waits"]]
+            document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=since_of)
+    return document
+
+
+def dead_page(facts: Facts) -> Document:
+    """The jobs that died last, and which errors claims ended with."""
+    document: Document = {
+        "queue": facts.asked.queue,
+        "queues": [{"queue": q.queue, "dead": q.dead} for q in facts.queues if q.dead],
+        "jobs": [], "notes": [],
+    }  # fmt: skip
+    if not isinstance(facts.found, Unread | None):
+        for found in facts.found:
+            document["jobs"] += [dead_row(each, facts.access) for each in found.rows]
+            document["notes"] += [word(each) for each in (*found.notes, *found.unread)]
+        document["jobs"].sort(key=lambda each: each["since_ms"] or 0, reverse=True)
+    if not isinstance(facts.logged, Unread | None):
+        document["errors"] = error_rows(facts.logged)
+    return document
+
+
+def workers_page(facts: Facts) -> Document:
+    """All workers, each once."""
+    found = {each.worker: each for q in facts.queues for each in q.workers}
+    rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
+    present = [each for each in rows if not each.gone]
+    return {
+        "workers": [worker_row(each) for each in rows],
+        "present": len(present),
+        "busy": sum(each.says.busy for each in present),
+        "places": sum(each.says.places for each in present),
+        "codes": len({(each.says.version, each.says.code) for each in present}),
+        "exact": all(q.workers_exact for q in facts.queues),
+        "queues_without": [q.queue for q in facts.queues if not q.present],
+    }
+
+
+def log_page(facts: Facts) -> Document:
+    """The last events."""
+    document: Document = {"queue": facts.asked.queue, "queues": _log_queues(facts), "events": []}
+    if not isinstance(facts.logged, Unread | None):
+        last = facts.logged[-ROWS_MAX:]
+        document["events"] = [event_row(each, facts.access) for each in reversed(last)]
+    return document
+
+
+def at_page(facts: Facts) -> Document:
+    """How queues stood at a moment."""
+    at_ms = facts.asked.at_ms if facts.asked.at_ms is not None else facts.now_ms
+    document: Document = {
+        "at_ms": at_ms, "queue": facts.asked.queue, "queues": _log_queues(facts), "moments": [], "minutes": None,
+    }  # fmt: skip
+    if not isinstance(facts.logged, Unread | None):
+        since = chart_begin(at_ms, facts.now_ms)
+        document["minutes"] = count_minutes(facts.logged["minutes"], since, CHART_MINUTES)
+        # Of one queue all that was read, of several the first few.
+        most = ROWS_MAX if facts.asked.queue else FEW
+        for name, moment in facts.logged["at"].items():
+            document["moments"].append(
+                {
+                    "queue": name,
+                    **moment,
+                    "scopes": [
+                        {"scope": scope, "cap": each["cap"], "holders": each["holders"]}
+                        for scope, each in sorted(moment["scopes"].items())
+                    ],
+                    "running": [
+                        each | {"path": job_path(name, each["job_id"])}
+                        for each in moment["running"][:most]
+                    ],
+                    "running_count": len(moment["running"]),
+                    "waiting": [
+                        each | {"path": job_path(name, each["job_id"])}
+                        for each in moment["waiting"][:most]
+                    ],
+                }
+            )
+        document["moments"].sort(key=lambda each: -each["running_count"] - each["waiting_count"])
+    return document
+
+
+def audit_page(facts: Facts) -> Document:
+    """How far the log goes, what is missing from it, and what is proven."""
+    document: Document = {"queues": [], "findings": None}
+    if isinstance(facts.log, LogOverview):
+        behind = {q.queue: q for q in facts.queues}
+        for each in facts.log.queues:
+            live = behind.get(each.queue)
+            document["queues"].append(
+                {
+                    "queue": each.queue,
+                    "events": each.events,
+                    "last_at_ms": each.last_at_ms,
+                    "waits": None if live is None else live.backlog,
+                    "behind_ms": None if live is None else live.oldest_event_ms,
+                    "gaps": each.gaps,
+                    "quarantined": each.quarantined,
+                    "losses": each.losses,
+                    "orphaned_events": each.orphaned_events,
+                    "proven_events": each.proven_events,
+                    "proven_at_ms": each.proven_at_ms,
+                    "unproven_events": each.events - (each.proven_events or 0),
+                }
+            )
+    document["unmirrored"] = [q.queue for q in facts.queues if not q.audit]
+    if not isinstance(facts.logged, Unread | None):
+        findings = dict(facts.logged)
+        if not facts.access.see_arguments:
+            # A reason may repeat what the entry has.
+            findings["quarantine"] = [each | {"reason": None} for each in findings["quarantine"]]
+        document["findings"] = findings
+    return document
+
+
+def _log_queues(facts: Facts) -> list[str]:
+    return [each.queue for each in facts.log.queues] if isinstance(facts.log, LogOverview) else []

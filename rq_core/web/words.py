@@ -1,0 +1,125 @@
+"""Words and numbers of the pages: what templates make of times, lengths of time, and texts from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from rq_core.masking import masked
+from rq_core.model.keys import is_name
+from rq_core.model.lib.text import excerpt
+from rq_core.views.text import span, utc
+
+TEXT_MAX: Final = 20_000
+"""Characters of a text from elsewhere that are shown in a block."""
+WORD_MAX: Final = 300
+"""The same on a line."""
+NONE: Final = "\u2013"
+"""In the place of a number that is not known."""
+_STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Kinds of characters that are escaped: what turns text round, hides, or steers."""
+
+
+def plain(text: object) -> str:
+    """Return a text without characters that steer what is shown: ESC, and what turns the direction of writing.
+
+    Line ends and tabs stay. Templates escape markup.
+    """
+    whole = str(text)
+    if whole.isascii() and whole.isprintable():
+        return whole
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in _STEER else ascii(c)[1:-1] for c in whole
+    )
+
+
+def block(text: object) -> str:
+    """Return a text of several lines without passwords; of a long one the beginning and the end."""
+    return plain(excerpt(str(text), TEXT_MAX))
+
+
+def word(text: object, most: int = WORD_MAX) -> str:
+    """Return a text on one line without passwords; of a long one the beginning and the end."""
+    line = " ".join(masked(str(text)[: 100 * most]).split())
+    if len(line) > most:
+        line = f"{line[: most // 2]} … {line[-most // 2 :]}"
+    return plain(line)
+
+
+def grouped(value: float | None) -> str:
+    """Return a number with its thousands apart; a dash for none."""
+    return NONE if value is None else f"{value:,}"
+
+
+def brief_span(ms: float) -> str:
+    """Return a length of time, to the ms if it is shorter than a second."""
+    return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
+
+
+def iso(at_ms: float | None) -> str:
+    """Return a moment as ``<time datetime>`` has it; empty for none."""
+    if at_ms is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def clock(at_ms: float | None) -> str:
+    """Return a moment of the day in UTC, to the ms."""
+    return iso(at_ms)[11:-1]
+
+
+def items(text: str) -> list[list[tuple[bool, str]]]:
+    """Return the items of a list in Markdown, each as pieces: whether it is code, and its text."""
+    found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
+    return [
+        [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found
+    ]
+
+
+# Addresses. A browser takes /queues/.. for /, and .json asks for the document: such names stand behind a ?.
+
+
+def queue_path(queue: str) -> str:
+    """Return the address of a queue's page."""
+    if _fits(queue):
+        return f"/queues/{quote(queue, safe=':')}"
+    return query("/queue", queue=queue)
+
+
+def job_path(queue: str, job_id: str) -> str:
+    """Return the address of a job's page."""
+    if _fits(queue) and _fits(job_id):
+        return f"/jobs/{quote(queue, safe=':')}/{quote(job_id, safe=':')}"
+    return query("/job", queue=queue, id=job_id)
+
+
+def query(path: str, **values: object) -> str:
+    """Return an address with these values behind it; an empty value, or None, is left out."""
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    # What is no UTF-8 in Redis is read as lone surrogates.
+    return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
+
+
+def _fits(name: str) -> bool:
+    return is_name(name) and name not in (".", "..") and not name.endswith(".json")
+
+
+FILTERS: Final = {
+    "plain": plain,
+    "block": block,
+    "word": word,
+    "number": grouped,
+    "span": lambda ms: NONE if ms is None else span(ms),
+    "short": brief_span,
+    "utc": lambda ms: "" if ms is None else utc(ms),
+    "iso": iso,
+    "clock": clock,
+    "items": items,
+    "queue_path": queue_path,
+}

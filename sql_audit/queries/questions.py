@@ -1,0 +1,204 @@
+"""Questions of a page to the log: one job, one moment, the last events, an hour in minutes, and what is missing.
+
+Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
+"""
+
+# ruff: noqa: S608 - statements are joined from words of the model
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from sql_audit.errors import HistoryUnknown
+from sql_audit.queries import history, moments, waits
+from sql_audit.queries.event_list import EVENTS, last_events
+from sql_audit.store import migrate
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.schema.tables import OUTCOMES, one_of
+
+STATEMENT_MS: Final = 1_500
+"""How long a statement may take."""
+EVENTS_MAX: Final = 200
+"""Maximum number of events of a job in an answer: the last ones."""
+ROWS_MAX: Final = 50
+"""Rows of errors, losses, gaps, and entries in quarantine in an answer: the last ones."""
+_STEPS: Final = 10_000
+"""SQLite's steps between two looks at the clock."""
+
+_MINUTES: Final = text(
+    "SELECT queue, minute_ms, outcome, SUM(claims) AS claims, SUM(waited_ms) AS waited_ms, "
+    "MAX(waited_max_ms) AS waited_max_ms, SUM(ran_ms) AS ran_ms FROM claim_minute "
+    f"WHERE {one_of('outcome', OUTCOMES)} AND minute_ms >= :since AND minute_ms < :until "
+    "AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) GROUP BY 1, 2, 3"
+)
+_ERRORS: Final = text(
+    "SELECT queue, task, outcome, error_type, SUM(claims) AS claims, MAX(minute_ms) AS last_ms FROM claim_minute "
+    f"WHERE {one_of('outcome', ('died', 'retried', 'lease_expired'))} AND minute_ms >= :since "
+    "AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) GROUP BY 1, 2, 3, 4 "
+    f"ORDER BY claims DESC, queue, task LIMIT {ROWS_MAX}"
+)
+_LOSSES: Final = text(
+    "SELECT queue, kind, at_ms, events, jobs, passed, epoch FROM mirror_loss "
+    f"ORDER BY id DESC LIMIT {ROWS_MAX}"
+)
+_GAPS: Final = text(
+    "SELECT queue, kind, at_ms, missing, old_epoch, old_seq, epoch, seq FROM mirror_epoch "
+    f"WHERE kind IN ('gap', 'changed', 'lost') ORDER BY id DESC LIMIT {ROWS_MAX}"
+)
+_QUARANTINE: Final = text(
+    f"SELECT queue, kind, reason, epoch, seq FROM quarantine ORDER BY id DESC LIMIT {ROWS_MAX}"
+)
+_PROOFS: Final = text(
+    "SELECT queue, at_ms, verdict, epoch, seq, events FROM mirror_proof WHERE id IN "
+    "(SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
+)
+
+
+T = TypeVar("T")
+
+
+class LogQuestions:
+    """Asks one audit database. Threads may share it."""
+
+    def __init__(self, url: str) -> None:
+        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        self._database = Database(url)
+        self._checked = False
+        bound(self._database.readers, STATEMENT_MS)
+
+    def history(self, job_id: str, queue: str) -> dict[str, Any]:
+        """Return a job's events, oldest first, and notes. An unknown job has no events."""
+
+        def ask(engine: Engine) -> dict[str, Any]:
+            try:
+                events = history.history(engine, job_id, queue)
+            except HistoryUnknown as error:
+                return {"events": [], "notes": [str(error)]}
+            notes = [cut.says for cut in history.cut_short(engine, events)]
+            if len(events) > EVENTS_MAX:
+                notes.append(f"the last {EVENTS_MAX} of {len(events):,} events")
+            return {"events": list(map(_document, events[-EVENTS_MAX:])), "notes": notes}
+
+        return self._ask(ask)
+
+    def why(self, job_id: str, queue: str) -> dict[str, Any] | None:
+        """Return what a job waited for; None if the log does not know it."""
+
+        def ask(engine: Engine) -> dict[str, Any] | None:
+            try:
+                (found,) = waits.why(engine, job_id, queue)
+            except HistoryUnknown:
+                return None
+            return dataclasses.asdict(found)
+
+        return self._ask(ask)
+
+    def at(self, queue: str, at_ms: int) -> dict[str, Any]:
+        """Return how a queue was at a moment (Unix ms)."""
+
+        def ask(engine: Engine) -> dict[str, Any]:
+            found = moments.at(engine, queue, at_ms)
+            scopes = {
+                scope: {"cap": cap, "holders": holders}
+                for scope, (cap, holders) in found.scopes.items()
+            }
+            return dataclasses.asdict(found) | {"scopes": scopes}
+
+        return self._ask(ask)
+
+    def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
+        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        return self._ask(
+            lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows]
+        )
+
+    def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
+        """How many claims ended how in each minute from ``since_ms`` on and before ``until_ms``; None: of all
+        queues."""
+        asked = {"since": since_ms, "until": until_ms, "queue": queue}
+        return self._ask(lambda engine: _rows(engine, _MINUTES, asked))
+
+    def errors(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
+        """Return the errors with which claims ended since then, by task, the most frequent first."""
+        asked = {"since": since_ms, "queue": queue}
+        return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
+
+    def findings(self) -> dict[str, Any]:
+        """Return what is missing from the log, and what is proven of it."""
+
+        def ask(engine: Engine) -> dict[str, Any]:
+            with engine.connect() as connection:
+                prunes = [
+                    _document(cut) | {"says": cut.says} for cut in history.pruned_to(connection)
+                ]
+            return {
+                "losses": _rows(engine, _LOSSES),
+                "gaps": _rows(engine, _GAPS),
+                "quarantine": _rows(engine, _QUARANTINE),
+                "proofs": _rows(engine, _PROOFS),
+                "prunes": prunes,
+            }
+
+        return self._ask(ask)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._database.close()
+
+    def _ask(self, question: Callable[[Engine], T]) -> T:
+        try:
+            if not self._checked:
+                migrate.check_current(self._database)
+                self._checked = True
+            return question(self._database.readers)
+        except SQLAlchemyError as error:
+            raise failure(self._database.url, error) from error
+
+
+def bound(engine: Engine, most_ms: int) -> None:
+    """Let no statement of an engine take longer. What is over its time raises an OperationalError."""
+    if engine.dialect.name == "postgresql":
+
+        @event.listens_for(engine, "begin")
+        def of_transaction(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {most_ms:d}")
+
+        return
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def of_statement(connection: Connection, *_: Any) -> None:
+        ends = time.monotonic() + most_ms / 1000
+        driver: Any = connection.connection.driver_connection
+        driver.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+
+
+def _document(row: Any) -> dict[str, Any]:
+    return dataclasses.asdict(row)
+
+
+def _rows(
+    engine: Engine, statement: Any, asked: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a statement. PostgreSQL's sums of bigints are decimals, which JSON does not have."""
+    with engine.connect() as connection:
+        found = connection.execute(statement, dict(asked or {})).mappings()
+        return [
+            {name: int(v) if isinstance(v, Decimal) else v for name, v in row.items()}
+            for row in found
+        ]
+
+
+def open_questions(url: str) -> LogQuestions:
+    """Return what asks the database at ``url``, as rq_core looks for it. Nothing is asked yet.
+
+    Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    """
+    return LogQuestions(url)

@@ -1,0 +1,139 @@
+"""The page on a real server: a queue with jobs in each state, mirrored, and a browser without scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from rq_core.protocol.calls import claims
+from rq_core.protocol.reads import worker_registry
+from rq_core.protocol.reads.worker_registry import Presence
+from rq_core.web.access import Gate, Mounted
+from rq_core.web.dashboard import build_site
+from rq_core.web.sources import Sources
+from rq_core.web.tokens import Access
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.store.connection.database import Database
+from tests.kit.auditlog import drain
+from tests.kit.schemas import lay_schema
+from tests.kit.seed import Seed
+
+QUEUE = "mail"
+HOST = "http://localhost:8900"
+SECRET = "s3ntinel-of-ann"  # noqa: S105 - it is none
+"""Part of all that a job carries, which may be shown only to viewers who may see it."""
+ERROR = json.dumps(
+    {"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"}
+)
+
+Browse = Callable[..., TestClient]
+
+
+@dataclass
+class Scene:
+    """A server, its audit log, and the queue in it."""
+
+    seed: Seed
+    audit_url: str
+
+    @property
+    def url(self) -> str:
+        return self.seed.client.url
+
+    def mirror(self, *queues: str) -> None:
+        """Bring what happened into the log."""
+        database = Database(self.audit_url)
+        with contextlib.closing(database):
+            for queue in queues or (self.seed.queue,):
+                drain(Mirror(Outbox(self.seed.client), database, queue))
+
+    def die(self, job_id: str, error: str = ERROR) -> None:
+        """Have a job die of an error."""
+        seed = self.seed
+        claim = seed.running(job_id, args_json=json.dumps({"to": SECRET}))
+        seed.client.run(
+            claims.fail(seed.queue, "w-1", [(claim.id, claim.fence, "final", 0, "gave_up", error)])
+        )
+
+    def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
+        """Have a worker say that it is there."""
+        says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
+        self.seed.client.run(
+            worker_registry.announce("rqc", worker, says, [self.seed.queue], ["t"])
+        )
+
+
+@pytest.fixture
+def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
+    """An empty server, and an audit database with its schema."""
+    database = Database(sqlite_url)
+    lay_schema(database)
+    database.close()
+    with Seed(valkey_url, QUEUE, real_clock=True) as seed:
+        yield Scene(seed, sqlite_url)
+
+
+@pytest.fixture
+def busy(scene: Scene) -> Scene:
+    """A job in each state, one that waits for a cap, and one that has ended."""
+    seed = scene.seed
+    scene.die("died")
+    seed.complete(seed.running("done"))
+    seed.cap("tenant", 1)
+    seed.enqueue(seed.job("holds", priority="critical", scopes=["tenant=acme"]))
+    seed.claim_one("holds")
+    seed.enqueue(seed.job("waits", scopes=["tenant=acme"], priority="critical"))
+    seed.claim()
+    seed.enqueue("ready", "later", args_json=json.dumps({"to": SECRET}))
+    seed.enqueue(seed.job("scheduled", delay_ms=3_600_000))
+    scene.present()
+    scene.mirror()
+    return scene
+
+
+@pytest.fixture
+def browse(scene: Scene) -> Iterator[Browse]:
+    """Open the page as somebody: ``browse(see_arguments=True)``, ``browse(log=False)``, ``browse(gate=…)``."""
+    with contextlib.ExitStack() as stack:
+
+        def open_page(
+            *,
+            url: str | None = None,
+            log: bool = True,
+            see_arguments: bool = False,
+            gate: Gate | None = None,
+            hosts: tuple[str, ...] = (),
+            host: str = HOST,
+            client: tuple[str, int] = ("127.0.0.1", 50_000),
+            root_path: str = "",
+            **headers: str,
+        ) -> TestClient:
+            sources = Sources(url or scene.url, audit_url=scene.audit_url if log else None)
+            who = gate or Mounted(lambda _: Access("ann", see_arguments=see_arguments))
+            made = TestClient(
+                build_site(sources, who, hosts), base_url=host, client=client, root_path=root_path,
+                headers=headers, follow_redirects=False,
+            )  # fmt: skip
+            return stack.enter_context(made)
+
+        yield open_page
+
+
+@pytest.fixture
+def tokens_file(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+def read(page: TestClient, path: str, **more: Any) -> str:
+    """The text of a page that must be there."""
+    answer = page.get(path, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.text

@@ -1,0 +1,81 @@
+"""A server that is away or hangs: the page says so within two seconds, and shows what the other knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.kit.seed import Seed
+from tests.kit.servers import RedisServer, engines
+from tests.web.conftest import QUEUE, Browse, Scene
+from tests.web.test_pages import ADDRESSES, as_json
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", ["overview", "job"])
+def test_the_page_says_within_two_seconds_that_redis_hangs(
+    busy: Scene, browse: Browse, tmp_path: Path, name: str
+) -> None:
+    server = RedisServer(engines()[0], tmp_path).start()
+    page = browse(url=server.url)
+    assert page.get("/").status_code == 200
+    time.sleep(1.1)  # That look is no longer shown.
+    server.freeze()
+    try:
+        with within(2.0):
+            answer = page.get(ADDRESSES[name])
+        document = page.get(as_json(ADDRESSES[name])).json()
+    finally:
+        server.kill()
+
+    assert answer.status_code == 200
+    assert "<b>Redis</b> no answer" in answer.text
+    assert document["unread"][0]["what"] == "Redis"
+
+
+def test_redis_that_is_away_hides_no_past(busy: Scene, browse: Browse) -> None:
+    page = browse(url="redis://127.0.0.1:1/0")
+
+    with within(2.0):
+        document = page.get(f"/jobs/{QUEUE}/done.json").json()
+
+    assert document["unread"][0]["what"] == "Redis"
+    assert [step["type"] for step in document["path"]] == ["enqueued", "claimed", "succeeded"]
+    assert "what to do" in page.get("/").text
+
+
+def test_a_log_that_cannot_be_read_hides_no_present(busy: Scene, browse: Browse) -> None:
+    Path(busy.audit_url.removeprefix("sqlite:///")).write_bytes(b"this is no database" * 100)
+    page = browse()
+
+    with within(2.0):
+        document = page.get("/index.json").json()
+
+    assert document["unread"][0]["what"] == "the audit log"
+    assert [each["queue"] for each in document["queues"]] == [QUEUE]
+    for path in ADDRESSES.values():
+        assert page.get(path).status_code == 200
+
+
+def test_a_queue_that_cannot_be_read_hides_no_other(scene: Scene, browse: Browse) -> None:
+    scene.seed.enqueue("a")
+    other: Seed = scene.seed.of("broken")
+    other.enqueue("b")
+    scene.seed.control.delete(other.keys("outbox"))
+    scene.seed.control.set(other.keys("outbox"), "no stream")
+
+    document = browse().get("/index.json").json()
+
+    assert [each["queue"] for each in document["queues"]] == [QUEUE]
+    assert any(each["queue"] == "broken" for each in document["causes"])

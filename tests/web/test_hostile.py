@@ -1,0 +1,154 @@
+"""What jobs and people say is shown as text, whatever it is; what jobs carry, only to those who may see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rq_core.protocol.calls import claims
+from tests.web.conftest import QUEUE, SECRET, Browse, Scene, read
+from tests.web.test_pages import ADDRESSES, as_json, parsed
+
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>'\"&{{ 6*7 }}"
+STEERING = "\x1b[31mred\x1b[0m \u202egnp.exe \u2066x\u2069 \u200b\x00\x9b"
+LONG = "z" * 1_000_000
+NAMES = ["..", ".", "a.json", "etc:passwd", "x" * 128, "-", "index.json", "login", "static"]
+
+
+@pytest.mark.parametrize("see_arguments", [False, True])
+def test_markup_in_an_error_is_text(scene: Scene, browse: Browse, see_arguments: bool) -> None:
+    scene.die("died", json.dumps({"type": MARKUP, "message": MARKUP, "traceback": MARKUP}))
+    scene.mirror()
+    page = browse(see_arguments=see_arguments)
+
+    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", "/log", f"/queues/{QUEUE}"):
+        text = read(page, path)
+        assert "<img src" not in text
+        assert "<script>" not in text
+        assert parsed(text).open == []
+    assert "&lt;img src=x" in read(page, "/dead")
+
+
+def test_what_steers_a_terminal_or_turns_text_round_is_escaped(
+    scene: Scene, browse: Browse
+) -> None:
+    scene.die("died", json.dumps({"type": "E", "message": STEERING, "traceback": STEERING}))
+    scene.mirror()
+    page = browse(see_arguments=True)
+
+    for path in ("/dead", f"/jobs/{QUEUE}/died", "/log"):
+        text = read(page, path)
+        assert "gnp.exe" in text
+        assert not {"\x1b", "\u202e", "\u2066", "\u200b", "\x00", "\x9b"} & set(text)
+
+
+def test_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
+    scene.die("died", json.dumps({"type": "E", "message": LONG, "traceback": LONG}))
+    scene.seed.enqueue("big", args_json=json.dumps({"to": LONG}))
+    scene.mirror()
+    page = browse(see_arguments=True)
+
+    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", f"/jobs/{QUEUE}/big", "/log", "/jobs"):
+        assert len(read(page, path)) < 100_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_queue_with_a_name_like_a_path_has_its_page(
+    scene: Scene, browse: Browse, name: str
+) -> None:
+    other = scene.seed.of(name)
+    other.enqueue("j", other.job(".."), other.job("b.json"))
+    page = browse(log=False)
+
+    row = page.get("/index.json").json()["queues"][0]
+    jobs = page.get("/jobs.json", params={"queue": name}).json()["jobs"]
+
+    assert row["queue"] == name
+    assert name in read(page, row["path"])
+    shown = [page.get(each["path"]) for each in jobs]
+    assert len(shown) == 3
+    assert all(each.status_code == 200 and "why" not in each.url.path for each in shown)
+    assert all(f">{each['id']}<" in page.text for each, page in zip(jobs, shown, strict=True))
+
+
+def test_names_of_workers_and_entries_of_the_list_of_queues_are_text(
+    scene: Scene, browse: Browse
+) -> None:
+    scene.seed.enqueue("a")
+    scene.present(host=MARKUP)
+    control: Any = scene.seed.control
+    control.sadd("rqc:queues", MARKUP)
+    page = browse()
+
+    for path in ("/", "/workers", f"/queues/{QUEUE}"):
+        assert "<img src" not in read(page, path)
+    assert "&lt;img src" in read(page, "/workers")
+
+
+def test_what_is_no_utf8_is_shown(scene: Scene, browse: Browse) -> None:
+    scene.seed.enqueue("a")
+    control: Any = scene.seed.control
+    control.hset(scene.seed.keys("state"), "a", b"ready task=\xff\xfe seq=1 since=1")
+    page = browse(see_arguments=True)
+
+    for path in ("/", f"/jobs?queue={QUEUE}", f"/jobs/{QUEUE}/a"):
+        read(page, path)
+        assert page.get(as_json(path)).json()
+
+
+# What jobs carry.
+
+
+@pytest.fixture
+def secretive(scene: Scene) -> Scene:
+    """A queue in which each thing that a job carries has the secret, in Redis and in the log."""
+    seed = scene.seed
+    arguments = json.dumps({"to": SECRET})
+    scene.die("died")
+    carries = seed.job(
+        "carries", args_json=arguments, spec_max=10_000, name=f"t/to={SECRET}", keep_ms=600_000,
+        audit_result="full", priority="critical",
+    )._replace(headers_json=json.dumps({"trace": SECRET}))  # fmt: skip
+    seed.enqueue(carries)
+    claim = seed.claim_one("carries")
+    seed.complete(claim, values={0: f"+{json.dumps(SECRET)}"})
+    seed.enqueue(
+        seed.job("alive", args_json=arguments, spec_max=10_000, name=f"t/of={SECRET}")._replace(
+            headers_json=json.dumps({"trace": SECRET})
+        )
+    )
+    again = seed.running("again", args_json=arguments)
+    seed.client.run(
+        claims.fail(
+            QUEUE, "w-1",
+            [(again.id, again.fence, "retry", 60_000, "x", json.dumps({"type": "E", "message": SECRET}))],
+        )
+    )  # fmt: skip
+    scene.present()
+    scene.mirror()
+    return scene
+
+
+def test_no_page_shows_what_jobs_carry(secretive: Scene, browse: Browse) -> None:
+    page = browse()
+    jobs = [f"/jobs/{QUEUE}/{each}" for each in ("died", "carries", "alive", "again")]
+    lists = [f"/jobs?queue={QUEUE}&state=dead", f"/jobs?queue={QUEUE}&state=scheduled"]
+
+    for path in (*ADDRESSES.values(), *jobs, *lists):
+        for place in (path, as_json(path)):
+            answer = page.get(place)
+            assert answer.status_code == 200
+            assert SECRET not in answer.text, place
+
+
+def test_who_may_see_it_is_shown_what_jobs_carry(secretive: Scene, browse: Browse) -> None:
+    """The pages above had something to hide."""
+    page = browse(see_arguments=True)
+
+    for name in ("died", "carries", "alive", "again"):
+        assert SECRET in read(page, f"/jobs/{QUEUE}/{name}")
+        assert SECRET in page.get(f"/jobs/{QUEUE}/{name}.json").text
+    assert SECRET in read(page, "/dead")
+    assert SECRET in read(page, "/log")

@@ -1,0 +1,265 @@
+"""Each page shows what it promises, as HTML and as JSON, with and without an audit log."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from rq_core.web.pages import PAGES
+from tests.kit.seed import Seed
+from tests.web.conftest import QUEUE, Browse, Scene, read
+
+ADDRESSES = {
+    "overview": "/",
+    "jobs": f"/jobs?queue={QUEUE}",
+    "dead": "/dead",
+    "workers": "/workers",
+    "log": "/log",
+    "at": "/at",
+    "audit": "/audit",
+    "queue": f"/queues/{QUEUE}",
+    "job": f"/jobs/{QUEUE}/waits",
+}
+
+
+def as_json(path: str) -> str:
+    place, _, asks = path.partition("?")
+    made = "/index.json" if place == "/" else f"{place}.json"
+    return f"{made}?{asks}" if asks else made
+
+
+class Whole(html.parser.HTMLParser):
+    """Notes the tags that are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids += [found] if (found := given.get("id")) else []
+        self.links += [found] if tag == "a" and (found := given.get("href")) else []
+        if tag not in ("meta", "link", "input", "rect", "line"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("rect", "line"):
+            assert self.open.pop() == tag
+
+
+def parsed(text: str) -> Whole:
+    found = Whole()
+    found.feed(text)
+    found.close()
+    return found
+
+
+def test_every_page_has_an_address_here() -> None:
+    assert {page.name for page in PAGES} == ADDRESSES.keys()
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+@pytest.mark.parametrize("log", [True, False], ids=["with a log", "without a log"])
+def test_a_page_is_a_whole_document_and_has_its_json(
+    busy: Scene, browse: Browse, name: str, log: bool
+) -> None:
+    page = browse(log=log)
+
+    text = read(page, ADDRESSES[name])
+    document = page.get(as_json(ADDRESSES[name])).json()
+
+    found = parsed(text)
+    assert found.open == []
+    assert len(found.ids) == len(set(found.ids))
+    assert "live" in found.ids
+    assert document["now_ms"] > 0
+    needs_log = next(each for each in PAGES if each.name == name).of_past
+    assert bool(document["unread"]) == (needs_log and not log)
+    if needs_log and not log:
+        assert "start it with --audit URL" in text
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_every_link_of_a_page_leads_somewhere(busy: Scene, browse: Browse, name: str) -> None:
+    page = browse()
+    links = {link for link in parsed(read(page, ADDRESSES[name])).links if not link.startswith("#")}
+    assert links
+
+    broken = [link for link in sorted(links)[:60] if page.get(link).status_code != 200]
+
+    assert broken == []
+
+
+def test_the_first_page_says_what_is_wrong_before_the_queues(scene: Scene, browse: Browse) -> None:
+    scene.seed.enqueue("a", "b")
+
+    text = read(browse(), "/")
+
+    wrong, queues = text.index("2 ready, and no worker runs"), text.index('id="h-queues"')
+    assert wrong < queues
+    assert "what to do" in text
+    assert "1 wrong" in text
+
+
+def test_an_empty_server_has_a_page_that_says_what_to_do(scene: Scene, browse: Browse) -> None:
+    text = read(browse(), "/")
+
+    assert "Nothing is wrong" in text
+    assert "No queues yet" in text
+    for name in ("/jobs", "/dead", "/workers", "/log", "/at", "/audit", "/queues/none"):
+        assert 'class="empty"' in read(browse(), name)
+
+
+def test_a_job_says_why_it_does_not_run_and_who_is_in_its_way(busy: Scene, browse: Browse) -> None:
+    document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
+    text = read(browse(), f"/jobs/{QUEUE}/waits")
+
+    assert document["job"]["waits_for"] == "tenant=acme"
+    assert ["waits for", "tenant=acme"] in document["why"]
+    assert document["job"]["held_by"][0]["id"] == "holds"
+    assert f'href="/jobs/{QUEUE}/holds"' in text
+    assert [step["type"] for step in document["path"]] == ["enqueued"]
+
+
+def test_a_job_that_ended_has_its_way_and_what_it_waited_for(busy: Scene, browse: Browse) -> None:
+    document = browse().get(f"/jobs/{QUEUE}/done.json").json()
+
+    assert document["job"] is None
+    assert document["log_state"] == "succeeded"
+    assert [step["type"] for step in document["path"]] == ["enqueued", "claimed", "succeeded"]
+    assert document["waits"][0]["claim"] == 1
+
+
+def test_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
+    assert "Redis has no such job. Nor does the audit log know it" in read(
+        browse(), f"/jobs/{QUEUE}/never"
+    )
+    assert "the audit log would know it still" in read(browse(log=False), f"/jobs/{QUEUE}/never")
+
+
+def test_jobs_are_listed_by_state_and_by_task(busy: Scene, browse: Browse) -> None:
+    page = browse()
+
+    def ids(asks: str) -> list[str]:
+        found = page.get(f"/jobs.json?queue={QUEUE}{asks}").json()["jobs"]
+        return sorted(each["id"] for each in found)
+
+    assert ids("") == ["holds", "later", "ready", "scheduled", "waits"]
+    assert ids("&state=running,cancelling") == ["holds"]
+    assert ids("&state=dead") == ["died"]
+    assert ids("&state=ready&task=other") == []
+
+
+def test_the_search_for_a_job_leads_to_it(busy: Scene, browse: Browse) -> None:
+    document = browse().get(f"/job.json?queue={QUEUE}&id=ready").json()
+
+    assert document["job"]["state"] == "ready"
+
+
+def test_a_moment_is_shown_as_it_was(busy: Scene, browse: Browse) -> None:
+    page = browse()
+    now = page.get(f"/at.json?queue={QUEUE}").json()["moments"][0]
+    before = page.get(f"/at.json?queue={QUEUE}&t=1h ago").json()["moments"][0]
+
+    assert [each["job_id"] for each in now["running"]] == ["holds"]
+    assert {each["job_id"] for each in now["waiting"]} == {"waits", "ready", "later"}
+    assert (before["running"], before["waiting"]) == ([], [])
+    assert "begins at" in before["caveats"][0]
+
+
+def test_minutes_count_the_claims_that_ended(busy: Scene, browse: Browse) -> None:
+    minutes = browse().get(f"/queues/{QUEUE}.json").json()["minutes"]
+
+    assert (sum(minutes["done"]), sum(minutes["failed"]), sum(minutes["other"])) == (1, 1, 0)
+
+
+def test_errors_are_counted_by_type(busy: Scene, browse: Browse) -> None:
+    errors = browse().get("/dead.json").json()["errors"]
+
+    assert [(e["error_type"], e["outcome"], e["claims"]) for e in errors] == [
+        ("SmtpError", "died", 1)
+    ]
+
+
+def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
+    events = browse().get("/log.json").json()["events"]
+
+    assert (events[0]["type"], events[0]["job_id"]) == ("enqueued", "scheduled")
+    assert len(events) <= 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs?queue=a/b",
+        "/jobs?queue=mail&state=asleep",
+        "/at?t=yesterday",
+        "/jobs/mail/a%20b",
+        "/at?t=9" + "9" * 40,
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused_in_a_sentence(
+    scene: Scene, browse: Browse, path: str
+) -> None:
+    answer = browse().get(path)
+    document = browse().get(as_json(path))
+
+    assert (answer.status_code, document.status_code) == (400, 400)
+    assert "is not valid" in answer.text
+    assert "is not valid" in document.json()["error"]
+
+
+def test_what_is_not_there_has_a_page(scene: Scene, browse: Browse) -> None:
+    answer = browse().get("/nothing/of/this")
+
+    assert answer.status_code == 404
+    assert "there is no such page" in answer.text
+
+
+def test_an_answer_that_is_known_comes_without_a_body(scene: Scene, browse: Browse) -> None:
+    page = browse()
+    first = page.get("/workers")
+
+    again = page.get("/workers", headers={"If-None-Match": first.headers["etag"]})
+
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["/", f"/queues/{QUEUE}", f"/jobs/{QUEUE}/waits"])
+def test_fifty_readers_cost_redis_one_look(busy: Scene, browse: Browse, path: str) -> None:
+    page = browse(log=False)
+    read(page, path)
+    time.sleep(1.1)
+    before = _calls(busy.seed)
+
+    threads = [threading.Thread(target=read, args=(page, path)) for _ in range(50)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    # One look a second, of at most 70 commands, and what the page asks.
+    assert _calls(busy.seed) - before <= 4 * 90
+
+
+def _calls(seed: Seed) -> int:
+    found: Any = seed.control.info("stats")
+    return int(found["total_commands_processed"])
+
+
+def test_lower_bounds_are_shown_as_such(scene: Scene, browse: Browse) -> None:
+    scene.seed.configure(fair=1)
+    for lane in range(3):
+        scene.seed.enqueue(scene.seed.job(f"j-{lane}", scopes=[f"tenant={lane}"]))
+
+    text = read(browse(), "/")
+
+    assert re.search(r"≥ \d+ s", text)

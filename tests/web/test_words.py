@@ -1,0 +1,67 @@
+"""Words, moments and addresses."""
+
+from __future__ import annotations
+
+import pytest
+
+from rq_core.errors import InvalidOption
+from rq_core.web.pages import parse_moment
+from rq_core.web.words import brief_span, iso, items, job_path, plain, query, queue_path, word
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    "text, ms",
+    [("1800000000001", NOW_MS + 1), ("now", NOW_MS), ("10m ago", NOW_MS - 600_000), ("2h", NOW_MS - 7_200_000),
+     ("2027-01-15 08:00", NOW_MS), ("2027-01-15T08:00:00.000Z", NOW_MS), ("2027-01-15 08:00:00 UTC", NOW_MS),
+     ("2027-01-15T09:00+01:00", NOW_MS), ("999999d ago", 0)],
+)  # fmt: skip
+def test_a_moment_is_read(text: str, ms: int) -> None:
+    assert parse_moment(text, NOW_MS) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""]
+)
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    if text == "10":
+        assert parse_moment(text, NOW_MS) == 10
+        return
+    with pytest.raises(InvalidOption):
+        parse_moment(text, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "queue, path",
+    [("mail", "/queues/mail"), ("a:b", "/queues/a:b"), ("..", "/queue?queue=.."), (".", "/queue?queue=."),
+     ("a.json", "/queue?queue=a.json"), ("a/b", "/queue?queue=a%2Fb"), ("<x>", "/queue?queue=%3Cx%3E")],
+)  # fmt: skip
+def test_a_queue_has_an_address_that_no_browser_changes(queue: str, path: str) -> None:
+    assert queue_path(queue) == path
+
+
+def test_a_job_has_one_too() -> None:
+    assert job_path("mail", "a") == "/jobs/mail/a"
+    assert job_path("mail", "..") == "/job?queue=mail&id=.."
+    assert query("/at", t=None, queue="") == "/at"
+
+
+def test_texts_keep_their_lines_and_lose_what_steers() -> None:
+    assert plain("a\n\tb") == "a\n\tb"
+    assert plain("\x1b[1m\u202eé") == "\\x1b[1m\\u202eé"
+    assert word("a\n b  c") == "a b c"
+    assert word("redis://:pw@host") == "redis://:***@host"
+    assert len(word("x" * 10_000_000)) < 400
+
+
+def test_lists_in_markdown_become_items() -> None:
+    assert items("- Start `a b`\n  now.\n- Or\n") == [
+        [(False, "Start "), (True, "a b"), (False, " now.")], [(False, "Or")]
+    ]  # fmt: skip
+
+
+def test_times() -> None:
+    assert iso(NOW_MS) == "2027-01-15T08:00:00.000Z"
+    assert iso(10**20) == iso(None) == ""
+    assert (brief_span(7), brief_span(61_000)) == ("7 ms", "1 min 1 s")
