@@ -27,7 +27,7 @@ local function is_record(name, next_at, due_at, rule, job)
   elseif what ~= 'put' then
     return what ~= 'resume' or next_at > 0 and due_at >= next_at
   end
-  return next_at > 0 and due_at >= next_at and rule:find('^{[^\n]*}$') ~= nil and job:find('^%[[^\n]*%]\n[^\n]*\n%x+[^\n]*\n{[^\n]*}$') ~= nil
+  return next_at > 0 and due_at >= next_at and rule:find('^{[^\n]*}$') ~= nil and job:find('^%[[^\n]*%]\n[^\n]*\n%x[^\n]*\n{[^\n]*}$') ~= nil
 end
 
 --- Check the records, and read what is stored. Returns a reply that refuses the call, or nil.

@@ -71,7 +71,7 @@ def test_help_imports_no_slow_module() -> None:
 def test_help_of_audit_imports_none_of_its_commands() -> None:
     text, modules = help_and_modules("audit", "--help")
 
-    assert "  verify   Prove from SQL" in text
+    assert "  verify   Prove the log from SQL" in text
     assert "..." not in text.partition("Commands:")[2], "sentences are whole"
     assert {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"} == {
         name for name in modules if name.startswith("sql_audit")

@@ -929,7 +929,7 @@ def test_async_middleware_is_refused_in_an_app_with_def_tasks(app: App) -> None:
 
     def in_thread() -> None: ...
 
-    assert "the around test_an_async_around" in refused(app, in_thread)
+    assert "the around test_async_middleware_is_refused" in refused(app, in_thread)
     with pytest.raises(InvalidTask, match="it is a `def` function"):
         other = App()
         other.task(in_thread)

@@ -25,7 +25,7 @@ from tests.unit.caps.tasks import later, send
         (lambda: Cap(1, per=""), "pass name="),
         (lambda: Cap(1, per=lambda **_: "x"), "pass name="),
         (lambda: Cap(1, per=later), "must not be async"),
-        (lambda: Cap(1, name="queue"), "must not be one of fair, queue, task, weight"),
+        (lambda: Cap(1, name="queue"), "must not be one of fair, queue, task, tick, weight"),
         (lambda: Cap(1, per="x", name="task"), "must not be one of"),
         (lambda: Cap(1, on_full="drop"), "must be one of wait, discard, reject"),  # type: ignore[arg-type]
         (
