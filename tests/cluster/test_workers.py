@@ -221,7 +221,7 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
 ) -> None:
     """It ended after ten seconds, and no queue was served. A supervisor waited for ten minutes."""
     caplog.set_level("INFO")
-    monkeypatch.setattr(startup, "START_WAIT_S", 20.0)
+    monkeypatch.setattr(startup, "START_WAIT_S", 45.0)
     monkeypatch.setattr(startup, "LOOK_S_MAX", 0.1)
     queues = [names[0] for names in cluster.queues(1).values()]
     victim = cluster.primaries()[0]

@@ -88,7 +88,7 @@ def test_a_handler_sees_its_schedule_and_the_instant_that_it_is_for() -> None:
     with testing.fake(app) as fake:
         note.enqueue()
         fake.drain()
-        fake.advance(24 * HOUR)
+        fake.advance(25 * HOUR)
         fake.drain()
 
     (none, (name, instant)) = seen
