@@ -166,6 +166,10 @@ class Fake:
             step = min(left, self._until_tick())
             self._put_forward(step)
             left -= step
+            # Workers declare the schedules of their code hourly; one that no code declares any more stops.
+            self.app.client.run(
+                self.app.declare_schedules(self.app.client.calls, *self.app.schedules)
+            )
             for queue in self.app.client.run(self.app.client.calls.reads.queues()):
                 self._tick(queue)
 
