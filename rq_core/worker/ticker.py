@@ -106,18 +106,23 @@ class Ticker:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return the reports of schedules that were handed out, by their entries."""
+    """Return the reports of schedules that were handed out, by their entries. A damaged one is logged and left out."""
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule
     from rq_core.protocol.calls.schedules import Instant
 
     found = []
     for name, entry in due.items():
-        schedule = Schedule.parse(entry)
+        try:
+            schedule = Schedule.parse(entry)
+        except ValueError as error:
+            # It must not hold up the others; `rq-core schedules` shows it.
+            log.error("schedule %s is damaged: %s", name, error)  # noqa: TRY400
+            continue
         try:
             passed = from_json(name, schedule.rule).judge(schedule.next_ms, now_ms)
-        except InvalidOption as error:
-            # Newer code wrote it, or this system lacks its time zone: another worker may be able to.
+        except (InvalidOption, ValueError, OverflowError) as error:
+            # It is damaged, newer code wrote it, or this system lacks its time zone: another worker may be able to.
             log.error("schedule %s cannot be computed here: %s", name, error)  # noqa: TRY400
             found.append(Instant(name, schedule.version, schedule.next_ms, 0, 0, 0))
         else:

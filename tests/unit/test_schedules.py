@@ -10,6 +10,7 @@ import pytest
 
 from rq_core import App, Cap, InvalidOption, InvalidTask, NewJob, Unique, current_job, testing
 from rq_core.model.schedule import Tick, tick_of
+from rq_core.worker.ticker import instants_of
 
 HOUR = 3600.0
 
@@ -228,3 +229,19 @@ def test_a_queue_with_a_schedule_is_one_that_the_code_declares() -> None:
 
     assert ["reports", "other"] == app.queues
     assert {"other": ("a",)} == app.schedules
+
+
+def test_a_damaged_schedule_does_not_hold_up_the_schedules_handed_out_with_it() -> None:
+    line = "on v=1 next={0} due={0} last=0 from=code seen=1 was=\n{1}"
+    due = {
+        "no-rule": line.format(1_795_312_800_000, ""),
+        "no-line": "on",
+        "far": line.format(10**30, '{"cron":"0 2 * * *","tz":"UTC"}'),
+        "good": line.format(1_795_312_800_000, '{"every_ms":60000}'),
+    }
+
+    found = {each.name: each.next_ms for each in instants_of(due, 1_795_312_900_000)}
+
+    assert {"far", "good"} == found.keys()
+    assert found["far"] == 0
+    assert found["good"] > 1_795_312_900_000
