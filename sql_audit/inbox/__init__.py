@@ -1,0 +1,7 @@
+"""The inbox in a user's database: the tables into which programs insert jobs, inside their own transactions.
+
+This room does not write the log, and needs no audit database: :mod:`sql_audit.mirror` is beside it.
+
+- ``schema``: the tables, and their creation.
+- ``database``: connections to the user's database.
+"""
