@@ -12,7 +12,7 @@ losses        max_losses; null likewise
 timeout       milliseconds of one attempt
 delay         milliseconds after ``created_at`` from which on the job is ready
 due           Unix ms from which on the job is ready, in place of ``delay``
-lane, full    the job's lane, and the rules for full scopes, of which only ``discard`` is allowed
+lane, full    the job's lane, and the rules for full scopes; only ``discard`` is allowed
 spec_max      the most bytes of the job's JSON that its event keeps
 headers       its headers, an object of strings
 ties          its deadline, unique name, remembered id and kept result, as ``model.job.ties_of`` says them
@@ -51,7 +51,8 @@ _LANE: Final = re.compile(rf"[0-3](?:\+{SCOPE_PATTERN})+")
 _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
-"""The ties that are words, with the words that a row may have. A name that says reject has nobody to tell."""
+"""The ties that are words, with the words that a row may have. ``reject`` would be an error for a
+producer that has gone on."""
 _TIES: Final = (
     "expires_in", "expires_at", "window", "after", "most", "remember", "keep", *_WORDS,
 )  # fmt: skip
@@ -94,7 +95,7 @@ def unpack(
 
     ``age_ms`` is how long ago the row was inserted, by the database's clock: a delay, and a deadline in milliseconds
     from now, count from then. A deadline that has passed becomes one of 1 ms, so that the job expires in the queue,
-    where the log tells of it.
+    and the log says so.
     """
     try:
         check_name("queue", queue)

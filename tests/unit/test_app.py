@@ -432,7 +432,7 @@ def test_importing_rq_core_imports_only_its_errors() -> None:
     """The command line lives in the package, and ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
-    assert {"rq_core", "rq_core.errors", "rq_core.masking"} == {
+    assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
         name for name in modules if name.split(".")[0] == "rq_core"
     }
     assert not modules & {"inspect", "dataclasses", "datetime", "json", "logging"}
@@ -484,7 +484,7 @@ def test_the_list_of_public_names_is_as_expected() -> None:
 def test_every_error_is_public() -> None:
     errors = {
         name
-        for name, each in vars(rq_core.errors).items()
+        for name, each in {**vars(rq_core.errors), **vars(rq_core.signals)}.items()
         if isinstance(each, type) and issubclass(each, RqCoreError)
     }
 
