@@ -127,8 +127,12 @@ class Transaction:
             found = self.run(self._said.lock, queue).first()
             if found is None:
                 return None
-        slot, number, ids, age, *rest = found
-        return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)
+        return _relay_row(found)
+
+    def look(self, queue: str) -> RelayRow | None:
+        """Return a queue's row of ``rqc_relay`` without a lock; None if there is none."""
+        found = self.run(self._said.look, queue).first()
+        return None if found is None else _relay_row(found)
 
     def choose(self, queue: str, most: int) -> list[InboxRow]:
         """Return the first rows of a queue."""
@@ -170,3 +174,8 @@ class Transaction:
             return False
         self.run(self._said.pack, job_id, args, packed, queue, row.id)
         return True
+
+
+def _relay_row(found: Any) -> RelayRow:
+    slot, number, ids, age, *rest = found
+    return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)
