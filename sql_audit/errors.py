@@ -7,6 +7,7 @@ RqCoreError
 │   ├── InboxUrlInvalid
 │   └── QueueNotMirrored
 ├── InboxError              the database with the inbox, or its tables, are not usable
+│   ├── InboxCopied
 │   ├── InboxForeign
 │   ├── InboxRefused
 │   └── InboxUnavailable
@@ -71,6 +72,16 @@ class InboxError(RqCoreError):
     """the database with the inbox is not usable."""
 
     url: str
+
+
+class InboxCopied(InboxError):
+    """the database {url} with the inbox is a copy, or it was moved: the inbox belongs to {bound} and is at {here}. If it
+    is a copy, `rq-core inbox settle {url} --copy` makes it an inbox of its own and parks the rows that the original hands
+    over. If the inbox is here now, after a move or a restore from a backup: `rq-core inbox settle {url} --moved`.
+    """
+
+    bound: str
+    here: str
 
 
 class InboxForeign(InboxError):

@@ -95,7 +95,7 @@ def command_line(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command by which a supervisor of workers starts the mirror, and its environment variables.
 
-    See rq_core.model.plugins.MirrorCommand."""
+    See rq_core.model.plugins.CompanionCommand."""
     program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
     new = [word for queue in made for word in ("--made", queue)]
     return [*program, "--prefix", prefix, *new], {

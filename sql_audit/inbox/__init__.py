@@ -4,4 +4,8 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 
 - ``schema``: the tables, and their creation.
 - ``database``: connections to the user's database.
+- ``statements``, ``session``: the relay's statements; its connection and transactions.
+- ``rows``: makes jobs of rows.
+- ``relay``, ``service``: one turn for a queue; turns for all queues.
+- ``place``: tells a copied database.
 """

@@ -1,0 +1,118 @@
+"""The SQL statements of the relay, for both databases.
+
+No statement of a turn reads ``rqc_inbox_parked``, so parked rows cost the turns nothing.
+"""
+
+# ruff: noqa: S608 - statements are joined from texts of this module, never from values
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sql_audit.inbox.schema import AGE_MS
+
+_ROW: Final = "id, job_id, task, args, options, packed"
+_COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
+_STEP: Final = "SELECT min(queue) FROM rqc_inbox"
+
+
+class Statements(NamedTuple):
+    """The statements of one kind of database, as texts for its driver. ``?`` stands for a value."""
+
+    ids: Callable[[Sequence[int]], Any]
+    """Makes the value of a statement that takes many ids."""
+    queues: str
+    """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
+    index, so it reads as many rows as there are queues."""
+    lock: str
+    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if there is none."""
+    exists: str
+    create: str
+    choose: str
+    """Selects, and on PostgreSQL locks, the first rows of a queue, at most as many as the second value says. A row that
+    somebody is deleting is left out."""
+    load: str
+    """Selects rows by their ids, with the columns of ``choose``."""
+    begin: str
+    """Writes a batch: slot, number, ids and relay."""
+    take: str
+    """Writes which relay has sent the batch last."""
+    end: str
+    """Ends a batch of this slot and number, and adds to the counts. Updates no row if the batch has ended already."""
+    delete: str
+    park: str
+    """Copies a row into ``rqc_inbox_parked`` with a reason."""
+    pack: str
+    """Writes what was made of a row of other code: id of the job, args and packed."""
+    has_id: str
+    """Selects whether another row has the id of a job."""
+
+
+def _statements(
+    *, ids: Callable[[Sequence[int]], Any], among: str, age: str, sent: str, now: str, lock: str
+) -> Statements:
+    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
+    present time, and ``lock`` locks rows that nobody else has locked."""
+    rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
+    return Statements(
+        ids=ids,
+        queues=(
+            f"WITH RECURSIVE q(name) AS (SELECT ({_STEP}) UNION ALL SELECT ({_STEP} WHERE queue > q.name) FROM q"
+            " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
+            " UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
+        ),
+        lock=(
+            f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate"
+            f" FROM rqc_relay WHERE queue = ?{lock}"
+        ),
+        exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
+        create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
+        choose=f"{rows} ORDER BY id LIMIT ?{lock}",
+        load=f"{rows} AND id {among} ORDER BY id",
+        begin=(
+            f"UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?, sent_at = {now} WHERE queue = ?"
+        ),
+        take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
+        end=(
+            "UPDATE rqc_relay SET ids = NULL, relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
+            " WHERE queue = ? AND slot = ? AND number = ? AND ids IS NOT NULL"
+        ),
+        delete=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
+        park=(
+            f"INSERT INTO rqc_inbox_parked ({_COLUMNS}, why) SELECT {_COLUMNS}, ? FROM rqc_inbox"
+            f" WHERE queue = ? AND id {among} ON CONFLICT DO NOTHING"
+        ),
+        pack="UPDATE rqc_inbox SET job_id = ?, args = ?, packed = ? WHERE queue = ? AND id = ?",
+        has_id="SELECT 1 FROM rqc_inbox WHERE job_id = ? AND NOT (queue = ? AND id = ?)",
+    )
+
+
+def _for_psycopg(made: Statements) -> Statements:
+    given = made._asdict()
+    texts = {n: v.replace("?", "%s") for n, v in given.items() if isinstance(v, str)}
+    return Statements(**{**given, **texts})
+
+
+STATEMENTS: Final = {
+    "sqlite": _statements(
+        ids=json.dumps,
+        among="IN (SELECT value FROM json_each(?))",
+        age=AGE_MS["sqlite"],
+        sent=AGE_MS["sqlite"].replace("created_at", "sent_at"),
+        now="strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+        lock="",
+    ),
+    "postgresql": _for_psycopg(
+        _statements(
+            ids=list,
+            among="= ANY(?)",
+            age=AGE_MS["postgresql"],
+            sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
+            now="clock_timestamp()",
+            lock=" FOR UPDATE SKIP LOCKED",
+        )
+    ),
+}
+"""The statements by the name of the database's kind."""
