@@ -6,16 +6,22 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from rq_core.cli.options import json_option, print_json, queue_option, server_options
+from rq_core.cli.options import (
+    audit_url_option,
+    json_option,
+    print_json,
+    queue_option,
+    server_options,
+)
 from rq_core.cli.text import print_table, say
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.mirror import stop_on_signals, stop_with_stdin
-from sql_audit.cli.options import asking, audit_option
+from sql_audit.cli.options import asking
 
 if TYPE_CHECKING:
     from sql_audit.inbox.session import Session
@@ -83,9 +89,6 @@ def status(url: str, *, as_json: bool) -> None:
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
         return
-    if not found:
-        say("the inbox is empty, and no row was ever handed over")
-        return
     print_table(
         ("queue", "rows", "oldest s", "parked", "relayed", "held", "duplicate", "on its way s"),
         [
@@ -95,6 +98,7 @@ def status(url: str, *, as_json: bool) -> None:
             )
             for each in found
         ],
+        empty="the inbox is empty, and no row was ever handed over",
     )
 
 
@@ -116,12 +120,10 @@ def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    if not rows:
-        say("no row is parked")
-        return
     print_table(
         ("queue", "job", "task", "parked at", "why"),
         [(row["queue"], row["job_id"], row["task"], row["parked_at"], row["why"]) for row in rows],
+        empty="no row is parked",
     )
 
 
@@ -201,13 +203,16 @@ def settle(url: str, *, is_copy: bool, moved: bool) -> None:
 
 @click.command()
 @url_argument
-@audit_option
+@audit_url_option("The database with the log.")
 @json_option
-def verify(url: str, audit_url: str | None = None, *, as_json: bool, **given: Any) -> None:
-    """Compare the rows that were handed over with the log's events by this inbox. The exit status is 1 if they differ."""
+def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
+    """Compare the rows that were handed over with the log's events by this inbox.
+
+    The exit status is 1 if they differ.
+    """
     from sql_audit.inbox.verify import compare
 
-    with _session(url) as session, asking(given.get("audit", audit_url)) as log:
+    with _session(url) as session, asking(audit_url) as log:
         found = compare(session, log)
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])

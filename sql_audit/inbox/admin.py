@@ -101,9 +101,7 @@ def retry(session: Session, jobs: Sequence[str], *, queue: str | None = None) ->
     """Put parked rows back, and return the ids of their jobs. Rows are named by jobs' ids; without ids all of ``queue``
     are meant, or all. A row whose job's id another row has stays parked."""
     which, values = _which(jobs, queue)
-    insert = (
-        f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
-    )
+    insert = f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
     select = f"SELECT job_id FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
     delete = f"DELETE FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
     with session.transaction() as transaction:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from rq_core.errors import InboxMissing
 from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
+from sql_audit.inbox.schema import missing_tables
 from sql_audit.inbox.statements import STATEMENTS
 
 
@@ -99,6 +101,13 @@ class Session:
                 connection.invalidate()
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def check_tables(session: Session) -> None:
+    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
+    with session.transaction() as transaction:
+        if missing_tables(transaction.connection):
+            raise InboxMissing(url=session.url)
 
 
 class Transaction:

@@ -88,6 +88,6 @@ def _events(log: Engine, by: str) -> tuple[dict[str, int], set[str]]:
     enqueued = (job_event.c.type == "enqueued") & (job_event.c.worker == by)
     counts = select(job_event.c.queue, func.count()).where(enqueued).group_by(job_event.c.queue)
     with log.connect() as connection:
-        found = {queue: count for queue, count in connection.execute(counts)}
+        found = {row[0]: row[1] for row in connection.execute(counts)}
         pruned = {queue for (queue,) in connection.execute(select(mirror_prune.c.queue).distinct())}
     return found, pruned
