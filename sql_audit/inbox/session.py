@@ -186,5 +186,6 @@ class Transaction:
 
 
 def _relay_row(found: Any) -> RelayRow:
-    slot, number, ids, age, *rest = found
-    return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)
+    slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
+    batch = None if ids is None else json.loads(ids)
+    return RelayRow(slot, number, batch, age or 0, taken_by, relayed, held, duplicate)
