@@ -69,7 +69,7 @@ async def opened_async(kind: str, url: str, **options: Any) -> AsyncIterator[Sce
             await raw.rollback()
         return
     if kind == "asyncpg":
-        connection = await asyncpg.connect(driver_url(url))  # type: ignore[no-untyped-call]
+        connection = await asyncpg.connect(driver_url(url))
         transaction = connection.transaction()
         await transaction.start()
         yield Scene(connection, connection.execute, transaction.commit, transaction.rollback)
