@@ -130,6 +130,12 @@ class KeyFailed(UsageError):
     error: str
 
 
+class InboxMissing(UsageError):
+    """the database {url} has no inbox: create its tables with `rq-core inbox migrate {url}`."""
+
+    url: str
+
+
 class AuditNotConfigured(UsageError):
     """no audit database is set, and a job's history is in SQL: pass App(audit=…) or set RQ_CORE_AUDIT_URL."""
 

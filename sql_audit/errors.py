@@ -75,9 +75,9 @@ class InboxError(RqCoreError):
 
 
 class InboxCopied(InboxError):
-    """the database {url} with the inbox is a copy, or it was moved: the inbox belongs to {bound} and is at {here}. If it
-    is a copy, `rq-core inbox settle {url} --copy` makes it an inbox of its own and parks the rows that the original hands
-    over. If the inbox is here now, after a move or a restore from a backup: `rq-core inbox settle {url} --moved`.
+    """the database {url} with the inbox is a copy, or it was moved: the inbox belongs to {bound} and is at {here}. If
+    it is a copy, `rq-core inbox settle {url} --copy` makes it an inbox of its own and parks the rows that the original
+    hands over. If the inbox is here now, after a move or a restore: `rq-core inbox settle {url} --moved`.
     """
 
     bound: str

@@ -1,5 +1,5 @@
-"""Runs worker processes, and the mirror and a relay beside them: starts them, ends them together, and replaces a process
-that dies.
+"""Runs worker processes, and the mirror and a relay beside them: starts them, ends them together, and replaces a
+process that dies.
 
 Children are spawned, never forked.
 """
@@ -292,13 +292,16 @@ class Supervisor:
                         status = status or max(0, exitcode)
                     continue
                 self._bury(place, exitcode)
-            for companion in (self._mirror, self._relay):
-                if companion is not None and not self._stops:
-                    companion.watch()
+            self._watch_companions()
             if time.monotonic() > self._killing_at:
                 self._kill_all()
             self._wait()
         return status
+
+    def _watch_companions(self) -> None:
+        for companion in (self._mirror, self._relay):
+            if companion is not None and not self._stops:
+                companion.watch()
 
     def _exitcode(self, place: int, exitcode: int) -> int:
         """Return the exit code of a process; of one that was killed after its work was over, its worker's status."""

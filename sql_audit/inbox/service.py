@@ -23,7 +23,7 @@ from rq_core.protocol.engine.plan import Patience
 from sql_audit.errors import InboxError
 from sql_audit.inbox.place import check_place
 from sql_audit.inbox.relay import Relay, TurnOutcome
-from sql_audit.inbox.session import Session
+from sql_audit.inbox.session import Session, check_tables
 from sql_audit.store.connection.driver_errors import describe_error
 
 logger = logging.getLogger("rq_core.inbox")
@@ -188,12 +188,13 @@ def run_relay(
 ) -> None:
     """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, the rows that are there.
 
-    Raise InboxError at the start if the database cannot be used, has no inbox, or is a copy. Later errors are logged,
-    and the turn is made again; with ``once`` errors of the database are raised.
+    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy. Later
+    errors are logged, and the turn is made again; with ``once`` errors of the database are raised.
     """
     session = Session(url)
     try:
         with Client(redis_url, prefix=prefix, patience=PATIENCE) as client:
+            check_tables(session)
             relay = Relay(session, client, check_place(session), on_step=on_step)
             Service(session, client, relay).run(stop, once=once)
     finally:

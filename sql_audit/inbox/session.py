@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from rq_core.errors import InboxMissing
 from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
+from sql_audit.inbox.schema import missing_tables
 from sql_audit.inbox.statements import STATEMENTS
 
 
@@ -101,6 +103,13 @@ class Session:
                 connection.close()
 
 
+def check_tables(session: Session) -> None:
+    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
+    with session.transaction() as transaction:
+        if missing_tables(transaction.connection):
+            raise InboxMissing(url=session.url)
+
+
 class Transaction:
     """The steps of a turn, within one transaction."""
 
@@ -127,8 +136,12 @@ class Transaction:
             found = self.run(self._said.lock, queue).first()
             if found is None:
                 return None
-        slot, number, ids, age, *rest = found
-        return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)
+        return _relay_row(found)
+
+    def look(self, queue: str) -> RelayRow | None:
+        """Return a queue's row of ``rqc_relay`` without a lock; None if there is none."""
+        found = self.run(self._said.look, queue).first()
+        return None if found is None else _relay_row(found)
 
     def choose(self, queue: str, most: int) -> list[InboxRow]:
         """Return the first rows of a queue."""
@@ -170,3 +183,8 @@ class Transaction:
             return False
         self.run(self._said.pack, job_id, args, packed, queue, row.id)
         return True
+
+
+def _relay_row(found: Any) -> RelayRow:
+    slot, number, ids, age, *rest = found
+    return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)

@@ -28,6 +28,8 @@ class Statements(NamedTuple):
     index, so it reads as many rows as there are queues."""
     lock: str
     """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if there is none."""
+    look: str
+    """Selects that row without a lock."""
     exists: str
     create: str
     choose: str
@@ -56,6 +58,10 @@ def _statements(
     """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
     present time, and ``lock`` locks rows that nobody else has locked."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
+    relay = (
+        f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate"
+        " FROM rqc_relay WHERE queue = ?"
+    )
     return Statements(
         ids=ids,
         queues=(
@@ -63,10 +69,8 @@ def _statements(
             " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
             " UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
         ),
-        lock=(
-            f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate"
-            f" FROM rqc_relay WHERE queue = ?{lock}"
-        ),
+        lock=f"{relay}{lock}",
+        look=relay,
         exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
         create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
         choose=f"{rows} ORDER BY id LIMIT ?{lock}",
