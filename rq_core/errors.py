@@ -160,6 +160,18 @@ class WaitRefused(UsageError):
     why: str
 
 
+class NotInTransaction(UsageError):
+    """the connection is in no transaction and commits each statement by itself, so a rollback could not take the job
+    back. Begin a transaction first; or enqueue without within()."""
+
+
+class InboxMissing(UsageError):
+    """the database of the connection has no inbox. Create its tables with `rq-core inbox migrate {url}`, or with the
+    statements that `rq-core inbox ddl {url}` prints. (PostgreSQL finds tables by the connection's search_path.)"""
+
+    url: str
+
+
 class Refused(RqCoreError):
     """the queue refused the call, and changed nothing."""
 
