@@ -17,6 +17,7 @@ _ROW: Final = "id, job_id, task, args, options, packed"
 _COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
 IDLE_MS: Final = 30_000
 """Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that others can go on."""
+_COUNTED: Final = "relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
 _STEP: Final = "SELECT min(queue) FROM rqc_inbox"
 
 
@@ -40,11 +41,11 @@ class Statements(NamedTuple):
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
-    """Writes a batch: slot, number, ids and relay."""
+    """Writes a batch (slot, number, ids and relay), and adds to the counts."""
     take: str
     """Writes which relay has sent the batch last."""
     end: str
-    """Ends a batch of this slot and number, and adds to the counts. Updates no row if the batch has ended already."""
+    """Ends a batch, and adds to the counts."""
     delete: str
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
@@ -83,13 +84,11 @@ def _statements(
         choose=f"{rows} ORDER BY id LIMIT ?{lock}",
         load=f"{rows} AND id {among} ORDER BY id",
         begin=(
-            f"UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?, sent_at = {now} WHERE queue = ?"
+            "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"
+            f", sent_at = {now}, {_COUNTED} WHERE queue = ?"
         ),
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
-        end=(
-            "UPDATE rqc_relay SET ids = NULL, relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
-            " WHERE queue = ? AND slot = ? AND number = ? AND ids IS NOT NULL"
-        ),
+        end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
         delete=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
         park=(
             f"INSERT INTO rqc_inbox_parked ({_COLUMNS}, why) SELECT {_COLUMNS}, ? FROM rqc_inbox"

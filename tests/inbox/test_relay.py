@@ -546,8 +546,8 @@ def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
     ids = said.ids([1, 2])
     hot: dict[str, tuple[Any, ...]] = {
         "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 250),
-        "load": ("q", ids), "begin": ("s", 1, "[1]", "r", "q"), "take": ("r", "q"),
-        "end": (1, 0, 0, "q", "s", 1), "delete": ("q", ids), "pack": ("j", "{}", "{}", "q", 1),
+        "load": ("q", ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
+        "end": (1, 0, 0, "q"), "delete": ("q", ids), "pack": ("j", "{}", "{}", "q", 1),
         "has_id": ("j", "q", 1),
     }  # fmt: skip
     explain = "EXPLAIN QUERY PLAN " if kind == "sqlite" else "EXPLAIN (COSTS OFF) "
