@@ -19,16 +19,15 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from rq_core.connections.client import Client
-from rq_core.errors import BadArguments, InvalidName, StaleCall
+from rq_core.errors import BadArguments, StaleCall
 from rq_core.model.ids import boot_id
 from rq_core.model.job import NewJob
-from rq_core.model.keys import check_name
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
 from rq_core.protocol.engine.plan import named_slot
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
-from sql_audit.inbox.session import InboxRow, RelayRow, Session, Transaction
+from sql_audit.inbox.session import Counts, InboxRow, RelayRow, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
@@ -209,24 +208,27 @@ class Relay:
             step.held = True
             return step
         self._look_back(queue, row, step)
+        ended: Counts | None = None
         if row.ids is not None:
             of = Number(row.slot or "", row.number or 0)
             if queue.answer is not None and queue.answer.of == of:
-                self._end(transaction, queue, row, queue.answer, step)
+                ended = self._end(transaction, queue, row.ids, queue.answer, step)
             elif row.age_ms >= PARK_MS:
                 transaction.park(queue.name, row.ids, EXPIRED)
-                transaction.end(queue.name, row)
-                step.says.append(
-                    ("queue %s: %d rows are parked: %s", queue.name, len(row.ids), EXPIRED)
-                )
-                step.moved = True
+                says = "queue %s: %d rows are parked: %s"
+                step.says.append((says, queue.name, len(row.ids), EXPIRED))
+                ended = Counts()
             elif row.taken_by == self.name or row.age_ms >= ADOPT_MS:
-                step.batch = self._again(transaction, queue, row, of)
+                step.batch = self._again(transaction, queue, row, row.ids, of)
                 return step
             else:
                 step.held = True
                 return step
-        step.batch = self._choose(transaction, queue, step)
+            step.handled += sum(ended)
+            step.moved = True
+        step.batch = self._choose(transaction, queue, step, ended or Counts())
+        if step.batch is None and ended is not None:
+            transaction.end(queue.name, ended)
         return step
 
     def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
@@ -241,57 +243,69 @@ class Relay:
         step.handled = row.handled
 
     def _end(
-        self, transaction: Transaction, queue: _Queue, row: RelayRow, answer: Answer, step: _Step
-    ) -> None:
-        """End the batch that Redis has answered."""
-        ids = row.ids or []
-        step.moved = True
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        ids: Sequence[int],
+        answer: Answer,
+        step: _Step,
+    ) -> Counts:
+        """Delete the rows of the batch that Redis has answered, and return their counts."""
         if answer.error is not None:
-            self._end_refused(transaction, queue, row, answer, step)
-            return
-        counts = {"held": 0, "duplicate": 0}
+            return self._end_refused(transaction, queue, ids, answer.error, step)
+        held = duplicate = 0
         parked: list[int] = []
         for place, outcome in answer.others:
-            if outcome == "duplicate" or (outcome == "mismatch" and not answer.is_whole):
-                counts["duplicate"] += 1
-            elif outcome == "mismatch":
+            if outcome == "mismatch" and answer.is_whole:
                 parked.append(ids[place])
+            elif outcome in ("duplicate", "mismatch"):
+                duplicate += 1
             else:
-                counts["held"] += 1
-        relayed = len(ids) - len(answer.others)
-        if not transaction.end(queue.name, row, relayed=relayed, **counts):
-            return
-        step.handled += relayed + sum(counts.values())
+                held += 1
         if parked:
             transaction.park(queue.name, parked, MISMATCH)
         transaction.delete(queue.name, ids)
         queue.single = max(0, queue.single - 1)
+        return Counts(len(ids) - len(answer.others), held, duplicate)
 
     def _end_refused(
-        self, transaction: Transaction, queue: _Queue, row: RelayRow, answer: Answer, step: _Step
-    ) -> None:
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        ids: Sequence[int],
+        error: StaleCall | BadArguments,
+        step: _Step,
+    ) -> Counts:
         """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
-        ids = row.ids or []
-        transaction.end(queue.name, row)
-        if isinstance(answer.error, StaleCall):
+        if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
         elif len(ids) == 1:
-            transaction.park(queue.name, ids, str(answer.error))
+            transaction.park(queue.name, ids, str(error))
             queue.single = max(0, queue.single - 1)
         else:
             queue.single = len(ids)
+        return Counts()
 
-    def _again(self, transaction: Transaction, queue: _Queue, row: RelayRow, of: Number) -> Batch:
+    def _again(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        row: RelayRow,
+        ids: Sequence[int],
+        of: Number,
+    ) -> Batch:
         """Return a batch that nobody has answered, as it was committed. Its number is part of it: under another one,
         Redis would carry it out twice."""
-        ids = row.ids or []
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
         rows = transaction.load(queue.name, ids)
         return Batch(of, ids, [self._jobs.job(queue.name, each) for each in rows])
 
-    def _choose(self, transaction: Transaction, queue: _Queue, step: _Step) -> Batch | None:
-        """Write the next batch, and return it; None if the queue has no rows that can be sent now."""
+    def _choose(
+        self, transaction: Transaction, queue: _Queue, step: _Step, ended: Counts
+    ) -> Batch | None:
+        """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
+        can be sent now."""
         rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
         ids, jobs = [], []
         size = 0
@@ -323,16 +337,12 @@ class Relay:
             queue.drawn_at = now
         # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
         queue.number += 1
-        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name)
+        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
         return Batch(Number(queue.slot, queue.number), ids, jobs)
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
         """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
         relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
-        try:
-            check_name("queue", name)
-        except InvalidName as error:
-            raise Unreadable(str(error)) from None
         if row.packed is not None:
             return self._jobs.job(name, row)
         made = self._jobs.packed(name, row)

@@ -59,6 +59,7 @@ class Service:
     session: Session
     client: Client
     relay: Relay
+    clock: Callable[[], float] = time.monotonic
     _pauses: dict[str, _Pause] = field(default_factory=dict)
     _error: str = ""
     _woken: threading.Event = field(default_factory=threading.Event)
@@ -102,7 +103,7 @@ class Service:
             del self._pauses[name]
         for name in names:
             pause = self._pauses.setdefault(name, _Pause())
-            if pause.not_before <= time.monotonic():
+            if pause.not_before <= self.clock():
                 moved |= self._turn(name, pause)
         return moved
 
@@ -115,7 +116,7 @@ class Service:
             self._put_off(name, pause, error)
             return False
         if outcome is TurnOutcome.HELD:
-            pause.not_before = time.monotonic() + HELD_S
+            pause.not_before = self.clock() + HELD_S
             return False
         if pause.error:
             logger.info("queue %s: goes on", name)
@@ -129,7 +130,7 @@ class Service:
             logger.warning("queue %s: its rows wait: %s", name, text)
             pause.error = text
         pause.backoff_s = min(max(pause.backoff_s * 2, BACKOFF_S), BACKOFF_S_MAX)
-        pause.not_before = time.monotonic() + pause.backoff_s
+        pause.not_before = self.clock() + pause.backoff_s
         if isinstance(error, ServerUnavailable | OutcomeUnknown):
             # Each of the queues on that server would wait for it, and delay the others.
             place = self.client.place(name)
@@ -148,10 +149,10 @@ class Service:
     def _sleep(self, stop: threading.Event, version: int | None) -> None:
         """Wait until there may be rows, or a pause may be over. ``version`` is that of the SQLite file before the last
         round."""
-        until = time.monotonic() + POLL_S
+        until = self.clock() + POLL_S
         later = [each.not_before for each in self._pauses.values()]
-        until = min([until, *(at for at in later if at > time.monotonic())])
-        while not stop.is_set() and (left := until - time.monotonic()) > 0:
+        until = min([until, *(at for at in later if at > self.clock())])
+        while not stop.is_set() and (left := until - self.clock()) > 0:
             if version is None:
                 self._woken.wait(left)
                 return

@@ -35,6 +35,15 @@ class RelayRow(NamedTuple):
         return self.relayed + self.held + self.duplicate
 
 
+class Counts(NamedTuple):
+    """Rows that have left the inbox: those that became jobs, those whose name is held or whose scope is full, and those
+    whose id is live or remembered."""
+
+    relayed: int = 0
+    held: int = 0
+    duplicate: int = 0
+
+
 class InboxRow(NamedTuple):
     """A row of ``rqc_inbox``."""
 
@@ -145,26 +154,26 @@ class Transaction:
 
     def choose(self, queue: str, most: int) -> list[InboxRow]:
         """Return the first rows of a queue."""
-        return [InboxRow(*row) for row in self.run(self._said.choose, queue, most)]
+        return list(map(_inbox_row, self.run(self._said.choose, queue, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""
-        return [InboxRow(*row) for row in self.run(self._said.load, queue, self._said.ids(ids))]
+        found = self.run(self._said.load, queue, self._said.ids(ids)).all()
+        return list(map(_inbox_row, found))
 
-    def begin(self, queue: str, slot: str, number: int, ids: Sequence[int], relay: str) -> None:
-        """Write a batch."""
-        self.run(self._said.begin, slot, number, json.dumps(ids), relay, queue)
+    def begin(
+        self, queue: str, slot: str, number: int, ids: Sequence[int], relay: str, counts: Counts
+    ) -> None:
+        """Write a batch, and add to the counts for the one that it replaces."""
+        self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def take(self, queue: str, relay: str) -> None:
         """Write which relay has sent the batch last."""
         self.run(self._said.take, relay, queue)
 
-    def end(
-        self, queue: str, row: RelayRow, *, relayed: int = 0, held: int = 0, duplicate: int = 0
-    ) -> bool:
-        """End the batch of ``row``, and count its rows. Return False if it has ended already."""
-        values = (relayed, held, duplicate, queue, row.slot, row.number)
-        return bool(self.run(self._said.end, *values).rowcount)
+    def end(self, queue: str, counts: Counts) -> None:
+        """End the batch without another one, and add to the counts."""
+        self.run(self._said.end, *counts, queue)
 
     def delete(self, queue: str, ids: Sequence[int]) -> None:
         """Delete rows."""
@@ -185,6 +194,10 @@ class Transaction:
         return True
 
 
+_inbox_row = InboxRow._make
+
+
 def _relay_row(found: Any) -> RelayRow:
-    slot, number, ids, age, *rest = found
-    return RelayRow(slot, number, None if ids is None else json.loads(ids), age or 0, *rest)
+    slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
+    batch = None if ids is None else json.loads(ids)
+    return RelayRow(slot, number, batch, age or 0, taken_by, relayed, held, duplicate)

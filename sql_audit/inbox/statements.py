@@ -15,6 +15,9 @@ from sql_audit.inbox.schema import AGE_MS
 
 _ROW: Final = "id, job_id, task, args, options, packed"
 _COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
+IDLE_MS: Final = 30_000
+"""Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that others can go on."""
+_COUNTED: Final = "relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
 _STEP: Final = "SELECT min(queue) FROM rqc_inbox"
 
 
@@ -38,11 +41,11 @@ class Statements(NamedTuple):
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
-    """Writes a batch: slot, number, ids and relay."""
+    """Writes a batch (slot, number, ids and relay), and adds to the counts."""
     take: str
     """Writes which relay has sent the batch last."""
     end: str
-    """Ends a batch of this slot and number, and adds to the counts. Updates no row if the batch has ended already."""
+    """Ends a batch, and adds to the counts."""
     delete: str
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
@@ -53,15 +56,20 @@ class Statements(NamedTuple):
 
 
 def _statements(
-    *, ids: Callable[[Sequence[int]], Any], among: str, age: str, sent: str, now: str, lock: str
+    *,
+    ids: Callable[[Sequence[int]], Any],
+    among: str,
+    age: str,
+    sent: str,
+    now: str,
+    lock: str,
+    bound: str = "",
 ) -> Statements:
     """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
-    present time, and ``lock`` locks rows that nobody else has locked."""
+    present time, ``lock`` locks rows that nobody else has locked, and ``bound`` limits how long the transaction may be
+    idle."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
-    relay = (
-        f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate"
-        " FROM rqc_relay WHERE queue = ?"
-    )
+    relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(
         ids=ids,
         queues=(
@@ -69,20 +77,18 @@ def _statements(
             " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
             " UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
         ),
-        lock=f"{relay}{lock}",
-        look=relay,
+        lock=f"{relay.format(bound)}{lock}",
+        look=relay.format(""),
         exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
         create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
         choose=f"{rows} ORDER BY id LIMIT ?{lock}",
         load=f"{rows} AND id {among} ORDER BY id",
         begin=(
-            f"UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?, sent_at = {now} WHERE queue = ?"
+            "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"
+            f", sent_at = {now}, {_COUNTED} WHERE queue = ?"
         ),
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
-        end=(
-            "UPDATE rqc_relay SET ids = NULL, relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
-            " WHERE queue = ? AND slot = ? AND number = ? AND ids IS NOT NULL"
-        ),
+        end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
         delete=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
         park=(
             f"INSERT INTO rqc_inbox_parked ({_COLUMNS}, why) SELECT {_COLUMNS}, ? FROM rqc_inbox"
@@ -116,6 +122,8 @@ STATEMENTS: Final = {
             sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
             now="clock_timestamp()",
             lock=" FOR UPDATE SKIP LOCKED",
+            # Until the transaction's end, and without a round trip of its own.
+            bound=f", set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)",
         )
     ),
 }
