@@ -8,9 +8,9 @@ from rq_core.cli.text import say
 from sql_audit.cli.inbox_relay import url_argument
 
 
-@click.command()
+@click.command("migrate")
 @url_argument
-def migrate(url: str) -> None:
+def migrate_command(url: str) -> None:
     """Create the tables of the inbox that the database URL does not have yet.
 
     The role that runs this owns them. Programs that enqueue need INSERT on rqc_inbox, and SELECT, UPDATE and DELETE if
@@ -24,9 +24,9 @@ def migrate(url: str) -> None:
     say(f"{shown(inbox_url(url))}: {what}")
 
 
-@click.command()
+@click.command("ddl")
 @url_argument
-def ddl(url: str) -> None:
+def ddl_command(url: str) -> None:
     """Print the statements that create the tables of the inbox, for a database of the kind of URL.
 
     Nothing is sent. For a migration of the application's own.

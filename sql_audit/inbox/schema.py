@@ -138,7 +138,7 @@ _AFTER: Final = {
     PARKED: "CREATE INDEX rqc_inbox_parked_job ON rqc_inbox_parked (job_id)",
     PLACE: "INSERT INTO rqc_inbox_place (one) VALUES (1)",
 }
-"""What follows the creation of a table."""
+"""The statement that follows the creation of a table."""
 _EXISTS: Final = {
     "postgresql": "SELECT to_regclass(%s) IS NOT NULL",
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",

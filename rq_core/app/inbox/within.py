@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 from rq_core.app.arguments import dump_untyped
 from rq_core.app.handles.handle import JobHandle
 from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
-from rq_core.app.inbox.rows import Row, Statements, cancel, inserts, row_by_name, row_of
+from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.errors import InboxMissing, InvalidOption
 from rq_core.model.job import KEEP_TIE, NewJob
@@ -53,7 +53,7 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """What the objects for blocking connections have in common."""
+    """The common part of the objects for blocking connections."""
 
     def __init__(self, app: Producer, door: Door) -> None:
         self._app = app
@@ -87,7 +87,7 @@ class _Producing:
         """
         door = self._door
         door.open()
-        return str(self._drive(cancel(door.dialect, handle.queue, handle.id)))
+        return str(self._drive(delete_row(door.dialect, handle.queue, handle.id)))
 
     def _insert(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -112,7 +112,7 @@ class _Producing:
 
 
 class _AsyncProducing:
-    """What the objects for asynchronous connections have in common."""
+    """The common part of the objects for asynchronous connections."""
 
     def __init__(self, app: Producer, door: AsyncDoor) -> None:
         self._app = app
@@ -141,7 +141,7 @@ class _AsyncProducing:
         handing the job over just now, or ``gone``. See Within.cancel."""
         door = self._door
         await door.open()
-        return str(await self._drive(cancel(door.dialect, handle.queue, handle.id)))
+        return str(await self._drive(delete_row(door.dialect, handle.queue, handle.id)))
 
     async def _insert(self, rows: Sequence[Row]) -> None:
         if not rows:
