@@ -130,12 +130,6 @@ class KeyFailed(UsageError):
     error: str
 
 
-class InboxMissing(UsageError):
-    """the database {url} has no inbox: create its tables with `rq-core inbox migrate {url}`."""
-
-    url: str
-
-
 class AuditNotConfigured(UsageError):
     """no audit database is set, and a job's history is in SQL: pass App(audit=…) or set RQ_CORE_AUDIT_URL."""
 
@@ -166,8 +160,8 @@ class NotInTransaction(UsageError):
 
 
 class InboxMissing(UsageError):
-    """the database of the connection has no inbox. Create its tables with `rq-core inbox migrate {url}`, or with the
-    statements that `rq-core inbox ddl {url}` prints. (PostgreSQL finds tables by the connection's search_path.)"""
+    """the database has no inbox. Create its tables with `rq-core inbox migrate {url}`, or with the statements that
+    `rq-core inbox ddl {url}` prints. (PostgreSQL finds tables by the connection's search_path.)"""
 
     url: str
 

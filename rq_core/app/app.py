@@ -321,7 +321,12 @@ class App(ScheduleProducer):
 
         Raises InvalidName.
         """
-        return JobHandle(self, id=check_name("job", job_id), queue=check_name("queue", queue))
+        return JobHandle(
+            self,
+            id=check_name("job", job_id),
+            queue=check_name("queue", queue),
+            may_be_in_inbox=True,
+        )
 
     @spelling_out_options
     def job(

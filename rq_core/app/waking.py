@@ -55,6 +55,11 @@ class Waker:
                 thread.start()
                 self._thread = thread
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is pushing."""
+        return self._thread is not None
+
     def close(self, *, join: bool = True) -> None:
         """Close the connection. The waker can be used again."""
         if os.getpid() != self._pid:

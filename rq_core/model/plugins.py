@@ -2,7 +2,7 @@
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
 ``rq_core.audit``: what uses a database: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``,
-``reader`` and ``questions``, and the ``relay`` of an inbox; each has a protocol below.
+``reader`` and ``questions``, and the ``relay`` of an inbox and ``inbox``; each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -77,6 +77,13 @@ class CompanionCommand(Protocol):
     def __call__(
         self, redis_url: str, prefix: str, database: str, made: Sequence[str] = (), /
     ) -> tuple[list[str], dict[str, str]]: ...
+
+
+class FindInInbox(Protocol):
+    """A function that returns where the rows of jobs of a queue are, by the jobs' ids: ``inbox`` or ``parked``. Jobs
+    without a row are left out. Raises RqCoreError if the database does not answer."""
+
+    def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
 
 class OpenReader(Protocol):
@@ -164,6 +171,11 @@ def relay_command() -> CompanionCommand:
     """Return the function that returns the command line of an inbox' relay. Raises AuditNotConfigured if no installed
     package has one."""
     return cast(CompanionCommand, _audit("relay"))
+
+
+def inbox_finder() -> FindInInbox:
+    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has one."""
+    return cast(FindInInbox, _audit("inbox"))
 
 
 def reader_opener() -> OpenReader:

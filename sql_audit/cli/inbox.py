@@ -10,6 +10,10 @@ from rq_core.cli.lazy import Commands
 from sql_audit.cli.root import AuditGroup
 
 COMMANDS: Final[Commands] = {
+    "migrate": ("inbox_tables:migrate_command",
+        "Create the tables of the inbox that the database URL does not have yet."),
+    "ddl": ("inbox_tables:ddl_command",
+        "Print the statements that create the tables of the inbox, for a database of the kind of URL."),
     "run": ("inbox_relay:run_command",
         "Hand over the jobs of the inbox in the database URL until stopped."),
     "status": ("inbox_relay:status",

@@ -3,6 +3,7 @@
 This room does not write the log, and needs no audit database: :mod:`sql_audit.mirror` is beside it.
 
 - ``schema``: the tables, and their creation.
+- ``looking``: finds jobs that are in an inbox still.
 - ``database``: connections to the user's database.
 - ``statements``, ``session``: the relay's statements; its connection and transactions.
 - ``rows``: makes jobs of rows.

@@ -53,8 +53,9 @@ def shown(url: URL) -> str:
     return masked(url.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
-def inbox_engine(url: URL) -> Engine:
-    """Return an engine for a user's database; its transactions on SQLite begin with the right to write.
+def inbox_engine(url: URL, *, writes: bool = True) -> Engine:
+    """Return an engine for a user's database. On SQLite its transactions begin with the right to write, if it
+    ``writes``.
 
     Raise InboxUnavailable if the driver is not installed.
     """
@@ -79,7 +80,7 @@ def inbox_engine(url: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 

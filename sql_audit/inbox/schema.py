@@ -134,7 +134,11 @@ _SQLITE: Final = {
 }
 
 _TABLES: Final[Mapping[str, Mapping[str, str]]] = {"postgresql": _POSTGRESQL, "sqlite": _SQLITE}
-_ONE_ROW: Final = "INSERT INTO rqc_inbox_place (one) VALUES (1)"
+_AFTER: Final = {
+    PARKED: "CREATE INDEX rqc_inbox_parked_job ON rqc_inbox_parked (job_id)",
+    PLACE: "INSERT INTO rqc_inbox_place (one) VALUES (1)",
+}
+"""The statement that follows the creation of a table."""
 _EXISTS: Final = {
     "postgresql": "SELECT to_regclass(%s) IS NOT NULL",
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
@@ -145,7 +149,7 @@ _LOCK: Final = "SELECT pg_advisory_xact_lock(1919706473)"
 
 def ddl(url: str) -> tuple[str, ...]:
     """Return the statements that create the tables in a database of this kind. Raise InboxUrlInvalid."""
-    return (*_TABLES[inbox_url(url).get_backend_name()].values(), _ONE_ROW)
+    return (*_TABLES[inbox_url(url).get_backend_name()].values(), *_AFTER.values())
 
 
 def migrate(url: str) -> tuple[str, ...]:
@@ -162,8 +166,8 @@ def migrate(url: str) -> tuple[str, ...]:
             missing = missing_tables(connection)
             for name in missing:
                 connection.exec_driver_sql(_TABLES[connection.dialect.name][name])
-            if PLACE in missing:
-                connection.exec_driver_sql(_ONE_ROW)
+                if name in _AFTER:
+                    connection.exec_driver_sql(_AFTER[name])
     finally:
         engine.dispose()
     return missing

@@ -20,9 +20,7 @@ def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
         def send() -> None: ...
 
         job = send.enqueue()
-    mirror = Companion(
-        "the mirror", partial(plugins.mirror_command(), valkey_url, "rqc", audit)
-    )
+    mirror = Companion("the mirror", partial(plugins.mirror_command(), valkey_url, "rqc", audit))
 
     mirror.start()
     mirror.end()

@@ -181,4 +181,4 @@ def test_a_database_that_cannot_be_reached_is_unavailable(tmp_path: Path) -> Non
 
 
 def test_ddl_sends_nothing() -> None:
-    assert 5 == len(ddl("postgresql://u@127.0.0.1:1/d"))
+    assert 6 == len(ddl("postgresql://u@127.0.0.1:1/d"))

@@ -152,11 +152,12 @@ def test_autocommit_is_refused(kind: str, url: str, app: App) -> None:
     if kind == "driver":
         options = {"isolation_level": None} if url.startswith("sqlite") else {"autocommit": True}
     with opened(kind, url, **options) as scene:
-        for use in (
+        uses: list[Callable[[], Any]] = [
             lambda: send.within(scene.connection).enqueue(1),
             lambda: app.within(scene.connection).enqueue_many([send.job(1)]),
             lambda: app.within(scene.connection).cancel(app.handle_by_id("mail", "j")),
-        ):
+        ]
+        for use in uses:
             with pytest.raises(NotInTransaction, match="Begin a transaction first"):
                 use()
         if kind == "driver":

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from rq_core.app.inbox.doors import Wake, check_dialect
-from rq_core.app.inbox.drivers import rows_of
+from rq_core.app.inbox.drivers import count_rows
 from rq_core.app.inbox.rows import placeholders
 from rq_core.errors import InvalidOption, NotInTransaction
 
@@ -44,7 +44,7 @@ class DjangoDoor:
         """See Door.run."""
         with self._connection.cursor() as cursor:
             cursor.execute(placeholders(text, "%s"), values)
-            return rows_of(cursor)
+            return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""

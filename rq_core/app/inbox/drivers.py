@@ -10,7 +10,7 @@ from rq_core.app.inbox.rows import placeholders
 from rq_core.errors import NotInTransaction
 
 _IDLE: Final = 0
-"""What libpq calls the state of a connection without a transaction."""
+"""The state of a connection without a transaction, as libpq numbers it."""
 
 
 class PsycopgDoor:
@@ -106,7 +106,7 @@ class SqliteDoor:
     def run(self, text: str, values: tuple[str, ...]) -> int:
         """See Door.run."""
         cursor = self._connection.execute(text, values)
-        return rows_of(cursor)
+        return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""
@@ -123,6 +123,6 @@ def commits_by_itself(connection: Any) -> bool:
     return connection.isolation_level is None
 
 
-def rows_of(cursor: Any) -> int:
+def count_rows(cursor: Any) -> int:
     """Return the number of rows that a statement returned, or else changed."""
     return len(cursor.fetchall()) if cursor.description is not None else cursor.rowcount

@@ -40,8 +40,8 @@ class Row(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement with its values. ``?`` stands for a value. It is answered with the number of rows that it returned,
-    or else changed."""
+    """A statement with its values. A ``?`` is the place of a value. The answer is the number of rows that
+    it returned, or else changed."""
 
     text: str
     values: tuple[str, ...]
@@ -152,7 +152,7 @@ _SEES_COMMITS: Final = (
 )
 
 
-def cancel(dialect: str, queue: str, job_id: str) -> Statements:
+def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
     """Delete a row unless its batch is on its way. Returns ``cancelled``; ``relaying`` if it is, ``gone`` if there is
     no row.
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, Unpack
 
 from rq_core.app.arguments import dump_untyped
-from rq_core.app.handles.handle import JobHandle, handle_of
+from rq_core.app.handles.handle import JobHandle
 from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
-from rq_core.app.inbox.rows import Row, Statements, cancel, inserts, row_by_name, row_of
+from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
 from rq_core.errors import InboxMissing, InvalidOption
-from rq_core.model.job import NewJob
+from rq_core.model.job import KEEP_TIE, NewJob
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -53,7 +53,7 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """What the objects for blocking connections have in common."""
+    """The common part of the objects for blocking connections."""
 
     def __init__(self, app: Producer, door: Door) -> None:
         self._app = app
@@ -87,7 +87,7 @@ class _Producing:
         """
         door = self._door
         door.open()
-        return str(self._drive(cancel(door.dialect, handle.queue, handle.id)))
+        return str(self._drive(delete_row(door.dialect, handle.queue, handle.id)))
 
     def _insert(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -112,7 +112,7 @@ class _Producing:
 
 
 class _AsyncProducing:
-    """What the objects for asynchronous connections have in common."""
+    """The common part of the objects for asynchronous connections."""
 
     def __init__(self, app: Producer, door: AsyncDoor) -> None:
         self._app = app
@@ -141,7 +141,7 @@ class _AsyncProducing:
         handing the job over just now, or ``gone``. See Within.cancel."""
         door = self._door
         await door.open()
-        return str(await self._drive(cancel(door.dialect, handle.queue, handle.id)))
+        return str(await self._drive(delete_row(door.dialect, handle.queue, handle.id)))
 
     async def _insert(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -181,7 +181,7 @@ class TaskWithin(_Producing, Generic[P, R]):
         """
         job = self._task.job(*args, **kwargs)
         self._insert([row_of(job)])
-        return handle_of(self._app, job, None)
+        return handle_in_inbox(self._app, job)
 
 
 class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
@@ -195,7 +195,7 @@ class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
         """See TaskWithin.enqueue."""
         job = self._task.job(*args, **kwargs)
         await self._insert([row_of(job)])
-        return handle_of(self._app, job, None)
+        return handle_in_inbox(self._app, job)
 
 
 class Within(_Producing):
@@ -270,6 +270,18 @@ def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
         yield job
 
 
+def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
+    """Return the handle of a job that is a row now."""
+    return JobHandle(
+        app,
+        id=job.id,
+        queue=job.queue,
+        task=job.profile.task,
+        keeps=KEEP_TIE in job.ties,
+        may_be_in_inbox=True,
+    )
+
+
 def _by_name(
     app: Producer,
     own_job: OwnJob,
@@ -281,11 +293,11 @@ def _by_name(
 ) -> tuple[Row, JobHandle[Any]]:
     job = own_job(queue, task, args, keys, options)
     if job is not None:
-        return row_of(job), handle_of(app, job, None)
+        return row_of(job), handle_in_inbox(app, job)
     given = JobOptions(queue).changed(queue=queue, **options)
     args_json = dump_untyped(task, {} if args is None else args)
     job = app.new_job(given.profile(task), given, args_json)
-    return row_by_name(job, options, keys), handle_of(app, job, None)
+    return row_by_name(job, options, keys), handle_in_inbox(app, job)
 
 
 _NO_TABLE: Final = "42P01"
