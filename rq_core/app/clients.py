@@ -105,7 +105,7 @@ class Connections:
 
     @property
     def waker(self) -> Waker:
-        """The object that wakes a relay of an inbox; all threads and event loops share it, and its first use makes it."""
+        """The waker of an inbox' relay; all threads and event loops share it, and its first use makes it."""
         if self._waker is None:
             with preparing():
                 if self._waker is None:

@@ -465,18 +465,18 @@ def test_the_list_of_public_names_is_as_expected() -> None:
     """Adding one is a promise, removing one breaks users."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
-        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce",
-        "Depends", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal", "HandlerTimeout",
-        "IdempotencyMismatch", "InboxMissing", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext",
-        "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
-        "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
-        "NoResult", "NotEdited", "NotInTransaction", "NothingDeclared", "Outcome", "OutcomeUnknown", "Patience", "PayloadTooLarge",
-        "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced",
-        "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError",
-        "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze",
-        "StaleCall", "State", "Succeeded", "TargetBroken", "Task", "Throttle", "Unique", "UniqueHeld",
-        "UnknownQueue", "UnknownScope", "UnknownTask", "UsageError", "WaitRefused", "WaitTimeout",
-        "WorkerStopping", "current_job", "injected",
+        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob",
+        "Debounce", "Depends", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal",
+        "HandlerTimeout", "IdempotencyMismatch", "InboxMissing", "InvalidName", "InvalidOption", "InvalidTask",
+        "JobCancelled", "JobContext", "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter",
+        "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost",
+        "Limit", "NewJob", "NoCurrentJob", "NoResult", "NotEdited", "NotInTransaction", "NothingDeclared",
+        "Outcome", "OutcomeUnknown", "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged",
+        "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced", "RestoredMeanwhile", "ResultUnavailable",
+        "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
+        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "Succeeded", "TargetBroken",
+        "Task", "Throttle", "Unique", "UniqueHeld", "UnknownQueue", "UnknownScope", "UnknownTask", "UsageError",
+        "WaitRefused", "WaitTimeout", "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)
 
