@@ -32,6 +32,8 @@ POLL_S: Final = 0.5
 """Seconds after which a relay looks for rows without having been woken."""
 SQLITE_POLL_S: Final = 0.02
 """Seconds after which a relay asks SQLite whether anything was written."""
+LISTED_S: Final = 0.1
+"""Seconds for which a relay that has rows to hand over does not look for other queues."""
 HELD_S: Final = 0.25
 """Seconds after which a relay tries a queue again that another relay has."""
 BACKOFF_S: Final = 0.1
@@ -61,6 +63,9 @@ class Service:
     relay: Relay
     clock: Callable[[], float] = time.monotonic
     _pauses: dict[str, _Pause] = field(default_factory=dict)
+    _moved: bool = False
+    """Whether the last round did something."""
+    _listed_at: float = 0.0
     _error: str = ""
     _woken: threading.Event = field(default_factory=threading.Event)
 
@@ -97,15 +102,18 @@ class Service:
 
     def round(self) -> bool:
         """Make a turn for each queue whose pause is over. Return whether any turn did something. Raise InboxError."""
+        lists = not self._moved or self.clock() - self._listed_at >= LISTED_S
+        if lists:
+            names = self.relay.queues()
+            self._listed_at = self.clock()
+            self._pauses = {name: self._pauses.get(name) or _Pause() for name in names}
         moved = False
-        names = self.relay.queues()
-        for name in self._pauses.keys() - names:
-            del self._pauses[name]
-        for name in names:
-            pause = self._pauses.setdefault(name, _Pause())
+        for name, pause in list(self._pauses.items()):
             if pause.not_before <= self.clock():
                 moved |= self._turn(name, pause)
-        return moved
+        self._moved = moved
+        # Before the relay sleeps, it has looked for other queues.
+        return moved if moved or lists else self.round()
 
     def _turn(self, name: str, pause: _Pause) -> bool:
         try:

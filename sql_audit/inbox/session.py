@@ -134,6 +134,8 @@ class Transaction:
 
     def queues(self) -> list[str]:
         """Return the queues with rows, or with a batch that was not answered."""
+        if self._said.settings:
+            self.run(self._said.settings)
         return [name for (name,) in self.run(self._said.queues)]
 
     def lock(self, queue: str) -> RelayRow | None:

@@ -18,6 +18,12 @@ _COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
 IDLE_MS: Final = 30_000
 """Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that others can go on."""
 _COUNTED: Final = "relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
+_IDLE: Final = f"set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)"
+_BY_INDEX: Final = tuple(
+    f"set_config('enable_{plan}', 'off', true)" for plan in ("seqscan", "bitmapscan", "sort")
+)
+"""Make PostgreSQL read rows in the order of their index. Its statistics are mostly of a moment at which the table was
+nearly empty, so it would read and sort the whole queue for each batch."""
 _STEP: Final = "SELECT min(queue) FROM rqc_inbox"
 
 
@@ -26,6 +32,8 @@ class Statements(NamedTuple):
 
     ids: Callable[[Sequence[int]], Any]
     """Makes the value of a statement that takes many ids."""
+    settings: str
+    """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
     """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
     index, so it reads as many rows as there are queues."""
@@ -64,14 +72,16 @@ def _statements(
     now: str,
     lock: str,
     bound: str = "",
+    settings: str = "",
 ) -> Statements:
     """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
-    present time, ``lock`` locks rows that nobody else has locked, and ``bound`` limits how long the transaction may be
-    idle."""
+    present time, ``lock`` locks rows that nobody else has locked, and ``bound`` are values to select that set something
+    for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(
         ids=ids,
+        settings=settings,
         queues=(
             f"WITH RECURSIVE q(name) AS (SELECT ({_STEP}) UNION ALL SELECT ({_STEP} WHERE queue > q.name) FROM q"
             " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
@@ -122,8 +132,9 @@ STATEMENTS: Final = {
             sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
             now="clock_timestamp()",
             lock=" FOR UPDATE SKIP LOCKED",
-            # Until the transaction's end, and without a round trip of its own.
-            bound=f", set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)",
+            # Until the transaction's end, and without a round trip of their own.
+            bound="".join(f", {setting}" for setting in (_IDLE, *_BY_INDEX)),
+            settings=f"SELECT {', '.join(_BY_INDEX)}",
         )
     ),
 }
