@@ -149,6 +149,8 @@ SAY_NOTHING_OF_JOBS = {
     "server status": "the embedded server",
     "server stop": "the embedded server",
     "audit grants": "what it was given",
+    "inbox ddl": "its own statements",
+    "inbox migrate": "what it was given",
     "audit demo": "its own jobs",
     "demo": "its own jobs",
 }
