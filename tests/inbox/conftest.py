@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from rq_core import App
 from sql_audit.inbox.database import inbox_url
 from sql_audit.inbox.schema import INBOX, PARKED, RELAY, migrate
+from tests.kit.inbox import Stage
 from tests.kit.servers import PostgresServer
 
 
@@ -77,3 +78,17 @@ def app() -> Iterator[App]:
             return text
 
         yield app
+
+
+@pytest.fixture
+def stage(sqlite_url: str, valkey_url: str) -> Iterator[Stage]:
+    made = Stage(sqlite_url, valkey_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_postgres(pg_url: str, valkey_url: str) -> Iterator[Stage]:
+    made = Stage(pg_url, valkey_url)
+    yield made
+    made.close()

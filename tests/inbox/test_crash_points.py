@@ -5,19 +5,10 @@ Here on SQLite and one server. The other databases and servers: scripts/prove/in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.kit.inbox import Stage
 from tests.rigs.inbox.points import POINTS, Point, kill_at, stop_at
-
-
-@pytest.fixture
-def stage(sqlite_url: str, valkey_url: str) -> Iterator[Stage]:
-    made = Stage(sqlite_url, valkey_url)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
