@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread. Imports nothing."""
+    """Return whether an event loop runs in this thread. Imports nothing."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
@@ -105,7 +105,7 @@ class Connections:
 
     @property
     def waker(self) -> Waker:
-        """The object that wakes a relay of an inbox; all threads and event loops share it, and its first use makes it."""
+        """The waker of an inbox' relay; all threads and event loops share it, and its first use makes it."""
         if self._waker is None:
             with preparing():
                 if self._waker is None:

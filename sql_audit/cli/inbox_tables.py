@@ -34,4 +34,6 @@ def ddl_command(url: str) -> None:
     from sql_audit.inbox import schema
 
     for statement in schema.ddl(url):
-        click.echo(f"{statement};\n")
+        for line in f"{statement};".splitlines():
+            say(line)
+        say("")

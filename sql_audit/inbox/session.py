@@ -113,6 +113,8 @@ class Session:
                 connection.invalidate()
             with contextlib.suppress(Exception):
                 connection.close()
+        # The place is read over connections of the pool.
+        self.engine.dispose()
 
 
 def check_tables(session: Session) -> None:

@@ -110,7 +110,7 @@ def test_a_relay_that_chooses_the_row_meanwhile_keeps_it(pg_url: str, app: App) 
                 ).fetchone(),
                 "the cancel to wait for the relay",
             )
-        transaction.begin("mail", "inbox.s", 1, [chosen.id], "r")
+        transaction.connection.exec_driver_sql(f"UPDATE rqc_relay SET ids = '[{chosen.id}]'")
     cancelling.join()
     relay.close()
 
