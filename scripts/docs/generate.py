@@ -1,5 +1,5 @@
-"""Writes the files that say what the code says: the pages of ``docs/reference``, the index of ``docs/decisions``
-and ``lua/README.md``.
+"""Writes the files that say what the code says: the pages of ``docs/reference``, the index of ``docs/decisions``,
+the pictures of the pages and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is stale, or a script's header not true
@@ -31,6 +31,7 @@ from rq_core.scripts.plain import plain_names
 from rq_core.scripts.source import PLAIN, include_paths, read
 from scripts.docs import api, diagram, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, slug, table
+from scripts.docs.pictures import gallery
 
 
 def _purpose(header: Header) -> str:
@@ -431,6 +432,7 @@ def files() -> dict[Path, str]:
         reference / "settings.md": api.settings_md(),
         reference / "states.md": states_md(),
         reference / "states.svg": diagram.svg(),
+        **{reference.parent / "pictures" / name: text for name, text in gallery.pictures().items()},
         lua / "README.md": lua_readme(),
     }
 

@@ -1,0 +1,15 @@
+"""All pictures of the pages, by file name."""
+
+from __future__ import annotations
+
+from scripts.docs.pictures import journey, terminal, timelines
+
+
+def pictures() -> dict[str, str]:
+    """Return the texts of the pictures in ``docs/pictures``, by file name."""
+    return {
+        **{f"{name}.svg": timelines.timeline(name) for name in timelines.SCENES},
+        "way.svg": journey.way(),
+        "lease.svg": journey.lease(),
+        "top.svg": terminal.top(),
+    }
