@@ -68,9 +68,9 @@ SCENES: Final = {
         Debounce(5, per="doc", at_most=12), 'Debounce(5, per="doc", at_most=12)',
         calls=(
             Call(0, _X), Call(3, _X), Call(6, _R),
-            Call(16, _X), Call(19, _X), Call(22, _X), Call(25, _X), Call(27, _R),
+            Call(16, _X), Call(19, _X), Call(22, _X), Call(25, _R),
         ),
-        runs=(Run(11, 2), Run(28, 7)), takes=2, until=32, every=4,
+        runs=(Run(11, 2), Run(28, 6)), takes=2, until=32, every=4,
         spans=((6, 11, "5 s of quiet"), (16, 28, "at most 12 s")),
         title="Debounce: the last call runs, 5 seconds after it and at most 12 seconds after the first",
     ),
