@@ -88,7 +88,7 @@ def states_md() -> str:
         "states has left Redis, and SQL remembers it.",
         table(("state", "meaning"), ((f"`{s}`", docs.get(s.name, "")) for s in State)),
         "## Diagram",
-        "![The states of a job, and the events that lead from one to another](states.svg)",
+        "![The states of a job, and the events that lead from one to another](states.svg){.drawing .wide}",
         "*new* is a job that is not in Redis yet, *gone* one that has left it.",
         "## Transitions",
         "Nothing else may move a job. `none` is: not in Redis.",

@@ -8,5 +8,6 @@ has, and can be read on any page elsewhere. ``scripts.docs.generate`` writes the
 - ``timelines``: the calls and runs of Throttle, Debounce and Latest; tests play the same calls.
 - ``terminal``: what ``rq-core top`` prints of an example's queues, with its colours.
 - ``board``: the dashboard for Grafana, from its own file.
-- ``gallery``: all pictures, by file name.
+- ``gallery``: all drawn pictures, by file name.
+- ``shots``: screenshots of the web page, taken by hand with ``scripts/site --shots``.
 """

@@ -17,7 +17,7 @@ class Fate(Enum):
     """The effect of a call."""
 
     RUNS = "its job runs"
-    DUPLICATE = "gets the first call's job"
+    DUPLICATE = "gets the job of an earlier call"
     REPLACED = "its job is replaced by a later call's"
 
 
@@ -61,7 +61,7 @@ SCENES: Final = {
         Throttle(60, per="doc"), 'Throttle(60, per="doc")',
         calls=(Call(0, _R), Call(20, _D), Call(45, _D), Call(75, _R), Call(110, _D)),
         runs=(Run(0, 0), Run(75, 3)), takes=8, until=140, every=20,
-        spans=((0, 60, "60 s from the first call"), (75, 135, "60 s")),
+        spans=((0, 60, "60 s"), (75, 135, "60 s")),
         title="Throttle: the first call of 60 seconds runs, the others get its job",
     ),
     "debounce": Scene(
@@ -83,7 +83,7 @@ SCENES: Final = {
     ),
 }  # fmt: skip
 """The scenes, by the name of the picture's file."""
-_WIDTH: Final = 580
+_WIDTH: Final = 480
 _LEFT: Final = 74
 _RIGHT: Final = 20
 _CALLS_Y: Final = 64
@@ -154,5 +154,5 @@ def _legend(scene: Scene) -> list[str]:
             else cross(at, y - 4)
         )  # fmt: skip
         parts.append(text(at + 13, y, fate.value, "dim", size=13))
-        at += 150
+        at += 130
     return parts
