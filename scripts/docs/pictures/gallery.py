@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from scripts.docs.pictures import journey, terminal, timelines
+from scripts.docs.pictures import charts, journey, terminal, timelines
 
 
 def pictures() -> dict[str, str]:
     """Return the texts of the pictures in ``docs/pictures``, by file name."""
     return {
         **{f"{name}.svg": timelines.timeline(name) for name in timelines.SCENES},
+        **{f"{name}.svg": charts.chart(name) for name in charts.CHARTS},
         "way.svg": journey.way(),
         "lease.svg": journey.lease(),
         "top.svg": terminal.top(),
