@@ -8,7 +8,8 @@ has, and can be read on any page elsewhere. ``scripts.docs.generate`` writes the
 - ``timelines``: the calls and runs of Throttle, Debounce and Latest; tests play the same calls.
 - ``terminal``: what ``rq-core top`` prints of an example's queues, with its colours.
 - ``charts``: rq-core beside other queues, from the figures of the last full run.
-- ``board``: the dashboard for Grafana, from its own file.
+- ``board``: the dashboard for Grafana: its own panels, drawn with recorded values.
+- ``record``: records those values from a Prometheus, by hand.
 - ``gallery``: all drawn pictures, by file name.
 - ``shots``: screenshots of the web page, taken by hand with ``scripts/site --shots``.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.docs.pictures import charts, journey, terminal, timelines
+from scripts.docs.pictures import board, charts, journey, terminal, timelines
 
 
 def pictures() -> dict[str, str]:
@@ -12,5 +12,6 @@ def pictures() -> dict[str, str]:
         **{f"{name}.svg": charts.chart(name) for name in charts.CHARTS},
         "way.svg": journey.way(),
         "lease.svg": journey.lease(),
+        "board.svg": board.board(),
         "top.svg": terminal.top(),
     }
