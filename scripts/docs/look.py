@@ -118,9 +118,9 @@ def _visit(page: Any, base: str, address: str) -> list[str]:
 
 
 _BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")]
-    .filter((code) => !/[\\s\\-]/.test(code.textContent) && code.getClientRects().length > 1)
+    .filter((code) => code.getClientRects().length > 1)
     .map((code) => code.textContent)"""
-"""A word of code is broken if it has several lines, although no space or hyphen is in it."""
+"""The code in tables that takes several lines."""
 
 
 def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
