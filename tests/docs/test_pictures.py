@@ -12,7 +12,9 @@ from rq_core import App, testing
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.reads.steps import time_ms
 from scripts.docs import site
+from scripts.docs.panels import Panel
 from scripts.docs.pictures import gallery
+from scripts.docs.pictures.board import Line, lines_of
 from scripts.docs.pictures.drawing import COLOURS
 from scripts.docs.pictures.journey import LEASE_EVENTS
 from scripts.docs.pictures.timelines import SCENES, Fate, Run, Scene
@@ -142,3 +144,11 @@ def test_the_picture_of_a_lease_shows_the_events_that_the_scripts_append(valkey_
         assert [str(event) for event in LEASE_EVENTS] == [
             str(entry.event) for entry in seed.entries() if entry.event in LEASE_EVENTS
         ]
+
+
+def test_a_panel_whose_expression_was_not_recorded_is_an_error() -> None:
+    panel = Panel("p", "s", (("rqc_up", "Redis"),))
+
+    assert lines_of(panel, {"series": {"rqc_up": [[{}, [1.0]]]}}) == [Line("Redis", [1.0])]
+    with pytest.raises(ValueError, match="rqc_up"):
+        lines_of(panel, {"series": {}})

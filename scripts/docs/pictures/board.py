@@ -130,15 +130,17 @@ def _path(
     values: Sequence[float | None], x: float, y: float, step: float, height: float, most: float
 ) -> str:
     """Return the data of a path through the values. It is interrupted where there is no value."""
-    words, drawn = [], False
-    for at, value in enumerate(values):
-        if value is None:
-            drawn = False
+    heights = [
+        None if value is None else round(y + height * (1 - value / most)) for value in values
+    ]
+    words = []
+    for at, here in enumerate(heights):
+        before = heights[at - 1] if at else None
+        after = heights[at + 1] if at + 1 < len(heights) else None
+        if here is None or before == here == after:
+            # Points within a level stretch say nothing.
             continue
-        words.append(
-            f"{'L' if drawn else 'M'}{x + at * step:.1f} {y + height * (1 - value / most):.1f}"
-        )
-        drawn = True
+        words.append(f"{'M' if before is None else 'L'}{round(x + at * step)} {here}")
     return "".join(words)
 
 
