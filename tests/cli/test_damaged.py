@@ -1,4 +1,4 @@
-"""What commands show of a queue whose keys a client changed without the scripts.
+"""Commands on a queue whose keys a client changed without the scripts.
 
 The message names the damage and the command to type.
 """

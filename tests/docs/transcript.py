@@ -51,7 +51,7 @@ class File:
 
 @dataclass
 class Command:
-    """A command of the page; ``prints`` is None if the page does not show the output."""
+    """A command of the page; ``prints`` has the value None if the page does not show the output."""
 
     line: str
     prints: list[str] | None = field(default=None)

@@ -28,7 +28,7 @@ def said(seed: Seed) -> dict[str, str]:
 def works(
     seed: Seed, worker: str = "w-1", *, silent_s: int = 0, tasks: Sequence[str] = ("t",)
 ) -> None:
-    """Register a running worker; with ``silent_s``, one that was last seen so many seconds ago."""
+    """Register a running worker; with ``silent_s``, one that was last seen that number of seconds ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
     seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)

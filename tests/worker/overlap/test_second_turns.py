@@ -180,7 +180,7 @@ async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A server that delays the question for Redis' history until ``told``."""
+    """A server that delays the question for Redis' history until an event is set."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
