@@ -269,8 +269,9 @@ def check_zone(tz: str) -> str:
 
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
-    """Return a cron expression, one space between its fields. Raises InvalidOption for one that is wrong, and for one
-    that never fires.
+    """Return a cron expression, one space between its fields.
+
+    Raises InvalidOption for an expression that is wrong or never fires.
 
     >>> check_cron("0  2 * *   MON-FRI")
     '0 2 * * MON-FRI'

@@ -55,7 +55,7 @@ class Script:
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """The command that loads the script into a server. It may be sent again."""
+        """Return the command that loads the script into a server. The command may be sent again."""
         if self.function:
             return ("FUNCTION", "LOAD", "REPLACE", self.text)
         return ("SCRIPT", "LOAD", self.text)

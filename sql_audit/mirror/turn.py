@@ -394,7 +394,10 @@ class Mirror:
         return projection
 
     def project(self, connection: Connection, batch: Batch, projection: Projection) -> None:
-        """Write the rows of jobs and claims that the batch changed. Begin to read the next batch meanwhile."""
+        """Write the rows of jobs and claims that the batch changed.
+
+        The read of the next batch begins at the same time.
+        """
         last = batch.taken.last
         if batch.taken.more_follow and last is not None:
             self._ahead = BackgroundCall(lambda: self._reader.read_ahead(last))

@@ -1,4 +1,4 @@
-"""Schedules in the log: each instant is the one that was next (I15), and verify names every lie about one."""
+"""Schedules in the log: each instant is the one that the log named as next (I15), and verify names every lie."""
 
 from __future__ import annotations
 

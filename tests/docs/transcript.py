@@ -3,7 +3,7 @@
 A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
 after ``$ `` is a command, and the lines after it are its output; in a ``sh`` block each line is a command with any
 output. Times, ids, process numbers and the number of jobs in an entry differ from run to run and are masked; ``…``
-stands for any text, and a line of it for any lines.
+means any text, and a line of it for any lines.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) 
 
 
 def test_a_claim_that_ends_in_a_turn_is_counted_once_in_the_cap_of_the_queue(seed: Seed) -> None:
-    """Checks one claim that ends by a success after its lease, and one that ends by its lease: two places are free."""
+    """Checks two ended claims: one by a success after its lease, and one by the end of its lease.
+
+    Two places are free.
+    """
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)

@@ -109,7 +109,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
 
 
 def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
-    """Checks that a worker which was killed long ago is not called the last one that was seen."""
+    """Checks that a worker which was killed long ago is not named as the last worker that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")

@@ -221,7 +221,7 @@ def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
 
 
 def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
-    """Return the node of LOW, and the other one."""
+    """Return the node that has the key LOW, and the other node."""
     home = nodes.routing.node_of(LOW)
     return (A, B) if home == A else (B, A)
 

@@ -65,7 +65,7 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that each instant is the one that the event before named as next, or later by the missed ones."""
+    """Assert that each instant is the one that the event before named as next, or later if instants were missed."""
     step = round(EVERY * 1000)
     for before, after in pairwise(told):
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)
@@ -189,7 +189,7 @@ async def test_a_schedule_that_one_worker_cannot_compute_waits_for_another_worke
     assert before == len(ticked(app))
 
 
-async def test_workers_declare_their_schedules_again_and_again(
+async def test_workers_repeat_the_declarations_of_their_schedules(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.worker.startup.DECLARE_S", 0.2)

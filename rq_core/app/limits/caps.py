@@ -118,7 +118,7 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task; the window is part of it. Raises InvalidName."""
+        """Return the family of the rate's scopes for a task, with the rate's window in its name. Raises InvalidName."""
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         return f"{_family(task, self.per, self.name)}@{seconds}s"
 

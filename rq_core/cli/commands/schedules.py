@@ -190,7 +190,7 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
 @schedule.command()
 @_audited
 def pause(queue: str, name: str, **given: Any) -> None:
-    """Let NAME in QUEUE enqueue nothing. Instants that pass meanwhile are not made up for."""
+    """Stop NAME in QUEUE from enqueueing jobs. Instants that pass during the pause are not made up for."""
     _change("pause", queue, name, given)
 
 

@@ -140,8 +140,11 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return a phrase that names the fault of an edit's lane; None if the lane is right. It must change with the
-    priority and keep its scopes, except the scope of the task, which may change without an event."""
+    """Return a phrase that names the fault of an edit's lane; None if the lane is right.
+
+    The lane must change with the priority and keep its scopes, except the scope of the task, which may change without
+    an event.
+    """
     if lane is None:
         stays = new != old and before is not None
         return f"changes the priority, and leaves the job in lane {before}" if stays else None

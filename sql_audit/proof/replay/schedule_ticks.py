@@ -1,4 +1,4 @@
-"""The schedules of one queue, replayed: each instant is the one that the log said would come next (I15).
+"""The schedules of one queue, replayed: each instant is the instant that the log named as the next one (I15).
 
 A schedule that the log meets in its middle begins with its first event.
 """
