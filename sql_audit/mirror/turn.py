@@ -297,8 +297,10 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Read the cursor, send its trim again if that may not be done, and read about one batch from Redis. Return the
-        cursor and the entries."""
+        """Read the cursor, send its trim again unless Redis has surely trimmed, and read about one batch from Redis.
+
+        Return the cursor and the entries.
+        """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last

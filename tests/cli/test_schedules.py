@@ -25,7 +25,7 @@ def app(valkey_url: str) -> Any:
     made.close()
 
 
-def test_schedules_lists_the_schedules_of_a_queue(cli: CommandLine, app: App) -> None:
+def test_the_schedules_command_lists_the_schedules_of_a_queue(cli: CommandLine, app: App) -> None:
     table = cli.ok("schedules")
     nightly = next(each for each in cli.json("schedules", "mail") if each["name"] == "nightly")
 
@@ -39,13 +39,17 @@ def test_schedules_lists_the_schedules_of_a_queue(cli: CommandLine, app: App) ->
     assert nightly["next_ms"] == nightly["due_ms"]
 
 
-def test_schedules_says_that_a_queue_has_no_schedules(cli: CommandLine, app: App) -> None:
+def test_the_schedules_command_says_that_a_queue_has_no_schedules(
+    cli: CommandLine, app: App
+) -> None:
     app.enqueue("other", "send")
 
     assert "no schedules" in cli.ok("schedules", "other")
 
 
-def test_next_shows_the_next_instants_with_their_utc_offsets(cli: CommandLine, app: App) -> None:
+def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
+    cli: CommandLine, app: App
+) -> None:
     lines = cli.ok("schedule", "next", "mail", "nightly", "-n", "400").splitlines()
 
     assert 400 == len(lines)
@@ -101,7 +105,7 @@ def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client
         ([], "must be given, or every"),
     ],
 )
-def test_set_reports_an_invalid_rule_in_one_line(
+def test_the_set_command_reports_an_invalid_rule_in_one_line(
     cli: CommandLine, app: App, words: list[str], said: str
 ) -> None:
     result = cli("schedule", "set", "mail", "nightly", *words)

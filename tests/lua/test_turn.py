@@ -138,7 +138,7 @@ def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_that_claims_nothing_ends_no_claim_if_jobs_has_a_wrong_type(
+def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
     """Checks the type before the first event, since a turn that claims nothing does not read `jobs` otherwise."""

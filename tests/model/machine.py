@@ -267,7 +267,7 @@ class Queue(RuleBasedStateMachine):
         self.seed.control.close()
 
     def before_call(self) -> None:
-        """Begin an epoch if this call is the first one on another history."""
+        """Begin an epoch in the model if this call is the first one after the server's history changed."""
         if self.stranger:
             self.stranger = False
             self.model.new_epoch()

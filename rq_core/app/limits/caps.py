@@ -72,7 +72,10 @@ class Cap:
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family of the cap's scopes for a task. Raises InvalidName if it would be too long."""
+        """Return the family of the cap's scopes for a task.
+
+        Raises InvalidName if the family's name would be too long.
+        """
         return _family(task, self.per, self.name)
 
 

@@ -308,7 +308,7 @@ def _is_as_written(facts: Facts, detail: str) -> bool:
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Yield the faults of the task and the claim in the row of an event that happens to a job."""
+    """Yield the faults of the task and the claim number in a row whose event is about a job."""
     kind, claim, task = row[4], row[7], row[9]
     if record.task is not None and task != record.task:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
@@ -324,7 +324,7 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield the fault of the claim in the row of an event with which a job begins in ``state``."""
+    """Yield the fault of the claim number in a row whose event begins a job in ``state``."""
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
     if claim != expected:
