@@ -63,7 +63,10 @@ class Script:
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
-        """Return the whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        """Return the whole command.
+
+        ``args`` are the header's Args by name; ``each`` are the records, with fields in its order.
+        """
         return self.filled(self.head(keys), args, each)
 
     def filled(
