@@ -140,7 +140,7 @@ def test_the_check_covers_the_first_words_of_docstrings(
     monkeypatch.setattr(words, "ROOT", tmp_path)
     (tmp_path / "tests").mkdir()
     source = 'DONE = True\n"""Whether it is done."""\n\n\ndef f():\n    """Whether it ends."""\n'
-    (tmp_path / "tests" / "kit.py").write_text(f'"""What it has."""\n{source}')
+    (tmp_path / "tests" / "conftest.py").write_text(f'"""What it has."""\n{source}')
     (tmp_path / "source.py").write_text(source)
 
     found = [
@@ -149,8 +149,8 @@ def test_the_check_covers_the_first_words_of_docstrings(
 
     assert [
         ["source.py:6", "'Whether'"],
-        ["tests/kit.py:1", "'What'"],
-        ["tests/kit.py:7", "'Whether'"],
+        ["tests/conftest.py:1", "'What'"],
+        ["tests/conftest.py:7", "'Whether'"],
     ] == found
 
 

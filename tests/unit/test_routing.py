@@ -272,7 +272,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Checks a node whose map names a silent node: the first node may be cut off, too, and never learn of the failover."""
+    """Checks a node whose map names a silent node: the first node may be cut off, too."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])

@@ -76,7 +76,7 @@ class Placing:
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delay if enqueue checks for full scopes, which may change until the job is ready."""
+        """Raise InvalidOption for a delay if enqueue checks for full scopes: a scope may fill until then."""
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
