@@ -20,7 +20,7 @@ _BAR: Final = 13
 
 
 class Chart(NamedTuple):
-    """What one chart shows."""
+    """The title and the figures of one chart."""
 
     title: str
     figures: Mapping[str, str]

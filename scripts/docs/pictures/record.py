@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _asked(prometheus: str, expression: str, start: float, end: float) -> list[Any]:
-    """Return the series of an expression: labels, and values with null where there is none."""
+    """Return the series of an expression: labels, and values, with null where one is missing."""
     step = (end - start) / (POINTS - 1)
     query = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": step})
     address = f"{prometheus}/api/v1/query_range?{query}"

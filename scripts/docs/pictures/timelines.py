@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What one picture shows."""
+    """The calls and runs of one picture."""
 
     unique: Throttle | Debounce | Latest
     code: str
