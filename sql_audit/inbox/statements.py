@@ -60,7 +60,7 @@ class Statements(NamedTuple):
     pack: str
     """Writes what was made of a row of other code: id of the job, args and packed."""
     has_id: str
-    """Selects whether another row has the id of a job."""
+    """Selects whether another row of the queue has the id of a job."""
 
 
 def _statements(
@@ -105,7 +105,7 @@ def _statements(
             f" WHERE queue = ? AND id {among} ON CONFLICT DO NOTHING"
         ),
         pack="UPDATE rqc_inbox SET job_id = ?, args = ?, packed = ? WHERE queue = ? AND id = ?",
-        has_id="SELECT 1 FROM rqc_inbox WHERE job_id = ? AND NOT (queue = ? AND id = ?)",
+        has_id="SELECT 1 FROM rqc_inbox WHERE job_id = ? AND queue = ? AND id <> ?",
     )
 
 

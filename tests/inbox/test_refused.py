@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
+import psycopg.rows
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.orm import Session
 
 from rq_core import (
@@ -26,6 +28,7 @@ from rq_core import (
 )
 from rq_core.model.packed_job import unpack
 from tests.inbox.conftest import committed, prepared
+from tests.inbox.test_within import driver_url
 
 
 @pytest.fixture
@@ -183,6 +186,57 @@ def test_an_id_that_is_in_the_inbox_already_is_a_duplicate(
     connection.commit()
 
     assert ['{"tenant":"a"}'] == [row.args for row in committed(path)]
+
+
+def test_one_id_in_two_queues_is_two_jobs(
+    rich: App, connection: sqlite3.Connection, path: str
+) -> None:
+    """Redis knows an id by its queue, too."""
+    for queue in ("a", "b", "a"):
+        rich.tasks["once"].with_options(id="j", queue=queue).within(connection).enqueue("x")
+    connection.commit()
+
+    assert ["a", "b"] == [row.queue for row in committed(path)]
+
+
+def test_a_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App) -> None:
+    url = make_url(pg_url)
+    with psycopg.connect(driver_url(pg_url), autocommit=True) as owner:
+        owner.execute("DROP ROLE IF EXISTS clerk")
+        owner.execute("CREATE ROLE clerk LOGIN")
+        try:
+            owner.execute("GRANT INSERT ON rqc_inbox TO clerk")
+            with psycopg.connect(driver_url(str(url.set(username="clerk")))) as clerk:
+                handle = rich.tasks["once"].with_options(id="j").within(clerk).enqueue("a")
+                rich.tasks["once"].with_options(id="j").within(clerk).enqueue("a")
+                clerk.commit()
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    rich.within(clerk).cancel(handle)
+                clerk.rollback()
+                owner.execute("GRANT SELECT, UPDATE, DELETE ON rqc_inbox TO clerk")
+                owner.execute("GRANT SELECT ON rqc_relay TO clerk")
+                assert "cancelled" == rich.within(clerk).cancel(handle)
+                clerk.commit()
+        finally:
+            owner.execute("DROP OWNED BY clerk")
+            owner.execute("DROP ROLE clerk")
+
+
+def test_a_pipeline_and_rows_of_another_form_change_no_answer(pg_url: str, rich: App) -> None:
+    """psycopg does not know how many rows there are before it has asked for them."""
+    with (
+        psycopg.connect(driver_url(pg_url), row_factory=psycopg.rows.dict_row) as connection,
+        connection.pipeline(),
+    ):
+        within = rich.within(connection)
+        handle = rich.tasks["once"].within(connection).enqueue("a")
+        assert "gone" == within.cancel(rich.handle_by_id("default", "other"))
+        assert "cancelled" == within.cancel(handle)
+        assert "gone" == within.cancel(handle)
+        rich.tasks["once"].within(connection).enqueue("b")
+        connection.commit()
+
+    assert ['{"tenant":"b"}'] == [row.args for row in committed(pg_url)]
 
 
 def test_a_job_by_name_carries_what_was_said_for_the_relay(

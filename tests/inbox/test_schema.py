@@ -121,12 +121,13 @@ def test_an_id_does_not_come_again_after_its_row_has_left(audit_url: str, engine
     ],
 )
 def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> None:
-    """A job's id twice, a second row of the place, a row without queue or task."""
+    """A job's id twice in a queue, a second row of the place, a row without queue or task."""
     migrate(audit_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('p', 't', 'j')"
-        )
+        for queue in ("q", "p"):
+            connection.exec_driver_sql(
+                f"INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('{queue}', 't', 'j')"
+            )
 
     with pytest.raises(IntegrityError), engine.begin() as connection:
         connection.exec_driver_sql(statement)

@@ -28,11 +28,9 @@ class PsycopgDoor:
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
         """See Door.run."""
-        # The connection may make cursors of a class with other placeholders.
-        with importlib.import_module("psycopg").Cursor(self._connection) as cursor:
+        with _cursor("Cursor", self._connection) as cursor:
             cursor.execute(placeholders(text, "%s"), values)
-            count: int = cursor.rowcount
-            return count
+            return len(cursor.fetchall()) if has_rows(text) else 0
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""
@@ -53,13 +51,24 @@ class AsyncPsycopgDoor:
 
     async def run(self, text: str, values: tuple[str, ...]) -> int:
         """See Door.run."""
-        async with importlib.import_module("psycopg").AsyncCursor(self._connection) as cursor:
+        async with _cursor("AsyncCursor", self._connection) as cursor:
             await cursor.execute(placeholders(text, "%s"), values)
-            count: int = cursor.rowcount
-            return count
+            return len(await cursor.fetchall()) if has_rows(text) else 0
 
     def after_commit(self, wake: Wake) -> None:
         """See AnyDoor.after_commit."""
+
+
+def _cursor(kind: str, connection: Any) -> Any:
+    """Return a plain cursor: the connection may make others, with other placeholders or rows of another form."""
+    rows = importlib.import_module("psycopg.rows")
+    return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
+
+
+def has_rows(text: str) -> bool:
+    """Whether a statement for PostgreSQL returns rows: all but an INSERT do. In a pipeline, a cursor knows that only
+    once it has asked for them."""
+    return not text.startswith("INSERT")
 
 
 def _check_psycopg(connection: Any) -> None:

@@ -104,8 +104,9 @@ def _plain(value: object) -> object:
 
 
 _INSERT: Final = f"INSERT INTO rqc_inbox ({', '.join(_COLUMNS)}) SELECT"
-# Without WHERE, SQLite takes ON for that of a join. An id that is in the inbox already is a duplicate.
-_UNLESS_THERE: Final = "WHERE true ON CONFLICT (job_id) DO NOTHING"
+# Without WHERE, SQLite takes ON for that of a join. An id that is in the inbox of its queue already is
+# a duplicate. To name the columns would need the right to read them.
+_UNLESS_THERE: Final = "WHERE true ON CONFLICT DO NOTHING"
 # Some programs let asyncpg encode JSON itself, so the value is text.
 _INSERTS: Final = {
     "postgresql": (
