@@ -10,13 +10,15 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from rq_core import App, InboxMissing, NotInTransaction
 from rq_core.model.packed_job import unpack
 from tests.inbox.conftest import committed, orders
+from tests.kit.pgbouncer import pgbouncer
+from tests.kit.servers import PostgresServer
 
 SYNC = ["session", "scoped", "connection", "driver"]
 ASYNC = ["async session", "async connection", "driver", "asyncpg"]
@@ -259,6 +261,29 @@ async def test_a_session_inside_run_sync_is_used_as_a_blocking_one(url: str, app
         await session.commit()
 
     assert 2 == len(committed(url))
+
+
+async def test_a_pooler_that_changes_the_server_after_each_transaction(
+    pg_url: str, postgres_server: PostgresServer, app: App
+) -> None:
+    """Two clients share one connection to the server, and take turns."""
+    send = app.tasks["send"]
+    with pgbouncer(postgres_server.port) as port:
+        url = make_url(pg_url).set(port=port).render_as_string()
+        engine = create_engine(url, connect_args={"prepare_threshold": None})
+        other = await asyncpg.connect(driver_url(url), statement_cache_size=0)
+        with Session(engine) as session:
+            for n in range(7):
+                handle = send.within(session).enqueue(n)
+                assert "cancelled" == send.within(session).cancel(handle)
+                send.within(session).enqueue(n)
+                session.commit()
+                async with other.transaction():
+                    await send.within(other).enqueue_async(n)
+        await other.close()
+        engine.dispose()
+
+    assert 14 == len(committed(pg_url))
 
 
 async def test_a_connection_of_a_pool_of_asyncpg(pg_url: str, app: App) -> None:
