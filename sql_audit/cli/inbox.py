@@ -22,7 +22,7 @@ COMMANDS: Final[Commands] = {
         "List rows that became no job, the last ones first, each with the reason."),
     "retry": ("inbox_relay:retry",
         "Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."),
-    "drop": ("inbox_relay:drop", "Delete parked rows, by the ids of their jobs."),
+    "drop": ("inbox_relay:drop_command", "Delete parked rows, by the ids of their jobs."),
     "settle": ("inbox_relay:settle",
         "Say whether a database that is in another place than before is a copy, or was moved."),
     "verify": ("inbox_relay:verify",

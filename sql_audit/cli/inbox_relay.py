@@ -33,10 +33,10 @@ all_option = click.option("--all", "all_rows", is_flag=True, help="All parked ro
 
 @contextlib.contextmanager
 def _session(url: str) -> Iterator[Session]:
-    from sql_audit.inbox.session import Session, check_tables
+    from sql_audit.inbox.session import Session, require_tables
 
     with contextlib.closing(Session(url)) as session:
-        check_tables(session)
+        require_tables(session)
         yield session
 
 
@@ -64,7 +64,7 @@ def run_command(
         run_relay(redis_url, prefix, url, stop=stop, once=once)
 
 
-def command_line(
+def relay_command_line(
     redis_url: str, prefix: str, inbox_url: str, _made: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command by which a supervisor of workers starts a relay, and its environment variables.
@@ -137,24 +137,24 @@ def retry(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
     """Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."""
-    from sql_audit.inbox.admin import retry as put_back
+    from sql_audit.inbox.admin import retry_rows
 
-    _change(put_back, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
+    _change(retry_rows, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
 
 
-@click.command()
+@click.command("drop")
 @url_argument
 @jobs_argument
 @queue_option
 @all_option
 @json_option
-def drop(
+def drop_command(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
     """Delete parked rows, by the ids of their jobs."""
-    from sql_audit.inbox.admin import drop as delete
+    from sql_audit.inbox.admin import drop_rows
 
-    _change(delete, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
+    _change(drop_rows, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
 
 
 def _change(
@@ -196,7 +196,7 @@ def settle(url: str, *, is_copy: bool, moved: bool) -> None:
     from sql_audit.inbox import place
 
     with _session(url) as session:
-        done = place.fork(session) if is_copy else place.move(session)
+        done = place.fork_inbox(session) if is_copy else place.move_inbox(session)
         says = f", {counted(done.parked, 'row')} parked" if is_copy else ""
         say(f"{session.url}: inbox {done.inbox_id} is at {done.place}{says}")
 
@@ -210,10 +210,10 @@ def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
 
     The exit status is 1 if they differ.
     """
-    from sql_audit.inbox.verify import compare
+    from sql_audit.inbox.verify import compare_with_log
 
     with _session(url) as session, asking(audit_url) as log:
-        found = compare(session, log)
+        found = compare_with_log(session, log)
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
     for each in found if not as_json else ():

@@ -97,7 +97,7 @@ def parked(session: Session, *, queue: str | None = None, most: int = 100) -> li
         return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def retry(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
+def retry_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
     """Put parked rows back, and return the ids of their jobs. Rows are named by jobs' ids; without ids all of ``queue``
     are meant, or all. A row whose job's id another row has stays parked."""
     which, values = _which(jobs, queue)
@@ -117,8 +117,8 @@ _MOVED: Final = (
 )
 
 
-def drop(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Delete parked rows, and return the ids of their jobs. See :func:`retry` for which ones."""
+def drop_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
+    """Delete parked rows, and return the ids of their jobs. See :func:`retry_rows` for which ones."""
     which, values = _which(jobs, queue)
     with session.transaction() as transaction:
         found = transaction.run(

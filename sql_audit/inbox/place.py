@@ -44,12 +44,12 @@ def check_place(session: Session) -> str:
     return str(inbox_id)
 
 
-def move(session: Session) -> Settled:
+def move_inbox(session: Session) -> Settled:
     """Store the current place of an inbox after a move or a restore."""
     return _settle(session, is_copy=False)
 
 
-def fork(session: Session) -> Settled:
+def fork_inbox(session: Session) -> Settled:
     """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over."""
     return _settle(session, is_copy=True)
 

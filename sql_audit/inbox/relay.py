@@ -22,17 +22,20 @@ from rq_core.connections.client import Client
 from rq_core.errors import BadArguments, StaleCall
 from rq_core.model.ids import boot_id
 from rq_core.model.job import NewJob
+from rq_core.model.lib.text import printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
 from rq_core.protocol.engine.plan import named_slot
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
-from sql_audit.inbox.session import NOTHING, Counts, InboxRow, RelayRow, Session, Transaction
+from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
 ADOPT_MS: Final = 5_000
 """Milliseconds after which any relay may send a batch that nobody has answered."""
+SHOWN_MAX: Final = 300
+"""Maximum number of characters of a row's text in the log."""
 DAY_S: Final = 86_400.0
 PARK_MS: Final = 29 * 86_400_000
 """Milliseconds after which a batch that nobody has answered is parked: Redis remembers its slot for 30 days after the
@@ -51,7 +54,7 @@ SET_BACK: Final = (
 )
 
 
-class TurnOutcome(Enum):
+class RelayOutcome(Enum):
     """The outcome of a turn."""
 
     MOVED = auto()
@@ -69,7 +72,7 @@ class Number(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """Rows that are sent in one call."""
 
     of: Number
@@ -80,7 +83,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BatchAnswer:
     """What Redis has answered to a batch."""
 
     of: Number
@@ -101,7 +104,7 @@ class _Queue:
     drawn_at: float = 0.0
     sent: Number | None = None
     """The last batch that this relay has committed."""
-    answer: Answer | None = None
+    answer: BatchAnswer | None = None
     """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
@@ -115,7 +118,7 @@ class _Queue:
 class _Step:
     """What a transaction has done, and what is to be done after its COMMIT."""
 
-    batch: Batch | None = None
+    batch: RowBatch | None = None
     needs: set[str] = field(default_factory=set)
     """Tasks whose policies must be read."""
     moved: bool = False
@@ -152,7 +155,7 @@ class Relay:
         with self._session.transaction() as transaction:
             return transaction.queues()
 
-    def turn(self, name: str) -> TurnOutcome:
+    def turn(self, name: str) -> RelayOutcome:
         """End the batch that was answered, and send the next one.
 
         Raise InboxError if the database, and another RqCoreError if Redis does not do its part.
@@ -167,8 +170,8 @@ class Relay:
         queue.handled = step.handled
         if not step.held:
             queue.answer = None
-        for says in step.says:
-            logger.warning(*says)
+        for says, *facts in step.says:
+            logger.warning(says, *map(_shown, facts))
         self._on_step("committed")
         if step.batch is not None:
             queue.sent = step.batch.of
@@ -179,14 +182,14 @@ class Relay:
         for task in sorted(step.needs):
             self._jobs.learn(name, task)
         if step.held:
-            return TurnOutcome.HELD
-        return TurnOutcome.MOVED if step.moved or step.batch or step.needs else TurnOutcome.IDLE
+            return RelayOutcome.HELD
+        return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
 
-    def _send(self, name: str, batch: Batch) -> Answer:
+    def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
         """Send a batch, and return the answer. Raise RqCoreError without any; the batch then stays on its way."""
         is_whole = len(batch.jobs) == len(batch.ids)
         if not batch.jobs:
-            return Answer(batch.of, is_whole=is_whole)
+            return BatchAnswer(batch.of, is_whole=is_whole)
         call = self._client.calls.enqueue.chunk(name, batch.jobs)
         call.args["by"] = self._by
         call.slot = named_slot(*batch.of)
@@ -196,8 +199,8 @@ class Relay:
         try:
             others: Any = self._client.run(call)
         except (StaleCall, BadArguments) as error:
-            return Answer(batch.of, error=error, is_whole=is_whole)
-        return Answer(batch.of, others, is_whole=is_whole)
+            return BatchAnswer(batch.of, error=error, is_whole=is_whole)
+        return BatchAnswer(batch.of, others, is_whole=is_whole)
 
     # Within the transaction.
 
@@ -208,7 +211,7 @@ class Relay:
             step.held = True
             return step
         self._look_back(queue, row, step)
-        ended: Counts | None = None
+        ended: RowCounts | None = None
         if row.ids is not None:
             of = Number(row.slot or "", row.number or 0)
             if queue.answer is not None and queue.answer.of == of:
@@ -247,9 +250,9 @@ class Relay:
         transaction: Transaction,
         queue: _Queue,
         ids: Sequence[int],
-        answer: Answer,
+        answer: BatchAnswer,
         step: _Step,
-    ) -> Counts:
+    ) -> RowCounts:
         """Delete the rows of the batch that Redis has answered, and return their counts."""
         if answer.error is not None:
             return self._end_refused(transaction, queue, ids, answer.error, step)
@@ -266,7 +269,7 @@ class Relay:
             transaction.park(queue.name, parked, MISMATCH)
         transaction.delete(queue.name, ids)
         queue.single = max(0, queue.single - 1)
-        return Counts(len(ids) - len(answer.others), held, duplicate)
+        return RowCounts(len(ids) - len(answer.others), held, duplicate)
 
     def _end_refused(
         self,
@@ -275,7 +278,7 @@ class Relay:
         ids: Sequence[int],
         error: StaleCall | BadArguments,
         step: _Step,
-    ) -> Counts:
+    ) -> RowCounts:
         """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
@@ -293,17 +296,17 @@ class Relay:
         row: RelayRow,
         ids: Sequence[int],
         of: Number,
-    ) -> Batch:
+    ) -> RowBatch:
         """Return a batch that nobody has answered, as it was committed. Its number is part of it: under another one,
         Redis would carry it out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
         rows = transaction.load(queue.name, ids)
-        return Batch(of, ids, [self._jobs.job(queue.name, each) for each in rows])
+        return RowBatch(of, ids, [self._jobs.job(queue.name, each) for each in rows])
 
     def _choose(
-        self, transaction: Transaction, queue: _Queue, step: _Step, ended: Counts
-    ) -> Batch | None:
+        self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
+    ) -> RowBatch | None:
         """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
         can be sent now."""
         rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
@@ -338,7 +341,7 @@ class Relay:
         # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
         queue.number += 1
         transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
-        return Batch(Number(queue.slot, queue.number), ids, jobs)
+        return RowBatch(Number(queue.slot, queue.number), ids, jobs)
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
         """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
@@ -351,6 +354,11 @@ class Relay:
             transaction.delete(name, [row.id])
             return None
         return job
+
+
+def _shown(fact: Any) -> Any:
+    """Return a fact for the log: a text of a row may be anything."""
+    return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:

@@ -19,11 +19,12 @@ from typing import Final
 from rq_core.connections.client import Client
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable
 from rq_core.model.keys import inbox_key
+from rq_core.model.lib.text import printable
 from rq_core.protocol.engine.plan import Patience
 from sql_audit.errors import InboxError
 from sql_audit.inbox.place import check_place
-from sql_audit.inbox.relay import Relay, TurnOutcome
-from sql_audit.inbox.session import Session, check_tables
+from sql_audit.inbox.relay import Relay, RelayOutcome
+from sql_audit.inbox.session import Session, require_tables
 from sql_audit.store.connection.driver_errors import describe_error
 
 logger = logging.getLogger("rq_core.inbox")
@@ -55,7 +56,7 @@ class _Pause:
 
 
 @dataclass(slots=True)
-class Service:
+class RelayService:
     """The loop over all queues. See :func:`run_relay`."""
 
     session: Session
@@ -123,19 +124,19 @@ class Service:
         except (RqCoreError, ValueError, LookupError, TypeError) as error:
             self._put_off(name, pause, error)
             return False
-        if outcome is TurnOutcome.HELD:
+        if outcome is RelayOutcome.HELD:
             pause.not_before = self.clock() + HELD_S
             return False
         if pause.error:
-            logger.info("queue %s: goes on", name)
+            logger.info("queue %s: goes on", printable(name))
         self._pauses[name] = _Pause()
-        return outcome is TurnOutcome.MOVED
+        return outcome is RelayOutcome.MOVED
 
     def _put_off(self, name: str, pause: _Pause, error: Exception) -> None:
         text = f"{type(error).__name__}: {describe_error(error)}"
         if text != pause.error:
             # A reason is logged once: an outage of an hour is one line.
-            logger.warning("queue %s: its rows wait: %s", name, text)
+            logger.warning("queue %s: its rows wait: %s", printable(name), text)
             pause.error = text
         pause.backoff_s = min(max(pause.backoff_s * 2, BACKOFF_S), BACKOFF_S_MAX)
         pause.not_before = self.clock() + pause.backoff_s
@@ -203,8 +204,8 @@ def run_relay(
     session = Session(url)
     try:
         with Client(redis_url, prefix=prefix, patience=PATIENCE) as client:
-            check_tables(session)
+            require_tables(session)
             relay = Relay(session, client, check_place(session), on_step=on_step)
-            Service(session, client, relay).run(stop, once=once)
+            RelayService(session, client, relay).run(stop, once=once)
     finally:
         session.close()

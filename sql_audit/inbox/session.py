@@ -35,7 +35,7 @@ class RelayRow(NamedTuple):
         return self.relayed + self.held + self.duplicate
 
 
-class Counts(NamedTuple):
+class RowCounts(NamedTuple):
     """Rows that have left the inbox: those that became jobs, those whose name is held or whose scope is full, and those
     whose id is live or remembered."""
 
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
     duplicate: int = 0
 
 
-NOTHING: Final = Counts()
+NOTHING: Final = RowCounts()
 
 
 class InboxRow(NamedTuple):
@@ -117,7 +117,7 @@ class Session:
         self.engine.dispose()
 
 
-def check_tables(session: Session) -> None:
+def require_tables(session: Session) -> None:
     """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
     with session.transaction() as transaction:
         if missing_tables(transaction.connection):
@@ -175,7 +175,7 @@ class Transaction:
         number: int,
         ids: Sequence[int],
         relay: str,
-        counts: Counts = NOTHING,
+        counts: RowCounts = NOTHING,
     ) -> None:
         """Write a batch, and add to the counts for the one that it replaces."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
@@ -184,7 +184,7 @@ class Transaction:
         """Write which relay has sent the batch last."""
         self.run(self._said.take, relay, queue)
 
-    def end(self, queue: str, counts: Counts) -> None:
+    def end(self, queue: str, counts: RowCounts) -> None:
         """End the batch without another one, and add to the counts."""
         self.run(self._said.end, *counts, queue)
 

@@ -46,7 +46,7 @@ class Comparison:
     note: str | None = None
 
 
-def compare(
+def compare_with_log(
     session: Session,
     log: Engine,
     *,

@@ -9,13 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from rq_core.cli.root import root
 from rq_core.model import plugins
 from rq_core.process.companion import Companion
-from sql_audit.inbox.verify import LESS, MORE, Comparison, compare
+from sql_audit.inbox.verify import LESS, MORE, Comparison, compare_with_log
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from sql_audit.store.connection.database import Database
+from tests.cli.test_printed import assert_harmless
 from tests.kit.command import command
 from tests.kit.inbox import QUEUE, Stage
 from tests.kit.wait import wait_until
@@ -88,6 +91,29 @@ def test_a_relay_beside_workers_hands_rows_over_until_it_is_ended(stage: Stage) 
     assert stage.drain() == ["a"]
 
 
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07\r\nrq-core: all is well\n\x9b31m\u202e[red]\x08\x7f" + "x" * 5_000
+)
+
+
+def test_commands_and_the_log_show_rows_without_control_characters(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stage.database_url
+    stage.insert(HOSTILE, queue=HOSTILE, task=HOSTILE, args=HOSTILE)
+    stage.insert("a", task=HOSTILE, options=HOSTILE)
+    stage.hand_over()
+    calls = [
+        ["status", url], ["parked", url], ["retry", url, HOSTILE], ["status", url],
+        ["run", url, "--redis", stage.redis_url, "--once"], ["drop", url, HOSTILE, "b" + HOSTILE],
+        ["settle", url, "--moved"],
+    ]  # fmt: skip
+    for words in calls:
+        output = CliRunner().invoke(root, ["inbox", *words], color=True).output
+        assert_harmless(output)
+    assert_harmless(caplog.text)
+
+
 # The log.
 
 
@@ -103,7 +129,7 @@ def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
 
     def compared() -> Comparison:
         run_mirror(source, path, stop=threading.Event(), once=True)
-        (found,) = compare(stage.session, database.readers, wait_s=0)
+        (found,) = compare_with_log(stage.session, database.readers, wait_s=0)
         return found
 
     yield compared

@@ -11,8 +11,8 @@ import pytest
 from rq_core.errors import BadArguments, QueueFull
 from sql_audit.errors import InboxCopied
 from sql_audit.inbox import place
-from sql_audit.inbox.relay import EXPIRED, TurnOutcome
-from sql_audit.inbox.service import Service, run_relay
+from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.service import RelayService, run_relay
 from tests.kit.inbox import QUEUE, Stage, at, finish
 from tests.kit.wait import wait_until
 
@@ -62,12 +62,12 @@ def test_a_batch_that_nobody_answered_is_sent_by_another_relay_after_five_second
         with pytest.raises(QueueFull):
             relay.turn(QUEUE)
         before = stage.relay_row()
-        assert other.turn(QUEUE) is TurnOutcome.HELD
+        assert other.turn(QUEUE) is RelayOutcome.HELD
         stage.age_batches(6)
         finish(other)
         after = stage.relay_row()
         assert (after.slot, after.number) == (before.slot, before.number)
-        assert relay.turn(QUEUE) is TurnOutcome.IDLE
+        assert relay.turn(QUEUE) is RelayOutcome.IDLE
     assert stage.drain() == ["a"]
 
 
@@ -79,7 +79,7 @@ def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
         raise QueueFull(queue=QUEUE)
 
     with stage.relay() as relay, stage.relay(at("send", 1, fail)) as other:
-        assert relay.turn(QUEUE) is TurnOutcome.MOVED
+        assert relay.turn(QUEUE) is RelayOutcome.MOVED
         answer = relay._queues[QUEUE].answer
         relay.turn(QUEUE)
         stage.insert("b")
@@ -87,7 +87,7 @@ def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
             finish(other)
         relay._queues[QUEUE].answer = answer
 
-        assert relay.turn(QUEUE) is TurnOutcome.HELD
+        assert relay.turn(QUEUE) is RelayOutcome.HELD
 
         assert stage.rows() == ["b"]
         stage.age_batches()
@@ -207,7 +207,7 @@ def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) 
     assert stage.client.run(stage.client.calls.delivery.ask([["KEYS", "*"]])) == [[]]
     (before,) = stage.sql("SELECT inbox_id FROM rqc_inbox_place")
 
-    settled = place.fork(stage.session)
+    settled = place.fork_inbox(stage.session)
 
     assert settled.parked == 2
     assert stage.parked() == {"a": place.COPIED, "b": place.COPIED}
@@ -220,7 +220,7 @@ def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) 
 def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
-    place.move(stage.session)
+    place.move_inbox(stage.session)
     stage.hand_over()
     assert stage.drain() == ["a"]
 
@@ -245,7 +245,7 @@ def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
 
         monkeypatch.setattr(relay, "_send", full)
         now = [0.0]
-        service = Service(relay._session, relay._client, relay, clock=lambda: now[0])
+        service = RelayService(relay._session, relay._client, relay, clock=lambda: now[0])
         pauses = []
         with caplog.at_level(logging.INFO, "rq_core.inbox"):
             while service.round():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from sql_audit.inbox.service import Service
+from sql_audit.inbox.service import RelayService
 from sql_audit.inbox.session import Session
 from sql_audit.inbox.statements import STATEMENTS
 from tests.kit.inbox import QUEUE, Stage, at, finish
@@ -99,7 +99,7 @@ def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage)
 
     def relays(_: int) -> None:
         with stage.relay() as relay:
-            service = Service(relay._session, relay._client, relay)
+            service = RelayService(relay._session, relay._client, relay)
             while not stop.is_set():
                 if not service.round():
                     stop.wait(0.02)

@@ -16,7 +16,7 @@ from rq_core.protocol.calls import claims
 from rq_core.protocol.engine.plan import Patience
 from sql_audit.inbox import schema
 from sql_audit.inbox.place import check_place
-from sql_audit.inbox.relay import Relay, TurnOutcome
+from sql_audit.inbox.relay import Relay, RelayOutcome
 from sql_audit.inbox.session import RelayRow, Session
 
 QUEUE = "mail"
@@ -156,7 +156,7 @@ class Stage:
 
 def finish(relay: Relay) -> None:
     """Make turns until no queue has anything to do for this relay."""
-    while any([relay.turn(name) is TurnOutcome.MOVED for name in relay.queues()]):  # noqa: C419 - a turn each
+    while any([relay.turn(name) is RelayOutcome.MOVED for name in relay.queues()]):  # noqa: C419 - a turn each
         pass
 
 

@@ -22,8 +22,8 @@ from sqlalchemy import create_engine, text
 
 from rq_core import App
 from sql_audit.inbox.database import inbox_engine, inbox_url
-from sql_audit.inbox.service import Service
-from sql_audit.inbox.verify import compare
+from sql_audit.inbox.service import RelayService
+from sql_audit.inbox.verify import compare_with_log
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from sql_audit.store.connection.database import Database
@@ -209,7 +209,7 @@ class Rig:
                 if not usual.hand_over(stage, on_step):
                     time.sleep(0.01)
         with stage.relay(on_step) as relay:
-            service = Service(relay._session, relay._client, relay)
+            service = RelayService(relay._session, relay._client, relay)
             while True:
                 if not service.round():
                     time.sleep(0.01)
@@ -280,7 +280,9 @@ class Rig:
             outcome.counted = stage.relay_row().relayed
             database = Database(self.audit_url)
             outcome.findings = [
-                each.finding for each in compare(stage.session, database.readers) if each.finding
+                each.finding
+                for each in compare_with_log(stage.session, database.readers)
+                if each.finding
             ]
             database.close()
         log.dispose()
