@@ -66,8 +66,9 @@ def _cursor(kind: str, connection: Any) -> Any:
 
 
 def has_rows(text: str) -> bool:
-    """Return whether a statement for PostgreSQL returns rows: all but an INSERT do. In a pipeline, a cursor knows that only
-    once it has asked for them."""
+    """Return whether a statement for PostgreSQL returns rows: all but an INSERT do.
+
+    In a pipeline, a cursor knows that only once it has asked for them."""
     return not text.startswith("INSERT")
 
 
