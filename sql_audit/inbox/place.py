@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sql_audit.errors import InboxCopied
 from sql_audit.inbox.database import explaining
 from sql_audit.inbox.schema import PLACE
-from sql_audit.inbox.session import Counts, Session
+from sql_audit.inbox.session import NOTHING, Session
 from sql_audit.store.connection.database_identity import is_less_known, place_of
 
 COPIED = "its database is a copy: the original hands this job over"
@@ -65,7 +65,7 @@ def _settle(session: Session, *, is_copy: bool) -> Settled:
             for queue in transaction.queues():
                 row = transaction.lock(queue)
                 if row is not None and row.ids is not None:
-                    transaction.end(queue, Counts())
+                    transaction.end(queue, NOTHING)
                 while rows := transaction.choose(queue, 1_000):
                     transaction.park(queue, [row.id for row in rows], COPIED)
                     parked += len(rows)

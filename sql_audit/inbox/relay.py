@@ -27,7 +27,7 @@ from rq_core.model.settings import INBOX_SLOT
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
 from rq_core.protocol.engine.plan import named_slot
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
-from sql_audit.inbox.session import Counts, InboxRow, RelayRow, Session, Transaction
+from sql_audit.inbox.session import NOTHING, Counts, InboxRow, RelayRow, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
@@ -217,7 +217,7 @@ class Relay:
                 transaction.park(queue.name, row.ids, EXPIRED)
                 says = "queue %s: %d rows are parked: %s"
                 step.says.append((says, queue.name, len(row.ids), EXPIRED))
-                ended = Counts()
+                ended = NOTHING
             elif row.taken_by == self.name or row.age_ms >= ADOPT_MS:
                 step.batch = self._again(transaction, queue, row, row.ids, of)
                 return step
@@ -226,7 +226,7 @@ class Relay:
                 return step
             step.handled += sum(ended)
             step.moved = True
-        step.batch = self._choose(transaction, queue, step, ended or Counts())
+        step.batch = self._choose(transaction, queue, step, ended or NOTHING)
         if step.batch is None and ended is not None:
             transaction.end(queue.name, ended)
         return step
@@ -284,7 +284,7 @@ class Relay:
             queue.single = max(0, queue.single - 1)
         else:
             queue.single = len(ids)
-        return Counts()
+        return NOTHING
 
     def _again(
         self,

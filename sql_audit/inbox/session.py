@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -42,6 +42,9 @@ class Counts(NamedTuple):
     relayed: int = 0
     held: int = 0
     duplicate: int = 0
+
+
+NOTHING: Final = Counts()
 
 
 class InboxRow(NamedTuple):
@@ -166,7 +169,13 @@ class Transaction:
         return list(map(_inbox_row, found))
 
     def begin(
-        self, queue: str, slot: str, number: int, ids: Sequence[int], relay: str, counts: Counts
+        self,
+        queue: str,
+        slot: str,
+        number: int,
+        ids: Sequence[int],
+        relay: str,
+        counts: Counts = NOTHING,
     ) -> None:
         """Write a batch, and add to the counts for the one that it replaces."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)

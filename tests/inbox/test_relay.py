@@ -71,6 +71,30 @@ def test_a_batch_that_nobody_answered_is_sent_by_another_relay_after_five_second
     assert stage.drain() == ["a"]
 
 
+def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
+    """A relay is stopped after its answer; another one ends that batch, and sends the next one."""
+    stage.insert("a")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay() as relay, stage.relay(at("send", 1, fail)) as other:
+        assert relay.turn(QUEUE) is TurnOutcome.MOVED
+        answer = relay._queues[QUEUE].answer
+        relay.turn(QUEUE)
+        stage.insert("b")
+        with pytest.raises(QueueFull):
+            finish(other)
+        relay._queues[QUEUE].answer = answer
+
+        assert relay.turn(QUEUE) is TurnOutcome.HELD
+
+        assert stage.rows() == ["b"]
+        stage.age_batches()
+        finish(other)
+    assert stage.drain() == ["a", "b"]
+
+
 def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None:
     stage.insert("a", "b")
 

@@ -36,7 +36,7 @@ class Stage:
         self.redis_url = redis_url
         schema.migrate(database_url)
         self.session = Session(database_url)
-        self.client = Client(redis_url, name="c-test")
+        self.client = Client(redis_url)
 
     def close(self) -> None:
         self.session.close()
