@@ -57,7 +57,7 @@ class Waker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is pushing."""
+        """True while a thread is pushing."""
         return self._thread is not None
 
     def close(self, *, join: bool = True) -> None:

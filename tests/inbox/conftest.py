@@ -35,7 +35,7 @@ def pg_url(_pg_database: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Such a database, once per kind."""
+    """A database as ``pg_url`` is one, once per kind."""
     if request.param == "sqlite":
         return prepared(request.getfixturevalue("sqlite_url"))
     found: str = request.getfixturevalue("pg_url")

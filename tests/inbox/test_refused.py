@@ -1,4 +1,4 @@
-"""What a transaction refuses before its INSERT, and how jobs with names, caps and windows are carried by rows."""
+"""Refusals before an INSERT, and rows of jobs with names, caps and windows."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_there_are_few_tokens_if_no_relay_takes_them(app: App, tokens: Callable[
 
 
 def test_a_server_that_does_not_answer_delays_no_commit(path: str) -> None:
-    """It takes the connection and stays silent; then nobody listens at its port at all."""
+    """Connects to a port that stays silent, and then to a port without a server."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with App(f"redis://127.0.0.1:{port}") as app:

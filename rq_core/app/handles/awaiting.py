@@ -244,7 +244,7 @@ class Ends(Generic[H]):
             raise told
 
     def _may_be_row(self, handle: H) -> bool:
-        """Whether a job that Redis does not have may be a row of an inbox."""
+        """Return whether a job that Redis does not have may be a row of an inbox."""
         return (
             handle.may_be_in_inbox
             and self._producer.inbox_url is not None

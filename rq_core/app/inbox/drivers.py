@@ -66,8 +66,9 @@ def _cursor(kind: str, connection: Any) -> Any:
 
 
 def has_rows(text: str) -> bool:
-    """Whether a statement for PostgreSQL returns rows: all but an INSERT do. In a pipeline, a cursor knows that only
-    once it has asked for them."""
+    """Return whether a statement for PostgreSQL returns rows: all but an INSERT do.
+
+    In a pipeline, a cursor knows that only once it has asked for them."""
     return not text.startswith("INSERT")
 
 
@@ -122,7 +123,7 @@ class SqliteDoor:
 
 
 def commits_by_itself(connection: Any) -> bool:
-    """Whether a connection of sqlite3 commits each statement by itself."""
+    """Return whether a connection of sqlite3 commits each statement by itself."""
     if connection.in_transaction:
         return False
     # Since Python 3.12 a connection may say autocommit; otherwise, and before, isolation_level decides.
