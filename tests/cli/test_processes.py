@@ -56,6 +56,7 @@ def test_help_imports_no_slow_module() -> None:
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
     ours = {
         "rq_core", "rq_core.errors", "rq_core.masking", "rq_core.model", "rq_core.model.lib", "rq_core.model.plugins",
+        "rq_core.signals",
         "rq_core.model.lib.text", "rq_core.model.lib.url",
     }  # fmt: skip
     ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}
