@@ -8,5 +8,5 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 - ``statements``, ``session``: the relay's statements; its connection and transactions.
 - ``rows``: makes jobs of rows.
 - ``relay``, ``service``: one turn for a queue; turns for all queues.
-- ``place``: tells a copied database.
+- ``place``: notices a copied database.
 """

@@ -1,4 +1,4 @@
-"""What a person asks of an inbox: its state, and its parked rows. Nothing here is part of a turn."""
+"""Answers what a person asks of an inbox: its state, and its parked rows. Nothing here is part of a turn."""
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
 

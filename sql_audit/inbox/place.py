@@ -1,4 +1,4 @@
-"""Whether an inbox is still in its place: a copied database must not hand over the original's rows.
+"""Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
 first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). In another

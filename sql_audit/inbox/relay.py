@@ -1,7 +1,7 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
 Which rows are in a batch, and under which call slot and number it is sent, is committed before the batch is sent. Redis
-carries a number out once and answers it again, so any relay may send a batch that nobody has answered. Rows leave only
+carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave only
 after that answer. Nothing is locked while a batch is on its way.
 
 A relay draws the name of its slot, and counts its numbers in memory: no number is used for other rows, also if the
@@ -33,12 +33,12 @@ from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Sess
 logger = logging.getLogger("rq_core.inbox")
 
 ADOPT_MS: Final = 5_000
-"""Milliseconds after which any relay may send a batch that nobody has answered."""
+"""Milliseconds after which any relay may send a batch that has no answer yet."""
 SHOWN_MAX: Final = 300
 """Maximum number of characters of a row's text in the log."""
 DAY_S: Final = 86_400.0
 PARK_MS: Final = 29 * 86_400_000
-"""Milliseconds after which a batch that nobody has answered is parked: Redis remembers its slot for 30 days after the
+"""Milliseconds after which a batch without an answer is parked: Redis remembers its slot for 30 days after the
 slot's first call, and a slot is used for a day."""
 MISMATCH: Final = (
     "a job of this id is live or remembered, and it has another task or other arguments"
@@ -84,7 +84,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswer:
-    """What Redis has answered to a batch."""
+    """The answer of Redis to a batch."""
 
     of: Number
     others: Sequence[tuple[int, str]] = ()
@@ -96,7 +96,7 @@ class BatchAnswer:
 
 @dataclass(slots=True)
 class _Queue:
-    """What a relay remembers of a queue."""
+    """The facts that a relay remembers of a queue."""
 
     name: str
     slot: str = ""
@@ -116,7 +116,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Step:
-    """What a transaction has done, and what is to be done after its COMMIT."""
+    """The results of a transaction, and the work that follows its COMMIT."""
 
     batch: RowBatch | None = None
     needs: set[str] = field(default_factory=set)
@@ -241,7 +241,7 @@ class Relay:
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
         if back > 0 or is_older:
             step.says.append((SET_BACK, queue.name, max(back, 0)))
-            # Told once; a later batch has another number.
+            # Logged once; a later batch has another number.
             queue.sent = None
         step.handled = row.handled
 
@@ -297,7 +297,7 @@ class Relay:
         ids: Sequence[int],
         of: Number,
     ) -> RowBatch:
-        """Return a batch that nobody has answered, as it was committed. Its number is part of it: under another one,
+        """Return a batch that has no answer yet, as it was committed. Its number is part of it: under another one,
         Redis would carry it out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)

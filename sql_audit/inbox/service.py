@@ -169,7 +169,7 @@ class RelayService:
                 return
 
     def _version(self) -> int | None:
-        """Return the version of a SQLite file; None if there is none."""
+        """Return the version of a SQLite file; None for PostgreSQL."""
         if self.session.address.get_backend_name() != "sqlite":
             return None
         try:

@@ -92,7 +92,7 @@ class Session:
                 raise
 
     def text(self, statement: str) -> str:
-        """Return a statement, in which ``?`` stands for a value, for the database's driver."""
+        """Return a statement for the database's driver. ``?`` marks a value."""
         return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
 
     def version(self) -> int:
@@ -155,7 +155,7 @@ class Transaction:
         return _relay_row(found)
 
     def look(self, queue: str) -> RelayRow | None:
-        """Return a queue's row of ``rqc_relay`` without a lock; None if there is none."""
+        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row."""
         found = self.run(self._said.look, queue).first()
         return None if found is None else _relay_row(found)
 

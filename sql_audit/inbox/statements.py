@@ -28,7 +28,7 @@ _STEP: Final = "SELECT min(queue) FROM rqc_inbox"
 
 
 class Statements(NamedTuple):
-    """The statements of one kind of database, as texts for its driver. ``?`` stands for a value."""
+    """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], Any]
     """Makes the value of a statement that takes many ids."""
@@ -38,14 +38,14 @@ class Statements(NamedTuple):
     """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
     index, so it reads as many rows as there are queues."""
     lock: str
-    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if there is none."""
+    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if it is missing."""
     look: str
     """Selects that row without a lock."""
     exists: str
     create: str
     choose: str
     """Selects, and on PostgreSQL locks, the first rows of a queue, at most as many as the second value says. A row that
-    somebody is deleting is left out."""
+    a user's transaction is deleting is left out."""
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
@@ -75,7 +75,7 @@ def _statements(
     settings: str = "",
 ) -> Statements:
     """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
-    present time, ``lock`` locks rows that nobody else has locked, and ``bound`` are values to select that set something
+    present time, ``lock`` locks rows that no other transaction has locked, and ``bound`` are values to select that set something
     for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"

@@ -42,7 +42,7 @@ class Comparison:
     events: int
     """The ``enqueued`` events by the inbox in the log."""
     finding: str | None
-    """What is wrong; None if nothing is."""
+    """The difference; None if the two agree."""
     note: str | None = None
 
 

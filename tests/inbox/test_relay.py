@@ -36,7 +36,7 @@ def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stag
 
 
 def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """Whether it was written is unknown: another relay may send it."""
+    """The relay does not know if it was written: another relay may send it."""
     stage.insert("a")
 
     def fail() -> None:
@@ -50,7 +50,7 @@ def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
     assert stage.drain() == ["a"]
 
 
-def test_a_batch_that_nobody_answered_is_sent_by_another_relay_after_five_seconds(
+def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -179,7 +179,7 @@ def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sent_anew(
+def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch has an old number of a slot: Redis carries it out under no circumstances."""

@@ -1,4 +1,4 @@
-"""What a relay makes of rows: of plain ones, of odd ones, and of those that become no job."""
+"""A relay makes jobs of rows: of plain ones and odd ones; some rows become no job."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_job_id_that_is_no_name_is_parked(stage: Stage) -> None:
     assert "job name 'no id' is not valid" in stage.parked()["no id"]
 
 
-def test_rows_whose_rejection_nobody_would_hear_are_parked(stage: Stage) -> None:
+def test_rows_whose_rejection_no_producer_would_hear_of_are_parked(stage: Stage) -> None:
     with App(stage.redis_url) as app:
 
         @app.task(queue=QUEUE, name="send", caps=[Cap(1, on_full="reject")])
@@ -104,7 +104,7 @@ def test_rows_whose_rejection_nobody_would_hear_are_parked(stage: Stage) -> None
         app.apply_settings()
     stage.insert("a", packed=None)
     stage.hand_over()
-    assert "nobody would hear that" in stage.parked()["a"]
+    assert "no producer would hear of that" in stage.parked()["a"]
 
 
 def test_duplicates_and_held_names_leave_and_are_counted_and_a_mismatch_is_parked(

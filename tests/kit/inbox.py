@@ -46,14 +46,14 @@ class Stage:
     # The user's side.
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement in a transaction of its own. ``?`` stands for a value."""
+        """Run one statement in a transaction of its own. ``?`` marks a value."""
         with self.session.transaction() as transaction:
             result = transaction.run(self.session.text(statement), *values)
             return list(result.all()) if result.returns_rows else []
 
     def insert(self, *jobs: str, queue: str = QUEUE, task: str = "send", **columns: Any) -> None:
-        """Insert rows in one transaction: packed ones, as producers of rq-core do, unless there are ``options``, or
-        ``packed`` is None."""
+        """Insert rows in one transaction: packed ones, as producers of rq-core do, unless they have ``options``, or
+        no ``packed``."""
         columns.setdefault("packed", None if "options" in columns else "{}")
         names = ["queue", "task", "job_id", *columns]
         places = ", ".join("?" * len(names))
@@ -78,7 +78,7 @@ class Stage:
         return found
 
     def age_batches(self, seconds: int = 10) -> None:
-        """As if the batches that are on their way had been chosen so many seconds ago."""
+        """Make the batches that are on their way as old as this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_relay SET sent_at = {long_ago}")
 

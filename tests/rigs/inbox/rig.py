@@ -41,7 +41,7 @@ END_S: Final = 120.0
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     database: str
     transactions: int
@@ -61,12 +61,12 @@ class Outcome:
     """Rows that the inbox counted as handed over."""
     killed_at: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
-    """What ``inbox verify`` found."""
+    """The findings of ``inbox verify``."""
     seconds: float = 0.0
 
     @property
     def holds(self) -> bool:
-        """Whether each committed row became one job, and the records agree."""
+        """Return whether each committed row became one job, and the records agree."""
         wrong = self.twice or self.lost or self.unexpected or self.findings
         return not wrong and self.committed == self.ran == self.logged == self.counted
 
@@ -139,7 +139,7 @@ class Rig:
         assert status == 0, "a process of the rig failed"
 
     def _insert(self, transactions: int, seconds: float) -> None:
-        """Transactions of a user, for so many seconds: of one to three jobs, one of ten rolled back, one of five with a
+        """Make a user's transactions during these seconds: of one to three jobs, one of ten rolled back, one of five with a
         savepoint that is rolled back."""
         chance = self.random
         began = time.monotonic()
