@@ -78,7 +78,8 @@ def _check_heard(job: NewJob) -> None:
     """Raise Unreadable for a job whose rejection no producer would hear of."""
     if any(rule.startswith(("reject|", "most|")) for rule in job.full.split()):
         raise Unreadable(
-            "a cap of its task rejects jobs or has max_waiting, and no producer would hear of that: do not use the inbox for it"
+            "a cap of its task rejects jobs or has max_waiting, and no producer would hear of that: do not use the"
+            " inbox for it"
         )
     if '"unique":"reject"' in job.ties:
         raise Unreadable(

@@ -32,6 +32,8 @@ from tests.rigs.inbox import usual
 
 STEPS: Final = ("commit", "committed", "send", "answered")
 RELAYS: Final = 2
+OF_STEPS: Final = 0.7
+"""The part of the relays that a step kills; the others die at any moment."""
 LIFE_S: Final = (0.05, 0.5)
 """The shortest and the longest life of a relay that no step kills, in seconds."""
 PACE_S: Final = 0.25
@@ -139,8 +141,8 @@ class Rig:
         assert status == 0, "a process of the rig failed"
 
     def _insert(self, transactions: int, seconds: float) -> None:
-        """Make a user's transactions during these seconds: of one to three jobs, one of ten rolled back, one of five with a
-        savepoint that is rolled back."""
+        """Make a user's transactions during these seconds, of one to three jobs. One of ten is rolled back, and one of
+        five has a savepoint that is rolled back."""
         chance = self.random
         began = time.monotonic()
         engine = inbox_engine(inbox_url(self.database_url))
@@ -223,9 +225,9 @@ class Rig:
             # A batch of a killed relay need not wait for 5 s: to send it early is harmless.
             stage.age_batches()
             while len(alive) < RELAYS:
-                dies_at = (self.random.choice(STEPS), self.random.randint(1, 3))
-                chosen = dies_at if self.random.random() < 0.7 else None
-                alive.append((self._fork(lambda at=chosen: self._relay(at)), chosen))  # type: ignore[misc]
+                step = (self.random.choice(STEPS), self.random.randint(1, 3))
+                chosen = step if self.random.random() < OF_STEPS else None
+                alive.append((self._fork(partial(self._relay, chosen)), chosen))
             child, dies_at = alive.pop(0)
             until = time.monotonic() + self.random.uniform(*LIFE_S)
             self._children.discard(child)
