@@ -104,6 +104,11 @@ class AuditQuestions(Protocol):
         """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
         ...
 
+    def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
+        """The last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
+        it stands."""
+        ...
+
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
         """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
         ...

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sql_audit.errors import HistoryUnknown
-from sql_audit.queries import history, moments, waits
+from sql_audit.queries import history, moments, schedules, waits
 from sql_audit.queries.event_list import EVENTS, last_events
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
@@ -113,6 +113,14 @@ class LogQuestions:
             return dataclasses.asdict(found) | {"scopes": scopes}
 
         return self._ask(ask)
+
+    def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
+        """Return the last instants of a schedule, its changes since the first of these, and how it stands."""
+        return self._ask(
+            lambda engine: schedules.document(
+                schedules.schedule_history(engine, queue, name, count)
+            )
+        )
 
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
         """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
