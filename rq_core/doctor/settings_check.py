@@ -139,7 +139,9 @@ def _schedules(view: View) -> Iterator[Finding]:
         for kind, says in _schedule(name, entry, packed, logged, has_all=view.log.all_schedules):
             if not (view.is_fuzzy and f"{SCHEDULE_MARK}{name}" in view.log.moving):
                 fields = (name, f"{name}{JOB_FIELD}")
-                guards = [Edit("schedules", f, stored.get(f, ""), stored.get(f, "")) for f in fields]
+                guards = [
+                    Edit("schedules", f, stored.get(f, ""), stored.get(f, "")) for f in fields
+                ]
                 yield Finding(kind, says, edits=tuple(guards))
 
 
@@ -156,7 +158,10 @@ def _schedule(
     if entry is None and packed is None:
         if logged is not None and is_known:
             says = f"schedule {name} is {logged.state} by the log, and Redis does not have it"
-            yield Kind.LOST, f"{says}: workers declare those of their code, `rq-core audit restore` puts back the others"
+            yield (
+                Kind.LOST,
+                f"{says}: workers declare those of their code, `rq-core audit restore` puts back the others",
+            )
         return
     how = "`rq-core schedule set` stores it anew, `rq-core audit restore` as the log has it"
     if entry is None or packed is None:
@@ -166,16 +171,25 @@ def _schedule(
     try:
         schedule = Schedule.parse(entry)
     except ValueError as error:
-        yield Kind.UNREADABLE, f"schedule {_shown(name)} cannot be read, so it does not run: {error}; {how}"
+        yield (
+            Kind.UNREADABLE,
+            f"schedule {_shown(name)} cannot be read, so it does not run: {error}; {how}",
+        )
         return
     if wrong := _of_job(packed, logged):
         yield Kind.SPEC_DIFFERS, f"the job of schedule {name} {wrong}: {_WHY}; {how}"
     if not is_known and (has_all or logged is not None):
-        yield Kind.UNLOGGED, f"schedule {name} is {schedule.state}, and the log does not have it: {_WHY}"
+        yield (
+            Kind.UNLOGGED,
+            f"schedule {name} is {schedule.state}, and the log does not have it: {_WHY}",
+        )
         logged = None
     differs = list(_unlike(name, schedule, logged))
     if differs:
-        yield Kind.LOG_DIFFERS, f"schedule {name} differs from the log: {', '.join(differs)}: {_WHY}; {how}"
+        yield (
+            Kind.LOG_DIFFERS,
+            f"schedule {name} differs from the log: {', '.join(differs)}: {_WHY}; {how}",
+        )
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:

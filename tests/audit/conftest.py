@@ -37,6 +37,7 @@ ON_SQLITE = {
     "test_crash_losses.py",
     # What may be put back, with which name and line, is decided in Python. That it is: restore/test_restore.py.
     "test_names.py",
+    "test_schedules.py",
     "test_lines_put_back.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_true_results_names_and_ids_are_never_reported_as_differences",

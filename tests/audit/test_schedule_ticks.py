@@ -183,7 +183,10 @@ def real_log(seed: Seed, client: Client, database: Database) -> None:
 
 
 def edited(row: dict[str, Any], **said: Any) -> dict[str, Any]:
-    return {**row, "detail": json.dumps({**json.loads(row["detail"]), **said}, separators=(",", ":"))}
+    return {
+        **row,
+        "detail": json.dumps({**json.loads(row["detail"]), **said}, separators=(",", ":")),
+    }
 
 
 Lying = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
