@@ -108,8 +108,8 @@ class AuditQuestions(Protocol):
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """The last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
-        it stands."""
+        """The last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of
+        its state."""
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:

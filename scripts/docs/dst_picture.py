@@ -70,10 +70,10 @@ def svg() -> str:
     """Return the picture."""
     each = 70 + _ROW * len(CRONS)
     height = each * len(NIGHTS) + 10
+    frame = f'viewBox="0 0 {WIDTH} {height}" role="img" font-family="system-ui, sans-serif" font-size="13"'
     lines = [
         NOTICE,
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
-        ' font-family="system-ui, sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
         "<title>When schedules fire in Berlin in the two nights in which daylight saving changes</title>",
         _STYLE,
         f'<rect class="paper" width="{WIDTH}" height="{height}" rx="8"/>',

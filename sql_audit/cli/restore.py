@@ -62,11 +62,11 @@ def restore(
     Redis, and jobs that have ended in SQL and will run again. List what Redis lost of schedules, too.
 
     With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
-    unless they run. It also puts back what was set about schedules while everything ran, with their next instants;
-    workers declare those of their code by themselves. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such
-    jobs are listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to
-    restore or remove, 2 if some jobs could not be restored or removed, 1 if the command could not do its work.
+    unless they run. It also puts back what was set about schedules while everything ran; workers declare those of their
+    code by themselves. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it was
+    interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such jobs are
+    listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to restore or
+    remove, 2 if something could not be restored or removed, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client

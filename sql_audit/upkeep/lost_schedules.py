@@ -49,7 +49,7 @@ _NO_JOB: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LostSchedule:
-    """What was set about a schedule, and is not in force in Redis."""
+    """A change of a schedule that Redis lost."""
 
     name: str
     wants: str
@@ -61,7 +61,7 @@ class LostSchedule:
     unknown: str | None = None
     """The reason why it cannot be put back; None if it can."""
     uncertain: str | None = None
-    """A sentence that names the gap or quarantined entry in which it may have been changed; None if there is none."""
+    """A sentence that names the gap or quarantined entry in which it may have been changed; None without one."""
 
 
 @dataclass(slots=True)

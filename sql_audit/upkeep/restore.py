@@ -59,9 +59,9 @@ class Applied:
     """States of lost jobs that were not restored, since Redis has them again, by id; ``remembered`` if another job with
     the id has ended since."""
     schedules: list[LostSchedule] = field(default_factory=list)
-    """What was set about schedules, and holds again."""
+    """Changes of schedules that Redis had lost, and that are in force again."""
     schedules_left: list[LostSchedule] = field(default_factory=list)
-    """What was set about schedules, and could not be put back, or may have been changed in a gap."""
+    """Changes of schedules that could not be put back, or that may have been changed again in a gap."""
     left: dict[str, str] = field(default_factory=dict)
     """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 

@@ -262,7 +262,7 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap of schedules of which one job runs at a time. The family is the queue's own, so code stores its
+        """Store the cap of schedules whose jobs run one at a time. The family is the queue's own, so code stores its
         cap, and an operator may change it."""
         if any(each.rule.overlap in ("queue", "replace") for each in declarations):
             limit = [(TICK, str(Limit(1)), -1)]
