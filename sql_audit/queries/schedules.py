@@ -133,7 +133,7 @@ class ScheduleHistory:
 
     @property
     def is_known(self) -> bool:
-        """Whether the log has anything of the schedule."""
+        """Return whether the log has anything of the schedule."""
         return bool(self.ticks or self.changes)
 
 
@@ -173,7 +173,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the row says what an instant has. (`audit verify` reports one that does not.)"""
+        """Return whether the row has all fields of an instant. (`audit verify` reports one that does not.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
@@ -238,7 +238,8 @@ def _tick(
         words.append("Redis forgot this event")
     return ScheduleTick(
         str(logged.place), logged.at_ms, said["nominal_ms"], said["due_ms"], said.get("next_ms"), logged.late_ms,
-        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned, "; ".join(words),
+        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned,
+        "; ".join(words),
     )  # fmt: skip
 
 
