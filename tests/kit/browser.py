@@ -10,6 +10,8 @@ import contextlib
 import functools
 import hashlib
 import shutil
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +19,9 @@ from typing import Any, Final
 import psutil
 
 from tests.kit import leaks
-from tests.kit.processes import ROOT
+from tests.kit.processes import ROOT, Child
 from tests.kit.reaper import reaper
+from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
 
 AXE: Final = ROOT / "tests" / "web" / "browser" / "axe" / "axe-4.14.1.min.js"
@@ -52,7 +55,7 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start the browser. The driver is no leak, and ends with the run if the run is killed; with it ends the browser."""
+    """Start the browser. Its driver is no leak, and ends with the run if that is killed; so does the browser with it."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -75,6 +78,30 @@ def chromium() -> Iterator[Any]:
         lambda: not any(each.is_running() for each in own),
         lambda: f"the browser ends; left: {[each for each in own if each.is_running()]}",
     )
+
+
+@contextlib.contextmanager
+def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> Iterator[str]:
+    """Run `rq-core web`, and give the page's address. ``log`` gets what the process prints."""
+    url = f"http://127.0.0.1:{free_port()}"
+    audit = ["--audit", audit_url] if audit_url else []
+    command = [
+        sys.executable, "-m", "rq_core.cli", "web", "--listen", url.removeprefix("http://"), "--redis", redis_url,
+        *audit, *options,
+    ]  # fmt: skip
+    with Child(command, log, shared=True) as process:
+        wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
+        yield url
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/static/icon.svg", timeout=5):  # noqa: S310 - our own
+            return True
+    except OSError:
+        return False
 
 
 class Viewer:
