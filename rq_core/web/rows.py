@@ -266,16 +266,22 @@ def since_of(period: Mapping[str, Any]) -> int:
     return int(period["since_ms"])
 
 
-def wait_row(found: Mapping[str, Any]) -> Document:
-    """Return a wait, and what it was for."""
-    waited_ms = found["until_ms"] - found["since_ms"]
+def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
+    """Return a wait, and what it was for.
+
+    ``now_ms`` is given of a job that Redis has: one that still waits has done so until now, and not only until the
+    last event of the log.
+    """
+    still = found["claim"] is None and not found["ended"]
+    until_ms = now_ms if still and now_ms is not None else found["until_ms"]
+    waited_ms = max(0, until_ms - found["since_ms"])
     if found["held_back_by"]:
         says = f"held back by {found['held_back_by']}"
     elif found["claim"] is not None and waited_ms < SOON_MS:
         says = "nothing held it back"
     else:
         says = "no cap held it back: no worker was free, or the queue was paused"
-    return {**found, "waited_ms": waited_ms, "says": says}
+    return {**found, "waited_ms": waited_ms, "still": still, "says": says}
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[Document]:

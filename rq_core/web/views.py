@@ -261,7 +261,8 @@ def job_page(facts: Facts) -> Document:
         document["path"] = steps_of(events)
         if logged["why"] is not None:
             document["log_state"] = logged["why"]["state"]
-            waits = [wait_row(each) for each in logged["why"]["waits"]]
+            now_ms = facts.now_ms if document["job"] is not None else None
+            waits = [wait_row(each, now_ms) for each in logged["why"]["waits"]]
             document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=since_of)
     return document
 

@@ -71,18 +71,21 @@ class Scene:
         )
 
 
+def lay_log(audit_url: str) -> None:
+    """Give an audit database its schema."""
+    with contextlib.closing(Database(audit_url)) as database:
+        lay_schema(database)
+
+
 @pytest.fixture
 def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
     """An empty server, and an audit database with its schema."""
-    database = Database(sqlite_url)
-    lay_schema(database)
-    database.close()
+    lay_log(sqlite_url)
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         yield Scene(seed, sqlite_url)
 
 
-@pytest.fixture
-def busy(scene: Scene) -> Scene:
+def make_busy(scene: Scene) -> None:
     """A job in each state, one that waits for a cap, and one that has ended."""
     seed = scene.seed
     scene.die("died")
@@ -96,6 +99,12 @@ def busy(scene: Scene) -> Scene:
     seed.enqueue(seed.job("scheduled", delay_ms=3_600_000))
     scene.present()
     scene.mirror()
+
+
+@pytest.fixture
+def busy(scene: Scene) -> Scene:
+    """See make_busy."""
+    make_busy(scene)
     return scene
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rq_core.web.pages import PAGES
+from rq_core.web.rows import wait_row
 from tests.kit.seed import Seed
 from tests.web.conftest import QUEUE, Browse, Scene, read
 
@@ -135,6 +136,24 @@ def test_a_job_that_ended_has_its_way_and_what_it_waited_for(busy: Scene, browse
     assert document["log_state"] == "succeeded"
     assert [step["type"] for step in document["path"]] == ["enqueued", "claimed", "succeeded"]
     assert document["waits"][0]["claim"] == 1
+
+
+def test_a_wait_that_lasts_is_counted_until_now_if_redis_has_the_job() -> None:
+    """In a quiet queue the log ended 8 ms after the job came, and a job that waited for minutes was said to wait 8 ms."""
+    wait = {
+        "since_ms": 1_000,
+        "until_ms": 1_008,
+        "held_back_by": "tenant=acme",
+        "claim": None,
+        "ended": None,
+    }
+
+    alive, unknown = wait_row(wait, 61_000), wait_row(wait, None)
+    ended = wait_row(wait | {"ended": "cancelled"}, 61_000)
+
+    assert (alive["waited_ms"], alive["still"]) == (60_000, True)
+    assert (unknown["waited_ms"], unknown["still"]) == (8, True)
+    assert (ended["waited_ms"], ended["still"]) == (8, False)
 
 
 def test_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
