@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.job import place_in
@@ -52,11 +52,19 @@ class ListedJob(NamedTuple):
 
 
 def listed(
-    calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
+    calls: Operations,
+    queue: str,
+    states: Sequence[State],
+    task: str | None,
+    limit: int,
+    matches: Callable[[JobState], bool] | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``matches``,
+    return only those for which it returns true."""
     wanted = states or ALIVE
-    found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
+    found = yield from calls.reads.jobs(
+        queue, states=wanted, task=task, limit=limit, matches=matches
+    )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)
     of_task = f" of task {task}" if task is not None else ""
