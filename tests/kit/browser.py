@@ -44,6 +44,10 @@ _WIDER: Final = """() => {
   return [`the page is ${over} px wider than the window: ` + last.slice(0, 3).map((each) => each.outerHTML.slice(0, 120)).join(" | ")];
 }"""  # noqa: E501 - a script
 
+_SEEN: Final = """() => [...document.querySelectorAll("main h1, main h2, main p, main li, main td, main th, main dd, main dt, main summary, main div.unread")]
+  .filter((each) => { const at = each.getBoundingClientRect(); return at.height && at.bottom <= window.innerHeight; })
+  .map((each) => each.innerText).join("\\n")"""
+
 
 @functools.cache
 def axe() -> str:
@@ -55,7 +59,7 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start the browser. Its driver is no leak, and ends with the run if that is killed; so does the browser with it."""
+    """Start the browser. Its driver is no leak, and ends with the run if that is killed; the browser ends with it."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -145,6 +149,10 @@ class Viewer:
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
         return [*self.page.evaluate(_JUDGE), *self.page.evaluate(_WIDER)]
+
+    def first_screen(self) -> str:
+        """The text that is seen without scrolling."""
+        return str(self.page.evaluate(_SEEN))
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Keep what is shown: the first screen, or the whole page."""

@@ -141,7 +141,7 @@ def test_a_job_that_ended_has_its_way_and_what_it_waited_for(busy: Scene, browse
 
 
 def test_a_wait_that_lasts_is_counted_until_now_if_redis_has_the_job() -> None:
-    """In a quiet queue the log ended 8 ms after the job came; a job that waited for minutes was said to wait 8 ms."""
+    """The log of a quiet queue ended 8 ms after the job came: it was said to wait for 8 ms, after minutes."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,

@@ -45,22 +45,25 @@ def redis_ms(control: Any) -> float:
     return float(sum(each["usec"] for name, each in stats.items() if "info" not in name)) / 1000
 
 
+def fill(client: Client, count: int, lanes: int) -> str:
+    """Fill the two queues of an empty server, and return what is in them now."""
+    limits = [("tenant", "1", -1), ("task=render", "100", -1)]
+    client.run(client.calls.enqueue.many([NewJob(JobIds()(), "lanes", profile("render"), "{}")]))
+    client.run(client.calls.caps.set("lanes", limits, why="a measurement"))
+    began = time.monotonic()
+    client.run(client.calls.enqueue.many(jobs(count, lanes)))
+    for _ in range(4):
+        client.run(claims.claim("lanes", "w-1", 100))
+    (state,) = client.run(client.calls.reads.looks(["lanes"]))[0]
+    seconds = time.monotonic() - began
+    lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
+    return f"{count:,} jobs in {seconds:.0f} s; {lanes_are}"
+
+
 def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
     """Fill a server, and return the ms of Redis that each look takes."""
     with Client(url) as client, redis.Redis.from_url(url) as control:
-        limits = [("tenant", "1", -1), ("task=render", "100", -1)]
-        client.run(
-            client.calls.enqueue.many([NewJob(JobIds()(), "lanes", profile("render"), "{}")])
-        )
-        client.run(client.calls.caps.set("lanes", limits, why="a measurement"))
-        began = time.monotonic()
-        client.run(client.calls.enqueue.many(jobs(count, lanes)))
-        for _ in range(4):
-            client.run(claims.claim("lanes", "w-1", 100))
-        (state,) = client.run(client.calls.reads.looks(["lanes"]))[0]
-        seconds = time.monotonic() - began
-        lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
-        print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")
+        print(fill(client, count, lanes))
         took = []
         for _ in range(looks):
             before = redis_ms(control)
