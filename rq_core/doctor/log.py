@@ -13,7 +13,6 @@ from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
 
-
 RUNS: Final = frozenset({"run", "not_run"})
 """Outcomes of runs that an operator asked for, beside all instants of a schedule."""
 SCHEDULE_MARK: Final = "schedule|"

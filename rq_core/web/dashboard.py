@@ -88,10 +88,12 @@ def build_site(
     gate: Gate,
     hosts: Iterable[str] = (),
     *,
+    behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the app. It closes ``sources`` at its end."""
-    site = _Site(sources, gate, clock)
+    """Make the app. It closes ``sources`` at its end. ``behind_https``: browsers reach it through a proxy that ends
+    TLS, so the cookie is for HTTPS only."""
+    site = _Site(sources, gate, clock, behind_https=behind_https)
     routes: list[BaseRoute] = []
     for page in PAGES:
         endpoint = site.endpoint(page)
@@ -155,11 +157,14 @@ def _base(request: Request) -> str:
 class _Site:
     """Answers requests."""
 
-    def __init__(self, sources: Sources, gate: Gate, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, sources: Sources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
+    ) -> None:
         self._sources = sources
         self._recent = RecentAnswers()
         self._gate = gate
         self._clock = clock
+        self._behind_https = behind_https
         self._templates = environment()
 
     def endpoint(self, page: Page) -> Callable[[Request], Any]:
@@ -285,7 +290,7 @@ class _Site:
         answer = RedirectResponse(f"{base}/", 303)
         answer.set_cookie(
             COOKIE, gate.cookie(known), max_age=COOKIE_S, path=base or "/", httponly=True,
-            samesite="lax", secure=request.url.scheme == "https",
+            samesite="lax", secure=self._behind_https or request.url.scheme == "https",
         )  # fmt: skip
         return answer
 

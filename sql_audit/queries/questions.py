@@ -238,6 +238,11 @@ def bound(engine: Engine, most_ms: int) -> None:
 
         return
 
+    @event.listens_for(engine, "connect")
+    def of_connection(connection: Any, _record: Any) -> None:
+        # A file that another process has locked.
+        connection.execute(f"PRAGMA busy_timeout = {most_ms:d}")
+
     @event.listens_for(engine, "before_cursor_execute")
     def of_statement(connection: Connection, *_: Any) -> None:
         ends = time.monotonic() + most_ms / 1000

@@ -125,6 +125,21 @@ def test_a_statement_is_ended_in_time(database: Database, audit_url: str) -> Non
     own.close()
 
 
+@pytest.mark.parametrize("audit_url", ["postgresql"], indirect=True)
+def test_a_table_that_is_locked_is_an_error_in_time(asks: LogQuestions, database: Database) -> None:
+    """Another session may hold a lock for hours. (Readers of SQLite wait for no writer.)"""
+    asks.minutes(0, 1, None)
+    with database.writing() as lock:
+        assert lock is not None
+        lock.exec_driver_sql("LOCK TABLE claim_minute, job_event")
+        began = time.monotonic()
+
+        with pytest.raises(RqCoreError):
+            asks.minutes(0, 1, None)
+
+        assert time.monotonic() - began < 10 * questions.STATEMENT_MS / 1000
+
+
 def test_a_database_without_a_log_is_an_error(sqlite_url: str) -> None:
     with (
         contextlib.closing(questions.open_questions(sqlite_url)) as opened,

@@ -133,13 +133,14 @@ def browse(scene: Scene) -> Iterator[Browse]:
             host: str = HOST,
             client: tuple[str, int] = ("127.0.0.1", 50_000),
             root_path: str = "",
+            behind_https: bool = False,
             **headers: str,
         ) -> TestClient:
             sources = Sources(url or scene.url, audit_url=scene.audit_url if log else None)
             who = gate or Mounted(lambda _: Access("ann", see_arguments=see_arguments))
             made = TestClient(
-                build_site(sources, who, hosts), base_url=host, client=client, root_path=root_path,
-                headers=headers, follow_redirects=False,
+                build_site(sources, who, hosts, behind_https=behind_https), base_url=host, client=client,
+                root_path=root_path, headers=headers, follow_redirects=False,
             )  # fmt: skip
             return stack.enter_context(made)
 

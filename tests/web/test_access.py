@@ -330,6 +330,39 @@ def test_behind_a_proxy_that_strips_a_prefix_links_have_it(busy: Scene, browse: 
     assert QUEUE in read(page, f"/jobs-of-shop/queues/{QUEUE}")
 
 
+@pytest.mark.parametrize(
+    "behind_https, scheme, secure", [(True, "http", True), (False, "http", False), (False, "https", True)]
+)  # fmt: skip
+def test_the_cookie_is_for_https_only_where_browsers_use_it(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path, behind_https: bool, scheme: str, secure: bool
+) -> None:  # fmt: skip
+    token = tokens.add_token(tokens_file, "ann")
+    page = browse(gate=gate, behind_https=behind_https, host=f"{scheme}://localhost:8900")
+
+    answer = page.post(
+        "/login", data={"token": token},
+        headers={"Sec-Fetch-Site": "same-origin", "X-Forwarded-Proto": "http" if secure else "https"},
+    )  # fmt: skip
+
+    assert ("; Secure" in answer.headers["set-cookie"]) is secure
+
+
+def test_behind_a_proxy_the_cookie_is_for_the_prefix_and_leads_back_to_it(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
+) -> None:
+    page = browse(gate=gate, root_path="/queues")
+    token = tokens.add_token(tokens_file, "ann")
+
+    assert page.get("/queues/").headers["location"] == "/queues/login"
+    answer = page.post(
+        "/queues/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}
+    )
+    assert "; Path=/queues;" in answer.headers["set-cookie"]
+    assert answer.headers["location"] == "/queues/"
+    scene.seed.enqueue("only")
+    assert page.get("/queues/jobs?q=only").headers["location"] == f"/queues/jobs/{QUEUE}/only"
+
+
 # Headers.
 
 
