@@ -52,11 +52,21 @@ class ListedJob(NamedTuple):
 
 
 def listed(
-    calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
+    calls: Operations,
+    queue: str,
+    states: Sequence[State],
+    task: str | None,
+    limit: int,
+    members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead.
+
+    At most ``members`` jobs are read (by default MEMBERS_MAX); a filter may leave many of them out.
+    """
     wanted = states or ALIVE
-    found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
+    found = yield from calls.reads.jobs(
+        queue, states=wanted, task=task, limit=limit, members=members
+    )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)
     of_task = f" of task {task}" if task is not None else ""
@@ -65,7 +75,7 @@ def listed(
     notes = []
     if found.cut:
         notes.append(
-            f"read {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
+            f"read {members or MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
         )
     elif found.more:
         notes.append(f"the first {len(found.jobs):,}; --limit shows more")
