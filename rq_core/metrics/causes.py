@@ -16,7 +16,13 @@ from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.limit import shown
 from rq_core.model.plugins import LogOverview
 from rq_core.protocol.reads.overview import QUEUES_MAX
-from rq_core.protocol.reads.queue_load import Overview, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.queue_load import (
+    LateSchedule,
+    Overview,
+    QueueOverview,
+    ScopeLoad,
+    Unserved,
+)
 
 JUST_NOW_MS = 600_000
 """Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
@@ -113,6 +119,9 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
             yield Cause("RqCoreNoClaims", name, says)
         if queue.leases_over:
             yield Cause("RqCoreLeasesOver", name, _leases_over(queue))
+    late = queue.late_schedule
+    if late is not None and late.late_ms > 1000 * _bound("RqCoreScheduleLate"):
+        yield Cause("RqCoreScheduleLate", name, _late(queue, late))
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:
         says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} dead in all"
@@ -125,6 +134,18 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
+
+
+def _late(queue: QueueOverview, late: LateSchedule) -> str:
+    """Return a sentence about a schedule that is late, with what to do about it."""
+    says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
+    if not queue.present:
+        return f"{says}: no worker runs; start one"
+    if queue.audit and queue.backlog_ratio >= 1:
+        return f"{says}: the audit log's backlog is full, so nothing is enqueued; start the mirror"
+    if queue.remembered_ratio >= 1:
+        return f"{says}: no more ids may be remembered, so nothing is enqueued; raise results_max"
+    return f"{says}: workers run, and their logs say why they do not serve it; `rq-core schedules {queue.queue}`"
 
 
 def _unserved(jobs: Unserved) -> str:

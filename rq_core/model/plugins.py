@@ -92,8 +92,11 @@ class AuditQuestions(Protocol):
     database does not answer in time.
     """
 
-    def history(self, job_id: str, queue: str, /) -> dict[str, Any]:
-        """The ``events`` of a job, oldest first, and ``notes`` about what is missing. An unknown job has no events."""
+    def history(
+        self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
+    ) -> dict[str, Any]:
+        """The last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal); whether there are
+        ``older`` and ``newer`` ones, and ``notes`` about what is missing. An unknown job has no events."""
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
@@ -108,12 +111,61 @@ class AuditQuestions(Protocol):
         """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
         ...
 
+    def events(
+        self,
+        queue: str,
+        lines: int,
+        /,
+        *,
+        before: tuple[int, int, int] | None = None,
+        after: tuple[int, int, int] | None = None,
+    ) -> dict[str, Any]:
+        """The last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal), and
+        whether there are ``older`` and ``newer`` ones."""
+        ...
+
+    def ended(
+        self,
+        outcomes: Sequence[str],
+        queue: str | None,
+        /,
+        *,
+        task: str,
+        error: str,
+        worker: str,
+        scope: str,
+        since_ms: int,
+        until_ms: int | None,
+        after: tuple[int, str, str, str] | None,
+        limit: int,
+    ) -> dict[str, Any]:
+        """The ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``, and how many
+        claims were ``looked`` at. ``next`` is the place behind which the next page begins (its first part in Unix ms:
+        all claims that ended after it were looked at); None: there are no more.
+
+        Empty conditions are none. Successes can only be asked for with a queue.
+        """
+        ...
+
+    def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
+        """The jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
+        ...
+
+    def ticks(self, queue: str, name: str | None, limit: int, /) -> dict[str, Any]:
+        """The last ``ticks`` of a queue's schedules, or of one, newest first, the moment ``back_to_ms`` back to which
+        they were looked for (None: all), and the last ``changes`` of that one."""
+        ...
+
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
         """How many claims ended how (``outcome``) in each minute; None: of all queues."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
         """The errors with which claims ended since then, by task, the most frequent first."""
+        ...
+
+    def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """How many jobs died since then, by task, error and hour (``hour_ms``), the last hour first."""
         ...
 
     def findings(self) -> dict[str, Any]:

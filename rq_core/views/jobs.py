@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.job import place_in
@@ -57,15 +57,15 @@ def listed(
     states: Sequence[State],
     task: str | None,
     limit: int,
+    matches: Callable[[JobState], bool] | None = None,
+    *,
     members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead.
-
-    At most ``members`` jobs are read (by default MEMBERS_MAX); a filter may leave many of them out.
-    """
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``matches``,
+    return only those for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(
-        queue, states=wanted, task=task, limit=limit, members=members
+        queue, states=wanted, task=task, limit=limit, matches=matches, members=members
     )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -41,9 +42,10 @@ from rq_core.web.access import (
     access_of,
     local_path,
 )
-from rq_core.web.pages import ALSO, PAGES, Now, Page, asked_of
+from rq_core.web.pages import ALSO, PAGES, Now, Page
+from rq_core.web.search import PageQuery, asked_of
 from rq_core.web.sources import NO_LOG, RecentAnswers, Sources
-from rq_core.web.views import Facts, PageQuery
+from rq_core.web.views import Facts
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parent
 TEMPLATES: Final = HERE / "templates"
 STATIC: Final = HERE / "static"
+_AGES: Final = re.compile(
+    rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
+)
+"""What a page says of how long ago something was, or of the present moment."""
 FORM_MAX: Final = 4_096
 """Bytes of a form that are read."""
 
@@ -124,7 +130,12 @@ def environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= words.FILTERS
-    made.globals |= {"query": words.query, "job_path": words.job_path, "menu": _menu()}
+    made.globals |= {
+        "query": words.query,
+        "job_path": words.job_path,
+        "schedule_path": words.schedule_path,
+        "menu": _menu(),
+    }
     made.globals["m"] = made.get_template("macros.html").module
     for name in made.list_templates():
         # Now, so that the first viewer does not wait for it.
@@ -180,6 +191,8 @@ class _Site:
             # What is no UTF-8 in Redis is read as lone surrogates.
             encoded = body.encode("utf-8", "backslashreplace")
             return self._tagged(request, Response(encoded, media_type="application/json"))
+        if "leads_to" in document:
+            return RedirectResponse(_base(request) + document["leads_to"], 303)
         html = self._render(
             request, page.template, page=page, doc=document, frame=frame, asked=asked
         )
@@ -204,7 +217,7 @@ class _Site:
         """Read the shared look at the audit log, and what the page also asks of it."""
         log, question = await self._sources.log(), page.log
         if log is None:
-            return None, NO_LOG if page.of_past else None
+            return None, NO_LOG if page.of_past or asked.of_ended else None
         if question is None or isinstance(log, Unread):
             return log, None
         now = Now(asked, now_ms, log=log)
@@ -224,7 +237,9 @@ class _Site:
 
     def _tagged(self, request: Request, response: Response) -> Response:
         """The answer, or 304 if its reader has it already."""
-        tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+        # Ages grow by themselves: see live.js.
+        told = _AGES.sub(b"", bytes(response.body))
+        tag = f'W/"{hashlib.sha256(told).hexdigest()[:32]}"'
         response.headers["ETag"] = tag
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})

@@ -17,8 +17,9 @@ from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.text import utc
+from rq_core.web.minutes import count_hours
 from rq_core.web.tokens import Access
-from rq_core.web.words import job_path, query, queue_path, word
+from rq_core.web.words import iso, job_path, query, queue_path, word
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 SOON_MS: Final = 100
 """A claim that comes so soon is no wait for a worker."""
 CARRIED: Final = frozenset(
-    {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
+    {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )
 """Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
 _TOLD: Final = (
@@ -122,7 +123,10 @@ def state_counts(found: QueueOverview) -> dict[str, int]:
 def worker_row(found: PresentWorker) -> Document:
     """Return a worker."""
     return worker_document(found) | {
-        "paths": [[each, query("/jobs", queue=each, state="running")] for each in found.says.queues]
+        "paths": [
+            [each, query("/jobs", queue=each, state="running,cancelling", worker=found.worker)]
+            for each in found.says.queues
+        ]
     }
 
 
@@ -205,6 +209,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
             for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")
         },
         "number": f"{found['epoch']}-{found['seq']}",
+        "place": f"{found['epoch']}-{found['seq']}-{found['ordinal']}",
         "orphaned": found.get("orphaned", False),
         "detail": detail,
         "hidden": hidden,
@@ -284,6 +289,34 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
     return {**found, "waited_ms": waited_ms, "still": still, "says": says}
 
 
-def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
-    """Return errors, each with the page of its jobs."""
-    return [dict(row) | {"path": query("/dead", queue=row["queue"])} for row in rows]
+def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
+    """Return errors, each with the address of the claims that ended so since then."""
+    return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
+
+
+def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
+    """Return deaths by task and error, the most frequent first, each with its hours and the address of its claims."""
+    grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)
+    found = []
+    for (queue_name, task, error_type), group in grouped.items():
+        hours = count_hours({row["hour_ms"]: row["deaths"] for row in group}, now_ms)
+        found.append(
+            {
+                "queue": queue_name, "task": task, "error_type": error_type,
+                "deaths": sum(row["deaths"] for row in group),
+                "last_ms": max(row["last_ms"] for row in group),
+                "hours": hours,
+                "path": _ended_path(group[0], "died", hours["since_ms"]),
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda each: (-each["deaths"], each["queue"], each["task"]))
+
+
+def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
+    """The address of the claims that ended so. An unknown task or error is no condition."""
+    return query(
+        "/jobs", queue=row["queue"], outcome=outcome, task=row["task"], error=row["error_type"],
+        since=iso(since_ms)[:16] + "Z",
+    )  # fmt: skip

@@ -86,7 +86,7 @@ def test_an_unknown_job_has_no_history(asks: LogQuestions) -> None:
     assert asks.why("never", QUEUE) is None
 
 
-def test_a_long_history_is_cut_at_its_end(
+def test_a_long_history_has_pages_from_its_end_on(
     mirrored: Seed, asks: LogQuestions, database: Database
 ) -> None:
     claim = mirrored.running("often")
@@ -99,7 +99,13 @@ def test_a_long_history_is_cut_at_its_end(
 
     assert len(found["events"]) == EVENTS_MAX
     assert found["events"][-1]["type"] == "claimed"
-    assert found["notes"][0].startswith(f"the last {EVENTS_MAX} of 2")
+    assert (found["older"], found["newer"]) == (True, False)
+
+    first = found["events"][0]
+    before = asks.history("often", QUEUE, before=(first["epoch"], first["seq"], first["ordinal"]))
+    whole = history.history(database.readers, "often", QUEUE)
+    assert (before["older"], before["newer"]) == (False, True)
+    assert before["events"] + found["events"] == [dataclasses.asdict(e) for e in whole]
 
 
 def test_a_statement_is_ended_in_time(database: Database, audit_url: str) -> None:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import pytest
 
 from rq_core.app.app import App
+from rq_core.connections.client import Client
 from rq_core.errors import ServerUnavailable
-from rq_core.model.keys import queue_keys
+from rq_core.model.keys import queue_keys, queues_key
 from rq_core.process.supervisor import meet
 from rq_core.worker import Worker, WorkerOptions, startup
 from sql_audit.proof.result import QueueResult
@@ -209,7 +210,11 @@ async def test_slots_that_move_under_load_lose_no_job(
 
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
-@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "down"])
+@pytest.mark.parametrize(
+    ("frozen", "with_list"),
+    [(True, False), (False, False), (True, True)],
+    ids=["frozen", "down", "frozen-with-the-list"],
+)
 @pytest.mark.slow
 async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shards(
     cluster: RedisCluster,
@@ -218,16 +223,25 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     monkeypatch: pytest.MonkeyPatch,
     *,
     frozen: bool,
+    with_list: bool,
 ) -> None:
-    """It ended after ten seconds, and no queue was served. A supervisor waited for ten minutes."""
+    """The worker serves the queues of the shards that answer, and the others as soon as their shard answers.
+
+    ``with_list``: the shard that is down holds the list of queues, too. The queues exist before, since a new one cannot
+    be listed then.
+    """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)
     monkeypatch.setattr(startup, "LOOK_S_MAX", 0.1)
     queues = [names[0] for names in cluster.queues(1).values()]
-    victim = cluster.primaries()[0]
+    lists = cluster.primary_of(queues_key())
+    victim = lists if with_list else next(s for s in cluster.primaries() if s is not lists)
     away = next(q for q in queues if cluster.primary_of(queue_keys(q)("meta")) is victim)
     spared = [queue for queue in queues if queue != away]
     load.declare(*queues)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            client.run(client.calls.delivery.handshake(queue))
     shard = cluster.shard_of(victim)
     for server in shard:
         server.freeze() if frozen else server.kill()

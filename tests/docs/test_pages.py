@@ -58,6 +58,7 @@ def test_the_check_finds_a_difference_between_page_and_output() -> None:
     assert not agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s"])
     assert agrees(["a", "b …"], ["b 1", "a"])
     assert not agrees(["a", "b"], ["b", "a"])
+    assert agrees(["a", "… log", "b"], ["x log", "b", "a"])
     assert not agrees(["a", "a"], ["a"])
     assert not agrees(page, ["a job 7", "took 3 s", "end"])
     assert not agrees(["end"], ["end", "and more"])

@@ -8,6 +8,7 @@ share an entry differ from run to run and are masked; ``…`` stands for any tex
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -96,12 +97,17 @@ def _masked(lines: list[str]) -> list[str]:
 
 
 def agrees(expected: list[str], printed: list[str]) -> bool:
-    """Whether this is what the page says. Lines with ``…`` may come in another order, as those of two processes do."""
+    """Return whether a command printed the lines that the page shows.
+
+    Lines that stand together without ``…`` must come in the order of the page. A line with ``…`` may come anywhere, and
+    so may the lines after it, since two handlers or two processes print at the same time.
+    """
     said = _masked(expected)
     left = _masked(printed)
-    following = iter(left)
-    if not all(line in following for line in said if "…" not in line):
-        return False
+    for exact, group in itertools.groupby(said, lambda line: "…" not in line):
+        following = iter(left)
+        if exact and not all(line in following for line in group):
+            return False
     for line in sorted((line for line in said if line != "…"), key=lambda line: line.count("…")):
         match = next((each for each in left if _same(line, each)), None)
         if match is None:
@@ -123,7 +129,14 @@ def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
             script += [f"echo '@@ {len(typed)}'", step.line, 'echo "@@ status $?"']
             typed.append(step)
     home = {"HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    extra = {"PYTHONUNBUFFERED": "1", "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
+    # A line is written at once and as a whole, as at a terminal. With PYTHONUNBUFFERED its end is a second write, and
+    # the line of another thread can come between.
+    site = directory / ".site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\nsys.stdout.reconfigure(line_buffering=True)\n", encoding="utf-8"
+    )
+    extra = {"PYTHONPATH": str(site), "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join(script)], cwd=directory, env=os.environ | home | extra,
         capture_output=True, text=True, timeout=seconds, check=False,

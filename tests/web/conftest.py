@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.web.access import Gate, Mounted
@@ -63,6 +65,13 @@ class Scene:
             claims.fail(seed.queue, "w-1", [(claim.id, claim.fence, "final", 0, "gave_up", error)])
         )
 
+    def schedule(self, name: str, *, args_json: str = "{}", **rule: Any) -> None:
+        """Store a schedule, as an operator does."""
+        seed = self.seed
+        job = seed.job("-", task="ping", args_json=args_json, spec_max=10_000)
+        made = Declaration.of(job, recurrence(name, **rule))
+        seed.client.run(seed.client.calls.schedules.put(seed.queue, [made]))
+
     def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
         """Have a worker say that it is there."""
         says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
@@ -86,8 +95,9 @@ def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
 
 
 def make_busy(scene: Scene) -> None:
-    """A job in each state, one that waits for a cap, and one that has ended."""
+    """A job in each state, one that waits for a cap, one that has ended, and a schedule."""
     seed = scene.seed
+    scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")
     seed.complete(seed.running("done"))
     seed.cap("tenant", 1)

@@ -25,6 +25,8 @@ ADDRESSES = {
     "audit": "/audit",
     "queue": f"/queues/{QUEUE}",
     "job": f"/jobs/{QUEUE}/waits",
+    "schedules": "/schedules",
+    "schedule": f"/schedules/{QUEUE}/beat",
 }
 
 
@@ -200,11 +202,18 @@ def test_minutes_count_the_claims_that_ended(busy: Scene, browse: Browse) -> Non
 
 
 def test_errors_are_counted_by_type(busy: Scene, browse: Browse) -> None:
-    errors = browse().get("/dead.json").json()["errors"]
+    page = browse()
+    document, queue = page.get("/dead.json").json(), page.get(f"/queues/{QUEUE}.json").json()
 
-    assert [(e["error_type"], e["outcome"], e["claims"]) for e in errors] == [
-        ("SmtpError", "died", 1)
-    ]
+    (errors,), (deaths,) = queue["errors"], document["deaths"]
+    assert (errors["error_type"], errors["outcome"], errors["claims"]) == ("SmtpError", "died", 1)
+    assert (deaths["error_type"], deaths["task"], deaths["deaths"]) == ("SmtpError", "t", 1)
+    assert (deaths["hours"]["died"][-1], sum(deaths["hours"]["died"])) == (1, 1)
+    assert document["errors"] == []
+    for path in (errors["path"], deaths["path"]):
+        place, _, asks = path.partition("?")
+        claims = page.get(f"{place}.json?{asks}").json()["claims"]
+        assert [each["job_id"] for each in claims] == ["died"]
 
 
 def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rq_core.errors import InvalidOption
-from rq_core.web.pages import parse_moment
+from rq_core.web.search import parse_moment
 from rq_core.web.words import brief_span, iso, items, job_path, plain, query, queue_path, word
 
 NOW_MS = 1_800_000_000_000

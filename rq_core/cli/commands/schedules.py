@@ -71,7 +71,10 @@ def next_command(queue: str, name: str, count: int, **given: Any) -> None:
     the end of the gap, one that comes twice fires the first time.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
-        rule, after = _stored_rule(client, queue, name)
+        rule, state, after = _stored_rule(client, queue, name)
+    if state == "removed":
+        how = f"`rq-core schedule resume {queue} {name}` brings it back"
+        raise click.ClickException(f"schedule {name} of queue {queue} is removed: {how}")
     instants = [at for at, _ in zip(rule.instants(after), range(count), strict=False)]
     if given["as_json"]:
         print_json([{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants])
@@ -89,8 +92,8 @@ def _words(at: int, rule: Recurrence) -> str:
     return f"{local:%a %Y-%m-%d %H:%M:%S %z}  ({moment:%Y-%m-%d %H:%M:%S} UTC{shift})"
 
 
-def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int]:
-    """Return a schedule's rule, and the moment after which its next instants lie. Raises ClickException."""
+def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, str, int]:
+    """Return a schedule's rule, its state, and the moment after which its next instants lie. Raises ClickException."""
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
@@ -98,7 +101,7 @@ def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int
     if stored is None:
         raise click.ClickException(f"queue {queue} has no schedule {name}")
     after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
-    return from_json(name, stored.rule), after
+    return from_json(name, stored.rule), stored.state, after
 
 
 @schedule.command("set")
@@ -177,7 +180,7 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
     from rq_core.model.schedule import JOB_FIELD
     from rq_core.protocol.calls.schedules import Declaration
 
-    before, _ = _stored_rule(client, queue, name)
+    before, _, _ = _stored_rule(client, queue, name)
     rule = recurrence(name, **{"overlap": before.overlap, **options})
     if rule.overlap != before.overlap:
         raise click.UsageError("--overlap needs --task: it is part of the stored job")
@@ -206,6 +209,16 @@ def resume(queue: str, name: str, **given: Any) -> None:
 def remove(queue: str, name: str, **given: Any) -> None:
     """Remove NAME from QUEUE. Code that still declares it does not bring it back."""
     _change("remove", queue, name, given)
+
+
+@schedule.command()
+@_audited
+def release(queue: str, name: str, **given: Any) -> None:
+    """Give NAME in QUEUE back to code: a rule that was set live holds until a worker declares what its code says.
+
+    Workers declare when they start, and hourly. What code declared before its last definition does not come back.
+    """
+    _change("release", queue, name, given)
 
 
 @schedule.command()
@@ -246,5 +259,8 @@ def _print(queue: str, name: str, outcome: str, version: int, given: dict[str, A
         say(f"{name} {'is the same' if outcome == 'same' else f'changed, version {version}'}")
     if outcome == "gone":
         raise click.ClickException(f"queue {queue} has no schedule {name}")
+    if outcome == "undeclared":
+        must = f"no code declares it: `rq-core schedule remove {queue} {name}` ends it"
+        raise click.ClickException(f"{name} is not released: {must}")
     if outcome not in ("changed", "same"):
         raise click.ClickException(f"{name} is not changed: {outcome}, version {version} is stored")

@@ -58,7 +58,7 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change, and the version that is stored now."""
 
     outcome: str
-    """changed, same, kept, conflict, or gone."""
+    """changed, same, kept, conflict, undeclared (no code declares it), or gone."""
     version: int
     """0: nothing is stored."""
     next_ms: int
@@ -216,7 +216,7 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume or remove a schedule. Without ``version``, whatever its version is."""
+        """Pause, resume, remove or release a schedule. Without ``version``, whatever its version is."""
         check_name("queue", queue)
         check_schedule_name(name)
         expected = -1 if version is None else version
@@ -236,6 +236,20 @@ class Schedules:
         # The rule was read, so the change must meet the version that it is of.
         known = stored[name].version if version is None else expected
         changes = yield from self._until_accepted(queue, args, rules, {}, known, after)
+        return changes[name]
+
+    def restore(
+        self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
+    ) -> Plan[ScheduleChange]:
+        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last one by the log, ``last_ms``
+        its last instant. The outcome is ``conflict`` if Redis has it again."""
+        name = lost.rule.name
+        args = self._args("restore", "live", by, why, lost.spec_max)
+        after = {name: max(last_ms, (yield from self._reads.now_ms(queue)))}
+        packed = {name: lost.packed}
+        changes = yield from self._until_accepted(
+            queue, args, {name: lost.rule}, packed, version, after
+        )
         return changes[name]
 
     def run(
