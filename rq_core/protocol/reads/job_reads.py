@@ -112,7 +112,8 @@ class JobReads(QueueReader):
         members: int | None = None,
     ) -> Plan[JobList]:
         """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only;
-        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX).
+        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default
+        MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
         due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read

@@ -105,8 +105,8 @@ class ScopeReads(QueueReader):
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
         then the weights of a fair queue.
 
-        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of more than ``lanes``, not
-        all are counted (``partial``).
+        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of more than ``lanes``,
+        not all are counted (``partial``).
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 

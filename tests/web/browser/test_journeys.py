@@ -60,7 +60,7 @@ def test_keys_move_between_jobs_and_into_the_search(view: View) -> None:
         page.keyboard.press("/")
         page.keyboard.type("waits")
         page.keyboard.press("Enter")
-        page.wait_for_url("**/job?queue=mail&id=waits")
+        page.wait_for_url(f"**/jobs/{QUEUE}/waits")
         waits_text(page, "h1", "waits")
 
 
@@ -72,9 +72,9 @@ def test_without_scripts_each_step_works(view: View) -> None:
         page.locator("main").get_by_role("link", name=QUEUE, exact=True).last.click()
         page.wait_for_url(f"**/queues/{QUEUE}")
         page.locator("#menu").get_by_role("link", name="Jobs").click()
-        page.locator("#search-id").fill("waits")
-        page.get_by_role("button", name="open").click()
-        page.wait_for_url("**/job?queue=mail&id=waits")
+        page.locator("#search-q").fill("waits")
+        page.get_by_role("button", name="search").click()
+        page.wait_for_url(f"**/jobs/{QUEUE}/waits")
         assert "waits for" in page.locator(".why").inner_text()
         page.locator("#menu").get_by_role("link", name="Then").click()
         page.locator("#search-t").fill("1h ago")
@@ -95,19 +95,19 @@ def test_focus_a_ticked_box_and_what_is_typed_survive_an_update(site: Site, view
         path = f"/jobs?queue={QUEUE}&state=ready"
         viewer.page.route("**/jobs?*", with_boxes)
         page = viewer.go(path)
-        count = page.locator("nav[aria-label=states] a", has_text="ready").locator("small")
-        before = int(count.inner_text())
-        page.locator("#search-id").fill("half an i")
+        count = "main a.chip:has-text('ready') small"
+        before = int(page.locator(count).inner_text())
+        page.locator("#search-q").fill("half an i")
         page.locator("tr", has_text="later").get_by_role("checkbox").check()
         page.locator("tr", has_text="later").get_by_role("link").first.focus()
         site.scene.seed.enqueue("new")
-        waits_text(page, "nav[aria-label=states] a:has-text('ready') small", str(before + 1))
+        waits_text(page, count, str(before + 1))
         assert page.locator("tr", has_text="new").count() == 1
         ticked = [each.is_checked() for each in page.locator("tbody").get_by_role("checkbox").all()]
         assert page.locator("tr", has_text="later").get_by_role("checkbox").is_checked()
         assert ticked.count(True) == 1
         assert focused(page) == "later"
-        assert page.locator("#search-id").input_value() == "half an i"
+        assert page.locator("#search-q").input_value() == "half an i"
 
 
 def test_what_is_open_stays_open(site: Site, view: View) -> None:
