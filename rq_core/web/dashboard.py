@@ -250,7 +250,8 @@ class _Site:
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": says})
             return Response(body, status, media_type="application/json")
-        return self._render(request, "sentence.html", status, says=says, frame=None)
+        search = request.query_params.get("q", "") if access_of(request) else ""
+        return self._render(request, "sentence.html", status, says=says, search=search, frame=None)
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
         """Say that there is no such page."""

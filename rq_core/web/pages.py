@@ -125,7 +125,8 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
 
 def _schedules(calls: Operations, now: Now) -> Plan[Any]:
     queue, state = now.asked.queue, now.state
-    queues = [queue] if queue else [each.queue for each in state.queues] if state else []
+    having = [each.queue for each in state.queues if each.schedules is not None] if state else []
+    queues = [queue] if queue else having
     found = yield from schedule_lists.schedules_of(calls, queues)
     return found
 

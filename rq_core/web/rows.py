@@ -58,6 +58,7 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreLeasesOver": ("/jobs", "running,cancelling"),
     "RqCoreJobsWait": ("/jobs", "ready"),
     "RqCoreJobsDie": ("/dead", ""),
+    "RqCoreScheduleLate": ("/schedules", ""),
     "RqCoreMirrorBehind": ("/audit", ""),
     "RqCoreBacklogHalf": ("/audit", ""),
     "RqCoreAuditDown": ("/audit", ""),
@@ -84,7 +85,11 @@ def _path_of(cause: Cause) -> str:
     """Return the address of the page that shows more of a cause; empty: no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
-        return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
+        return query(
+            page,
+            queue=cause.queue if page in ("/jobs", "/dead", "/schedules") else None,
+            state=states,
+        )
     if cause.queue is None:
         return ""
     return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
@@ -105,6 +110,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
         "busy": sum(each.says.busy for each in found.present),
         "places": sum(each.says.places for each in found.present),
         "full": [each.scope for each in found.full_scopes],
+        "schedules": found.schedules,
         "notes": word(queue_notes(found, now_ms), 600),
         "path": queue_path(found.queue),
     }
@@ -219,7 +225,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
     }
 
 
-_PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
+_PLUMBING: Final = frozenset({"seq", "fence", "digest", "job_digest", "max_attempts", "max_losses"})
 """Fields of an event that its document has, and its line on a page has not."""
 
 
