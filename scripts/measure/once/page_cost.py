@@ -297,7 +297,8 @@ def _of_pages(
     site: Site, control: Any, statements: Statements, paths: dict[str, str], requests: int
 ) -> dict[str, dict[str, Any]]:
     figures = {}
-    print(_ROW.format("page", "commands", "in scripts", "statements", "rows", "steps", "median ms", "p95", "KB"))  # fmt: skip
+    heads = ("page", "commands", "in scripts", "statements", "rows", "steps", "median ms", "p95")
+    print(_ROW.format(*heads, "KB"))
     for name, path in paths.items():
         _, body, _ = site.get(path)
         time.sleep(SHARED_S)

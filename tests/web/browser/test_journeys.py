@@ -25,7 +25,7 @@ def focused(page: Any) -> str:
 def test_from_an_alert_to_why_and_to_the_moment_when_it_began(view: View) -> None:
     with view() as viewer:
         page = viewer.go("/")
-        cause = page.locator(".causes li", has_text="full: keys of tenant")
+        cause = page.locator(".causes li", has_text="the cap of tenant is full")
         cause.get_by_text("what to do").click()
         assert cause.locator(".todo").is_visible()
         cause.get_by_role("link", name="look").click()
