@@ -135,6 +135,15 @@ def test_times_are_those_of_the_reader_also_after_an_update(site: Site, view: Vi
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
+def test_the_moment_in_the_form_is_the_readers_own_and_leads_back(view: View) -> None:
+    with view() as viewer:
+        page = viewer.go("/at?t=2026-01-15 12:03")
+        assert page.locator("#search-t").input_value() == "2026-01-15 13:03:00.000+01:00"
+        page.get_by_role("button", name="show").click()
+        page.wait_for_url("**/at?t=2026-01-15*01*")
+        assert page.locator("h1 time").get_attribute("datetime") == "2026-01-15T12:03:00.000Z"
+
+
 def test_a_page_that_gets_no_answer_says_so_until_it_gets_one(view: View) -> None:
     from playwright.sync_api import expect
 
