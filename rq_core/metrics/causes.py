@@ -126,9 +126,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
             yield Cause("RqCoreNoClaims", name, says)
         if queue.leases_over:
             yield Cause("RqCoreLeasesOver", name, _leases_over(queue))
-    late = queue.late_schedule
-    if late is not None and late.late_ms > 1000 * _bound("RqCoreScheduleLate"):
-        yield Cause("RqCoreScheduleLate", name, _late(queue, late))
+    yield from _late(queue)
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:
         why = _REASONS.get(death.reason, death.reason)
@@ -144,7 +142,13 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
 
 
-def _late(queue: QueueOverview, late: LateSchedule) -> str:
+def _late(queue: QueueOverview) -> Iterator[Cause]:
+    late = queue.late_schedule
+    if late is not None and late.late_ms > 1000 * _bound("RqCoreScheduleLate"):
+        yield Cause("RqCoreScheduleLate", queue.queue, _late_says(queue, late))
+
+
+def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
     """Return a sentence about a schedule that is late, with what to do about it."""
     says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
     if not queue.present:

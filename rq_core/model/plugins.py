@@ -107,6 +107,11 @@ class AuditQuestions(Protocol):
         """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
         ...
 
+    def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
+        """The last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
+        it stands."""
+        ...
+
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
         """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
         ...
@@ -151,9 +156,8 @@ class AuditQuestions(Protocol):
         """The jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
         ...
 
-    def ticks(self, queue: str, name: str | None, limit: int, /) -> dict[str, Any]:
-        """The last ``ticks`` of a queue's schedules, or of one, newest first, the moment ``back_to_ms`` back to which
-        they were looked for (None: all), and the last ``changes`` of that one."""
+    def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
+        """The last instant of each schedule of a queue, as the view ``schedule_tick`` has it."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:

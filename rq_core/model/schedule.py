@@ -25,7 +25,8 @@ JOB_FIELD: Final = "|job"
 JOB_MAX: Final = 256 * 1024
 """Bytes of a schedule's job."""
 _LINE: Final = re.compile(
-    r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+) from=(code|live|released) seen=(\d+) was=(\S*)"
+    r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+)"
+    r" from=(code|live|released) seen=(\d+) was=(\S*)"
 )
 _TICK: Final = re.compile(rf"tick-({NAME_PATTERN})-(\d{{13}})")
 _SHOWN: Final = 100

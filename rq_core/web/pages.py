@@ -30,8 +30,6 @@ LANES_MAX: Final = 2_000
 MEMBERS_MAX: Final = 5_000
 """Jobs that are read for one list, likewise."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
-TICKS_MAX: Final = 300
-"""Instants of a queue, among which those of its schedules are looked for."""
 
 
 class Now(NamedTuple):
@@ -202,10 +200,10 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """The last instants of schedules, by queue."""
+    """The last instants of a schedule, or the last one of each, by queue."""
     if now.asked.name:
-        return log.ticks(now.asked.queue or "", now.asked.name, ROWS_MAX)
-    return {name: log.ticks(name, None, TICKS_MAX) for name in now.names()}
+        return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
+    return {name: log.last_ticks(name) for name in now.names()}
 
 
 def _moment(log: AuditQuestions, now: Now) -> Any:

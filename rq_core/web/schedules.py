@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -12,24 +12,14 @@ from rq_core.model.recurrence import Recurrence, from_json
 from rq_core.views.schedules import ScheduleRow, next_due, schedule_document, schedule_notes, when
 from rq_core.views.table import Found
 from rq_core.views.text import span, utc
-from rq_core.web.rows import Document, event_row
+from rq_core.web.rows import Document
 from rq_core.web.views import Facts
 from rq_core.web.words import job_path, query, schedule_path, word
 
 NEXT: Final = 5
 """Instants to come that are shown."""
 LATE_MS: Final = 60_000
-"""A job that is enqueued so much after its instant is late; the alert has the same bound."""
-_OUTCOMES: Final[Mapping[str, str]] = {
-    "fired": "its job was enqueued",
-    "skipped": "kept out",
-    "duplicate": "there was a job of its id",
-    "missed": "passed over: it was too late",
-    "undeclared": "no code declares the schedule any more",
-    "run": "an operator had it run",
-    "not_run": "an operator's run was kept out",
-}
-"""What the outcomes of an instant mean."""
+"""A schedule whose job comes so much after its instant is late; the alert has the same bound."""
 
 
 def schedules_page(facts: Facts) -> Document:
@@ -56,7 +46,7 @@ def schedule_page(facts: Facts) -> Document:
     queue, name = facts.asked.queue or "", facts.asked.name
     document: Document = {
         "queue": queue, "name": name, "schedule": None, "definition": [], "next": [], "ticks": [], "changes": [],
-        "back_to_ms": None, "notes": [],
+        "says": "", "pruned_to_ms": None, "notes": [],
     }  # fmt: skip
     if not isinstance(facts.found, Unread | None):
         stored = next((each for each in facts.found.rows if each.name == name), None)
@@ -67,36 +57,24 @@ def schedule_page(facts: Facts) -> Document:
             document["definition"] = _definition(stored)
             document["next"] = _next(stored)
     if not isinstance(facts.logged, Unread | None):
-        document["ticks"] = [tick_row(queue, each) for each in facts.logged["ticks"]]
-        document["changes"] = [event_row(each, facts.access) for each in facts.logged["changes"]]
-        document["back_to_ms"] = facts.logged["back_to_ms"]
+        ticks = reversed(facts.logged["ticks"])
+        document["ticks"] = [tick_row(queue, each) for each in ticks]
+        document["changes"] = [*reversed(facts.logged["changes"])]
+        document["says"] = word(facts.logged["says"])
+        pruned = facts.logged["pruned"]
+        document["pruned_to_ms"] = None if pruned is None else pruned["cut_at_ms"]
     return document
 
 
 def tick_row(queue: str, found: Mapping[str, Any]) -> Document:
-    """Return an instant: what became of it, and why it was late if it was."""
-    says = _OUTCOMES.get(found["outcome"] or "", found["outcome"] or "?")
-    if found["outcome"] in ("skipped", "not_run") and found["held_by"]:
-        says += f" by {word(found['held_by'])}"
-    missed = found["missed"] or 0
-    if missed and found["outcome"] != "missed":
-        says += f"; {missed:,} instant{'s' if missed != 1 else ''} before it passed over"
-    elif missed > 1:
-        says += f", with {missed - 1:,} others"
+    """Return an instant, with the addresses of its job and of how the queue stood when it was due."""
     late = (found["late_ms"] or 0) > LATE_MS and found["outcome"] not in ("run", "not_run")
     return {
         **found,
-        "says": says,
-        "why_late": _why_late(found) if late else "",
+        "late": late,
         "path": job_path(queue, found["job_id"]) if found["job_id"] else "",
-        # How the queue stood when the instant was due.
-        "then": query("/at", t=found["due_ms"], queue=queue) if found["due_ms"] else "",
+        "then": query("/at", t=found["due_ms"], queue=queue),
     }
-
-
-def _why_late(found: Mapping[str, Any]) -> str:
-    late = span(found["late_ms"])
-    return f"{late} late: until then no worker of the queue served schedules, or the queue took no jobs"
 
 
 def _row(found: ScheduleRow, now_ms: int) -> Document:
@@ -150,7 +128,6 @@ def _last_by_name(logged: Any) -> dict[tuple[str, str], Document]:
     if not isinstance(logged, dict):
         return found
     for queue, answer in logged.items():
-        ticks: Iterable[Mapping[str, Any]] = answer["ticks"]
-        for each in ticks:
-            found.setdefault((queue, each["name"]), tick_row(queue, each))
+        for each in answer:
+            found[queue, each["name"]] = tick_row(queue, each)
     return found

@@ -31,7 +31,10 @@ STEP: Final = 500
 """Claims of a part that are read at once: the first time, and later."""
 SUCCEEDED: Final = "succeeded"
 FAILED: Final = tuple(outcome for outcome in OUTCOMES if outcome != SUCCEEDED)
-_COLUMNS: Final = "queue, job_id, fence, claim, task, worker, ended_at_ms, waited_ms, ran_ms, outcome, error_type, error_message, scopes"
+_COLUMNS: Final = (
+    "queue, job_id, fence, claim, task, worker, ended_at_ms, waited_ms, ran_ms, outcome, error_type, error_message, "
+    "scopes"
+)
 
 
 class Place(NamedTuple):

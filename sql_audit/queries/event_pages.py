@@ -1,4 +1,4 @@
-"""Pages of the events of a queue or of a job, by their place in the log, and the instants of schedules.
+"""Pages of the events of a queue or of a job, by their place in the log, and the last instants of schedules.
 
 Each read has a bound, however long the log is.
 """
@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Engine, Row, TextClause, text
+from sqlalchemy import Engine, Row, text
 
-from sql_audit.queries.history import EVENT_COLUMNS, LoggedEvent, event_of
+from sql_audit.queries.history import EVENT_COLUMNS, LoggedEvent, by_job, event_of
 from sql_audit.store import orphans
+from sql_audit.store.schema.tables import TICK_NAME
 
 Place = tuple[int, int, int]
 """An event's place in its queue's log: epoch, seq, ordinal."""
-TICKS_LOOKED_MAX: Final = 5_000
-"""Instants of a queue, of which those of one schedule are looked for."""
-CHANGES_LOOKED_MAX: Final = 2_000
-"""Events of a queue that concern no job, of which changes of one schedule are looked for."""
+SCHEDULES_MAX: Final = 300
+"""Schedules of a queue whose last instants are read, by name."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
@@ -36,14 +35,18 @@ _OF_JOB: Final = (
     "AND (epoch, seq) <= (:epoch, :seq) AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
     "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :most"
 )
-_TICKS: Final = text(
-    "SELECT name, version, nominal_ms, due_ms, at_ms, late_ms, outcome, missed, job_id, held_by FROM schedule_tick "
-    "WHERE queue = :queue ORDER BY at_ms DESC LIMIT :most"
+_TICKED: Final = (
+    f"SELECT {TICK_NAME} FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME}"
 )
-_CHANGES: Final = (
-    f"SELECT {EVENT_COLUMNS} FROM job_event {{hint}}WHERE job_id IS NULL AND queue = :queue "
-    "ORDER BY epoch DESC, seq DESC LIMIT :most"
+_LAST_TICKS: Final = text(
+    f"WITH RECURSIVE names (number, name) AS (SELECT 1, ({_TICKED} > '' ORDER BY 1 LIMIT 1) UNION ALL "
+    f"SELECT number + 1, ({_TICKED} > names.name ORDER BY 1 LIMIT 1) FROM names "
+    "WHERE names.name IS NOT NULL AND number < :most) "
+    "SELECT t.name, t.nominal_ms, t.due_ms, t.at_ms, t.late_ms, t.outcome, t.missed, t.job_id, t.held_by "
+    "FROM names JOIN schedule_tick t ON t.queue = :queue AND t.name = names.name AND t.at_ms = (SELECT MAX(at_ms) "
+    f"FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME} = names.name)"
 )
+"""From one name in the index to the next one, and the last instant of each."""
 END: Final[Place] = (2**62, 2**62, 2**31)
 """The place after every event."""
 
@@ -75,7 +78,9 @@ def page_after(engine: Engine, queue: str, place: Place, limit: int) -> EventPag
 
 def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit: int) -> EventPage:
     """Return the last events of a job before a place, with those that Redis forgot."""
-    rows = _read(engine, _by_job(engine, _OF_JOB), queue, place, limit + 1, job_id=job_id)
+    rows = _read(
+        engine, by_job(engine.dialect.name, _OF_JOB), queue, place, limit + 1, job_id=job_id
+    )
     events = [event_of(row) for row in reversed(rows[:limit])]
     if events:
         with engine.connect() as connection:
@@ -87,39 +92,11 @@ def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit
     return EventPage(events, older=len(rows) > limit, newer=place != END)
 
 
-def last_ticks(
-    engine: Engine, queue: str, name: str | None, limit: int
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the last instants of a queue's schedules, or of the schedule ``name``, newest first, and the moment back
-    to which they were looked for (Unix ms); None: to the beginning of the log."""
-    most = limit if name is None else TICKS_LOOKED_MAX
+def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
+    """Return the last instant of each schedule of a queue."""
     with engine.connect() as connection:
-        found = connection.execute(_TICKS, {"queue": queue, "most": most}).mappings().all()
-    rows = [dict(each) for each in found if name in (None, each["name"])]
-    whole = len(found) < most and len(rows) <= limit
-    back_to = (
-        None if whole else rows[limit - 1]["at_ms"] if len(rows) > limit else found[-1]["at_ms"]
-    )
-    return rows[:limit], back_to
-
-
-def schedule_changes(engine: Engine, queue: str, name: str, limit: int) -> list[LoggedEvent]:
-    """Return the last changes of a schedule, newest first, among the last events of its queue that concern no job."""
-    with engine.connect() as connection:
-        asked = {"queue": queue, "most": CHANGES_LOOKED_MAX}
-        rows = connection.execute(_by_job(engine, _CHANGES), asked).all()
-        found = [
-            each
-            for each in map(event_of, rows)
-            if each.type == "schedule_changed" and each.detail.get("name") == name
-        ]
-    return found[:limit]
-
-
-def _by_job(engine: Engine, statement: str) -> TextClause:
-    """Return a statement that finds events by the index on their job. SQLite would read all events of the queue."""
-    hint = "INDEXED BY job_event_job " if engine.dialect.name == "sqlite" else ""
-    return text(statement.format(hint=hint))
+        asked = {"queue": queue, "most": SCHEDULES_MAX}
+        return [dict(each) for each in connection.execute(_LAST_TICKS, asked).mappings()]
 
 
 def _read(

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.model.table.effects import BEGINNINGS
@@ -154,6 +154,12 @@ _AFTER = text(
 )
 
 # Questions.
+
+
+def by_job(dialect: str, statement: str) -> TextClause:
+    """Return a statement that finds events by the index on their job; ``{hint}`` stands behind its table. To have the
+    events in order, SQLite would read all events of the queue instead."""
+    return text(statement.format(hint="INDEXED BY job_event_job " if dialect == "sqlite" else ""))
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sql_audit.errors import HistoryUnknown
-from sql_audit.queries import ended_claims, event_pages, history, moments, waits
+from sql_audit.queries import ended_claims, event_pages, history, moments, schedules, waits
 from sql_audit.queries.event_list import EVENTS, last_events
 from sql_audit.queries.event_pages import END, EventPage, Place
 from sql_audit.store import migrate
@@ -127,6 +127,14 @@ class LogQuestions:
 
         return self._ask(ask)
 
+    def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
+        """Return the last instants of a schedule, its changes since the first of these, and how it stands."""
+        return self._ask(
+            lambda engine: schedules.document(
+                schedules.schedule_history(engine, queue, name, count)
+            )
+        )
+
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
         """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
         return self._ask(
@@ -168,22 +176,9 @@ class LogQuestions:
         """Return the jobs of all queues that have this id."""
         return self._ask(lambda engine: _rows(engine, _WITH_ID, {"job_id": job_id}))
 
-    def ticks(self, queue: str, name: str | None, limit: int) -> dict[str, Any]:
-        """Return the last instants of a queue's schedules, or of the schedule ``name``; of this one its changes,
-        too."""
-
-        def ask(engine: Engine) -> dict[str, Any]:
-            rows, back_to_ms = event_pages.last_ticks(engine, queue, name, limit)
-            changes = (
-                [] if name is None else event_pages.schedule_changes(engine, queue, name, ROWS_MAX)
-            )
-            return {
-                "ticks": rows,
-                "back_to_ms": back_to_ms,
-                "changes": [_document(each) for each in changes],
-            }
-
-        return self._ask(ask)
+    def last_ticks(self, queue: str) -> list[dict[str, Any]]:
+        """Return the last instant of each schedule of a queue."""
+        return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
         """How many claims ended how in each minute from ``since_ms`` on and before ``until_ms``; None: of all

@@ -180,8 +180,7 @@ QUESTIONS: dict[str, Callable[[Database], object]] = {
     "events": lambda d: event_pages.page_before(d.readers, "mail", END, 100),
     "events after": lambda d: event_pages.page_after(d.readers, "mail", (0, 0, 0), 100),
     "events of a job": lambda d: event_pages.job_page_before(d.readers, "j", "mail", END, 100),
-    "instants": lambda d: event_pages.last_ticks(d.readers, "mail", "beat", 100),
-    "changes": lambda d: event_pages.schedule_changes(d.readers, "mail", "beat", 100),
+    "instants": lambda d: event_pages.last_ticks(d.readers, "mail"),
 }
 
 
@@ -190,8 +189,7 @@ INDEX_OF = {
     "all": ("job_attempt_span", ""),
     "events": ("PRIMARY KEY", "_pkey"),
     "events of a job": ("job_event_job", "_job_id_queue_epoch_seq_idx"),
-    "instants": ("job_event_tick", "_queue_at_ms_idx"),
-    "changes": ("job_event_job", "_job_id_queue_epoch_seq_idx"),
+    "instants": ("job_event_tick", "_queue_case_at_ms_idx"),
 }
 """The index that each statement reads, on SQLite and in PostgreSQL's partitions of job_event."""
 

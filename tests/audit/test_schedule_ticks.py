@@ -18,6 +18,7 @@ from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.replay.replay import Replay
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
+from sql_audit.queries.schedules import schedule_history
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit.seed import Seed
@@ -197,5 +198,8 @@ def test_what_the_scripts_log_holds_and_can_be_asked(
     assert first["at_ms"] - first["due_ms"] == first["late_ms"] >= 0
     assert rules[1].shift_ms == first["due_ms"] - first["nominal_ms"]
     assert all(row["held_by"] for row in rows if row["outcome"] == "skipped")
+    told = schedule_history(database.readers, "q", "b-1", 5)
+    assert [row["nominal_ms"] for row in rows[-5:]] == [each.nominal_ms for each in told.ticks]
+    assert all(each.says for each in told.ticks)
     counted = auditlog.rows(database, "SELECT COUNT(*) AS n FROM schedule_tick WHERE name = 'c'")
     assert counted[0]["n"] >= 1

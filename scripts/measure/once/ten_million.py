@@ -152,7 +152,7 @@ def plans_of(database: Database, question: Question, *, no_scans: bool = False) 
     statements: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT"):
+        if statement.startswith(("SELECT", "WITH")):
             statements.append((statement, parameters))
 
     with _listening(database, note):

@@ -127,6 +127,9 @@ audit_meta = Table(
 """One row: ``audit_id`` is the random id of this database, which the mirror presents to Redis with every trim;
 ``chain_id`` is the original's id in a forked copy; ``place`` is where the database is (see database_identity)."""
 
+TICK_NAME: Final = "CASE WHEN LENGTH(job_id) > 19 THEN SUBSTR(job_id, 6, LENGTH(job_id) - 19) END"
+"""The schedule in the id of a tick, ``tick-NAME-INSTANT`` (13 digits), as ``job_event_tick`` is indexed by it."""
+
 job_event = _table(
     "job_event",
     "queue! epoch:int! seq:int! ordinal:int! type! at_ms:int! job_id claim:int worker task detail",
@@ -146,6 +149,7 @@ job_event = _table(
     Index(
         "job_event_tick",
         "queue",
+        text(f"({TICK_NAME})"),
         "at_ms",
         sqlite_where=text("type = 'ticked'"),
         postgresql_where=text("type = 'ticked'"),
