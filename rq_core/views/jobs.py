@@ -58,12 +58,14 @@ def listed(
     task: str | None,
     limit: int,
     matches: Callable[[JobState], bool] | None = None,
+    *,
+    members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
     """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``matches``,
-    return only those for which it returns true."""
+    return only those for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(
-        queue, states=wanted, task=task, limit=limit, matches=matches
+        queue, states=wanted, task=task, limit=limit, matches=matches, members=members
     )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)
@@ -73,7 +75,7 @@ def listed(
     notes = []
     if found.cut:
         notes.append(
-            f"read {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
+            f"read {members or MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
         )
     elif found.more:
         notes.append(f"the first {len(found.jobs):,}; --limit shows more")

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 QUEUES_MAX: Final = 10
 """Queues that one page reads one by one."""
+LANES_MAX: Final = 2_000
+"""Lanes whose jobs are counted for one page: a page is read every two seconds. The command line reads more."""
+MEMBERS_MAX: Final = 5_000
+"""Jobs that are read for one list, likewise."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
@@ -79,7 +83,7 @@ class Page(NamedTuple):
 
 
 def _limits(calls: Operations, now: Now) -> Plan[Any]:
-    return (yield from scope_lists.scopes(calls, now.asked.queue or "", ROWS_MAX))
+    return (yield from scope_lists.scopes(calls, now.asked.queue or "", ROWS_MAX, lanes=LANES_MAX))
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
@@ -93,7 +97,13 @@ def _jobs(calls: Operations, now: Now) -> Plan[Any]:
         return None
     return (
         yield from job_lists.listed(
-            calls, asked.queue, asked.states, asked.task, ROWS_MAX, asked.matches
+            calls,
+            asked.queue,
+            asked.states,
+            asked.task,
+            ROWS_MAX,
+            asked.matches,
+            members=MEMBERS_MAX,
         )
     )
 

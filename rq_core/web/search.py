@@ -226,11 +226,15 @@ def behind_text(place: tuple[int, str, str, str]) -> str:
 
 
 _AGO: Final = re.compile(r"(\d{1,6}) ?(s|m|h|d)(?: ago)?")
+_OF_DAY: Final = re.compile(r"(?:(today|yesterday) )?([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_DAY_MS: Final = _UNIT_MS["d"]
 
 
 def parse_moment(text: str, now_ms: int, option: str = "t") -> int:
-    """Read a moment as Unix ms: those, ``2026-11-21 10:00`` (UTC if no zone is given), ``10m ago``, or ``now``.
+    """Read a moment as Unix ms: those, ``2026-11-21 10:00`` (UTC if no zone is given), ``yesterday 12:03`` (UTC), ``10m
+    ago``, or ``now``. A time without a day is the last one that was.
 
     Raises InvalidOption.
     """
@@ -240,10 +244,15 @@ def parse_moment(text: str, now_ms: int, option: str = "t") -> int:
         return now_ms
     if found := _AGO.fullmatch(text):
         return max(0, now_ms - int(found[1]) * _UNIT_MS[found[2]])
+    if found := _OF_DAY.fullmatch(text):
+        hours, minutes, seconds = (int(each or 0) for each in found.groups()[1:])
+        at_ms = now_ms // _DAY_MS * _DAY_MS + 1000 * (3600 * hours + 60 * minutes + seconds)
+        was_before = found[1] == "yesterday" or (found[1] is None and at_ms > now_ms)
+        return max(0, at_ms - _DAY_MS * was_before)
     try:
         moment = datetime.fromisoformat(text.removesuffix(" UTC"))
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return max(0, int(zoned.timestamp() * 1000))
     except (ValueError, OverflowError):
-        must = "must be like 2026-11-21 10:00, 10m ago, now, or Unix ms"
+        must = "must be like 2026-11-21 10:00, yesterday 12:03, 10m ago, now, or Unix ms"
         raise InvalidOption.of(option, text[:100], must) from None

@@ -44,9 +44,12 @@ _WIDER: Final = """() => {
   return [`the page is ${over} px wider than the window: ` + last.slice(0, 3).map((each) => each.outerHTML.slice(0, 120)).join(" | ")];
 }"""  # noqa: E501 - a script
 
-_SEEN: Final = """() => [...document.querySelectorAll("main h1, main h2, main p, main li, main td, main th, main dd, main dt, main summary, main div.unread")]
-  .filter((each) => { const at = each.getBoundingClientRect(); return at.height && at.bottom <= window.innerHeight; })
-  .map((each) => each.innerText).join("\\n")"""
+_SEEN: Final = """() => {
+  const names = ["h1", "h2", "p", "li", "td", "th", "dd", "dt", "summary", "div.unread"];
+  return [...document.querySelectorAll(names.map((each) => "main " + each).join(","))]
+    .filter((each) => { const at = each.getBoundingClientRect(); return at.height && at.bottom <= window.innerHeight; })
+    .map((each) => each.innerText).join("\\n");
+}"""
 
 
 @functools.cache

@@ -77,7 +77,7 @@ def test_top_and_the_alerts_name_the_cause_of_a_stuck_queue(name: str, valkey_ur
     cause = shown["causes"][0]
     assert cause["says"].startswith(says)
     if name == "poison":
-        assert ": poison; 1 dead in all" in cause["says"]
+        assert ": poison, since each worker that ran it was lost; 1 dead in all" in cause["says"]
     if name == "sql_away":
         assert (cause["queue"], shown["audit_up"]) == (None, False)
         assert shown["queues"][0]["backlog"] > 0

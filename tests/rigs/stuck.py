@@ -76,7 +76,7 @@ SCENES: Final[dict[str, Callable[[Seed], None]]] = {
 
 SAYS: Final = {
     "no_worker": "2 ready, and no worker runs",
-    "full_cap": "full: task=send, 1 of 1 running; 2 jobs wait in 1 lane, the oldest for 10 min",
+    "full_cap": "the cap of task=send is full, 1 of 1 running; 2 jobs wait in 1 lane, the oldest for 10 min",
     "paused": "paused, and 2 jobs are ready",
     "poison": "a job of crash died",
     "sql_away": "the audit log cannot be read",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rq_core.web import pages
 from rq_core.web.pages import PAGES
 from rq_core.web.rows import wait_row
 from tests.kit.seed import Seed
@@ -291,3 +292,32 @@ def test_lower_bounds_are_shown_as_such(scene: Scene, browse: Browse) -> None:
     text = read(browse(), "/")
 
     assert re.search(r"≥ \d+ s", text)
+
+
+def test_the_page_of_a_queue_counts_the_jobs_of_few_lanes_and_says_so(
+    scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LANES_MAX", 40)
+    seed = scene.seed
+    seed.cap("tenant", 1)
+    for number in range(30):
+        scopes = [f"tenant={number}"]
+        seed.enqueue(*(seed.job(f"j-{number}-{n}", scopes=scopes) for n in range(2)))
+    seed.claim(30)
+    seed.claim(30)
+
+    limits = browse().get(f"/queues/{QUEUE}.json").json()["limits"]
+
+    assert (limits[0]["scope"], limits[0]["waiting_says"]) == ("tenant", "20+")
+
+
+def test_a_list_reads_few_jobs_and_says_so(
+    scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MEMBERS_MAX", 50)
+    scene.seed.enqueue(*(f"j-{n}" for n in range(60)))
+
+    document = browse().get(f"/jobs.json?queue={QUEUE}&task=other").json()
+
+    assert document["jobs"] == []
+    assert document["notes"][0].startswith("read 50 of the queue's jobs and stopped")

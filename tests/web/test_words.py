@@ -22,6 +22,23 @@ def test_a_moment_is_read(text: str, ms: int) -> None:
 
 
 @pytest.mark.parametrize(
+    "text, ms",
+    [
+        ("12:03", 1_799_928_180_000),
+        ("today 00:00", 1_799_971_200_000),
+        ("yesterday 12:03", 1_799_928_180_000),
+        ("yesterday 23:59:59", 1_799_971_199_000),
+        ("7:59:59", 1_799_999_999_000),
+        ("08:00", 1_800_000_000_000),
+        ("08:01", 1_799_913_660_000),
+    ],
+)
+def test_a_time_of_day_is_the_last_one_that_was(text: str, ms: int) -> None:
+    """1,800,000,000,000 is 08:00 UTC on a Friday."""
+    assert parse_moment(text, 1_800_000_000_000) == ms
+
+
+@pytest.mark.parametrize(
     "text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""]
 )
 def test_what_is_no_moment_is_refused(text: str) -> None:

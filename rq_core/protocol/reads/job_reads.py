@@ -63,7 +63,7 @@ class JobList:
     more: bool
     """Whether the queue may have more such jobs, beyond the limit."""
     cut: bool
-    """Whether the read stopped after MEMBERS_MAX members, and there are others."""
+    """Whether the read stopped after so many members, and there are others."""
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
@@ -109,9 +109,11 @@ class JobReads(QueueReader):
         task: str | None = None,
         limit: int = 100,
         matches: Callable[[JobState], bool] | None = None,
+        members: int | None = None,
     ) -> Plan[JobList]:
         """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only;
-        with ``matches``, only those for which it returns true.
+        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default
+        MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
         due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read
@@ -123,7 +125,8 @@ class JobReads(QueueReader):
             return of_task and (matches is None or matches(job))
 
         return self.exactly(
-            queue, _jobs(self._keys(queue), frozenset(states), wanted, limit, MEMBERS_MAX)
+            queue,
+            _jobs(self._keys(queue), frozenset(states), wanted, limit, members or MEMBERS_MAX),
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:

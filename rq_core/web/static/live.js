@@ -33,6 +33,15 @@
   document.addEventListener("htmx:after:swap", localise);
   localise();
 
+  // The moment in a form, too, with its zone: who changes 02:55 there means their own clock.
+  for (const each of document.querySelectorAll("input[data-moment]")) {
+    const at = new Date(each.value);
+    if (isNaN(at)) continue;
+    const west = at.getTimezoneOffset();
+    const zone = `${west > 0 ? "-" : "+"}${two(Math.trunc(Math.abs(west) / 60))}:${two(Math.abs(west) % 60)}`;
+    each.value = new Date(at - west * 60000).toISOString().slice(0, -1).replace("T", " ") + zone;
+  }
+
   // Ages grow by themselves, by the server's clock: a page whose ages alone have changed is not sent again.
   const meta = document.querySelector('meta[name="now"]');
   const ahead = meta ? Number(meta.content) - Date.now() : 0;

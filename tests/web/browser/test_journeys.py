@@ -25,7 +25,7 @@ def focused(page: Any) -> str:
 def test_from_an_alert_to_why_and_to_the_moment_when_it_began(view: View) -> None:
     with view() as viewer:
         page = viewer.go("/")
-        cause = page.locator(".causes li", has_text="full: keys of tenant")
+        cause = page.locator(".causes li", has_text="the cap of tenant is full")
         cause.get_by_text("what to do").click()
         assert cause.locator(".todo").is_visible()
         cause.get_by_role("link", name="look").click()
@@ -95,13 +95,13 @@ def test_focus_a_ticked_box_and_what_is_typed_survive_an_update(site: Site, view
         path = f"/jobs?queue={QUEUE}&state=ready"
         viewer.page.route("**/jobs?*", with_boxes)
         page = viewer.go(path)
-        count = page.locator("nav[aria-label^=now] a", has_text="ready").locator("small")
-        before = int(count.inner_text())
+        count = "main a.chip:has-text('ready') small"
+        before = int(page.locator(count).inner_text())
         page.locator("#search-q").fill("half an i")
         page.locator("tr", has_text="later").get_by_role("checkbox").check()
         page.locator("tr", has_text="later").get_by_role("link").first.focus()
         site.scene.seed.enqueue("new")
-        waits_text(page, "nav[aria-label^=now] a:has-text('ready') small", str(before + 1))
+        waits_text(page, count, str(before + 1))
         assert page.locator("tr", has_text="new").count() == 1
         ticked = [each.is_checked() for each in page.locator("tbody").get_by_role("checkbox").all()]
         assert page.locator("tr", has_text="later").get_by_role("checkbox").is_checked()
@@ -133,6 +133,15 @@ def test_times_are_those_of_the_reader_also_after_an_update(site: Site, view: Vi
         site.scene.mirror()
         waits_text(page, "tbody tr", "newest")
         assert first.inner_text() not in (first.get_attribute("title") or "")
+
+
+def test_the_moment_in_the_form_is_the_readers_own_and_leads_back(view: View) -> None:
+    with view() as viewer:
+        page = viewer.go("/at?t=2026-01-15 12:03")
+        assert page.locator("#search-t").input_value() == "2026-01-15 13:03:00.000+01:00"
+        page.get_by_role("button", name="show").click()
+        page.wait_for_url("**/at?t=2026-01-15*01*")
+        assert page.locator("h1 time").get_attribute("datetime") == "2026-01-15T12:03:00.000Z"
 
 
 def test_a_page_that_gets_no_answer_says_so_until_it_gets_one(view: View) -> None:
