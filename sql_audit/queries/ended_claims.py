@@ -145,7 +145,7 @@ def _part(
         if len(rows) < step or budget.spend():
             return
         place |= _place(rows[-1])._asdict()
-        step = min(STEP, LOOKED_MAX - budget.looked)
+        step = min(STEP, max(1, LOOKED_MAX - budget.looked))
 
 
 def _statements(

@@ -174,6 +174,18 @@ def test_a_browser_gets_a_cookie_that_ends_with_its_token(
     assert page.get("/index.json").status_code == 401
 
 
+def test_a_role_that_is_changed_in_the_file_holds_at_once(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
+) -> None:
+    page = browse(gate=gate)
+    login(page, tokens.add_token(tokens_file, "ann", see_arguments=True))
+    assert page.get("/index.json").json()["sees_arguments"] is True
+
+    tokens_file.write_text(tokens_file.read_text().replace("viewer+arguments", "viewer"))
+
+    assert page.get("/index.json").json()["sees_arguments"] is False
+
+
 def test_a_cookie_does_not_open_with_a_new_token_of_the_same_name(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
