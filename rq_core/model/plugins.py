@@ -95,25 +95,25 @@ class AuditQuestions(Protocol):
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """The last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal); whether there are
+        """Return the last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal); whether there are
         ``older`` and ``newer`` ones, and ``notes`` about what is missing. An unknown job has no events."""
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
-        """The ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know it."""
+        """Return the ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know the job."""
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
-        """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
+        """Return the jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """The last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
+        """Return the last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
         it stands."""
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
-        """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
         ...
 
     def events(
@@ -125,7 +125,7 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """The last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal), and
+        """Return the last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal), and
         whether there are ``older`` and ``newer`` ones."""
         ...
 
@@ -144,7 +144,7 @@ class AuditQuestions(Protocol):
         after: tuple[int, str, str, str] | None,
         limit: int,
     ) -> dict[str, Any]:
-        """The ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``, and how many
+        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``, and how many
         claims were ``looked`` at. ``next`` is the place behind which the next page begins (its first part in Unix ms:
         all claims that ended after it were looked at); None: there are no more.
 
@@ -153,27 +153,27 @@ class AuditQuestions(Protocol):
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
-        """The jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
+        """Return the jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
-        """The last instant of each schedule of a queue, as the view ``schedule_tick`` has it."""
+        """Return the last instant of each schedule of a queue, as the view ``schedule_tick`` has it."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """How many claims ended how (``outcome``) in each minute; None: of all queues."""
+        """Return how many claims ended in each minute, by ``outcome``; ``queue`` None: of all queues."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """The errors with which claims ended since then, by task, the most frequent first."""
+        """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
         ...
 
     def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """How many jobs died since then, by task, error and hour (``hour_ms``), the last hour first."""
+        """Return how many jobs died since ``since_ms``, by task, error and hour (``hour_ms``), the last hour first."""
         ...
 
     def findings(self) -> dict[str, Any]:
-        """The last ``losses``, ``gaps``, ``prunes``, and entries in ``quarantine``; the last ``proofs``."""
+        """Return the last ``losses``, ``gaps``, ``prunes``, entries in ``quarantine``, and ``proofs``."""
         ...
 
     def close(self) -> None:
@@ -182,8 +182,10 @@ class AuditQuestions(Protocol):
 
 
 class OpenQuestions(Protocol):
-    """Returns what asks the audit log at a URL; nothing is asked yet. Raises RqCoreError for a bad URL and for a driver
-    that is not installed."""
+    """A function that returns the AuditQuestions of the audit log at a URL, without connecting.
+
+    Raises RqCoreError for a bad URL and for a driver that is not installed.
+    """
 
     def __call__(self, audit_url: str, /) -> AuditQuestions: ...
 
@@ -222,7 +224,10 @@ def reader_opener() -> OpenReader:
 
 
 def questions_opener() -> OpenQuestions:
-    """Return what opens an audit log for a page. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that opens an audit log for a page's questions.
+
+    Raises AuditNotConfigured if no installed package has one.
+    """
     return cast(OpenQuestions, _audit("questions"))
 
 

@@ -34,12 +34,12 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a value packed: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
+    """Return a packed value: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 
 def is_logged(packed: str) -> bool:
-    """Whether the log keeps the whole of a packed value, too."""
+    """Return whether the log keeps the whole of a packed value, too."""
     return packed.startswith(_MARKS[FULL])
 
 

@@ -40,7 +40,7 @@ def name_field(name: str) -> str:
 
 
 def is_name_field(field: str) -> bool:
-    """Whether a field of ``slots`` is about a name. Names have a slash, call slots have none."""
+    """Return whether a field of ``slots`` is about a name. Names have a slash, call slots have none."""
     return field.startswith(_FIELD) and "/" in field
 
 
@@ -67,7 +67,7 @@ class Stands(NamedTuple):
     """``claim``: Unix ms by which the job is ready at the latest; ``until``: that instant (Unix ms)."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Whether a job in Redis holds its name because of its state, not because of an instant."""
+        """Return whether a job in Redis holds its name because of its state, not because of an instant."""
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 
@@ -133,7 +133,7 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a value as a name has it: text without quotes, unless it then looks like another type's value."""
+    """Return a value in the form of a unique name: text without quotes, unless it could be another type's value."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)

@@ -201,7 +201,7 @@ class Handlers:
         self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
-        """Free the place of a handler that ended. On the loop."""
+        """Free the place of a handler that ended. Runs on the event loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
         self._capacity.taken -= 1
@@ -212,7 +212,7 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """Stop a handler because of Redis' answer about its claim. On the heartbeat's thread."""
+        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread."""
         assert self._loop is not None
 
         def tell() -> None:
@@ -235,8 +235,9 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait: each of
-    them may be the job that took the worker down.
+    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait.
+
+    Each suspect may be the job that took the worker down.
 
     A process runs one suspect at a time. The suspect does not start before Redis knows that the suspects which were
     claimed with it were put off (Handlers.begin_held): a lost claim counts even if its handler had not begun. So the

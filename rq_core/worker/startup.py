@@ -134,7 +134,7 @@ class Startup:
         queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
 
     async def _is_there(self, queue: WatchedQueue) -> bool:
-        """Whether the queue exists. The check does not create it."""
+        """Return whether the queue exists. The check does not create it."""
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
@@ -189,7 +189,7 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def declare_hourly(self, ticker: Ticker) -> None:
-        """Say again which schedules the code declares, since others stop; and look for any that no claim found."""
+        """Declare the code's schedules again every hour, since others stop; look for schedules that no claim found."""
         while True:
             await asyncio.sleep(DECLARE_S)
             for queue in self._groups.queues.values():
@@ -207,11 +207,11 @@ class Startup:
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``, the epoch when
-        it was sent. (Another claim may have caused the new declaration meanwhile.)
+        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``.
 
-        Return True if that epoch began without data: then the jobs of this claim may be counted in no cap. Whether
-        another worker declared the limits before or after the jobs were claimed is not known.
+        ``since`` is the epoch when the claim was sent. (Another claim may have caused the new declaration already.)
+        Return True if the present epoch began without data: then the jobs of this claim may be counted in no cap.
+        Whether another worker declared the limits before or after the jobs were claimed is not known.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

@@ -176,7 +176,7 @@ class Reader:
 
     @property
     def _looking(self) -> bool:
-        """Whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
+        """Return whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
@@ -231,8 +231,10 @@ def _about_jobs(raw: RawFields) -> int:
 
 
 def last_entry(tail: Tail) -> int | None:
-    """Return the number of the tail's entries up to the entry with which the log was switched off, inclusive. Return
-    None if the tail does not have that entry, or if the entries up to it do not follow the cursor without a break."""
+    """Return the number of the tail's entries up to the entry that switched the log off, inclusive.
+
+    Return None if the tail lacks that entry, or if the entries up to it do not follow the cursor without a break.
+    """
     if not tail.whole or tail.detached:
         return None
     for number, (_, raw) in enumerate(tail.entries, 1):
@@ -260,7 +262,7 @@ def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
 
 
 def _completes_baseline(intake: Intake) -> bool:
-    """Whether an entry ends a complete baseline."""
+    """Return whether an entry ends a complete baseline."""
     if intake.event is not Event.POLICY_CHANGED:
         return False
     return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")

@@ -1,4 +1,4 @@
-"""What users read has none of the phrases that have to be read twice."""
+"""The check of words: it finds the phrases that readers would have to read twice."""
 
 import ast
 import itertools
@@ -134,6 +134,26 @@ def test_the_check_covers_docstrings_comments_and_messages_but_not_names_in_code
     ] == found
 
 
+def test_the_check_covers_the_first_words_of_docstrings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    source = 'DONE = True\n"""Whether it is done."""\n\n\ndef f():\n    """Whether it ends."""\n'
+    (tmp_path / "tests" / "conftest.py").write_text(f'"""What it has."""\n{source}')
+    (tmp_path / "source.py").write_text(source)
+
+    found = [
+        problem.split(": ")[:2] for problem in words.problems_in_sources(["source.py", "tests"])
+    ]
+
+    assert [
+        ["source.py:6", "'Whether'"],
+        ["tests/conftest.py:1", "'What'"],
+        ["tests/conftest.py:7", "'Whether'"],
+    ] == found
+
+
 def test_the_check_covers_names_of_tests_and_comments_of_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +184,7 @@ _LOGGED = re.compile(rf"%d (?:\w+ )?(?:{_NOUNS})\b")
 
 
 def _plurals(path: Path) -> Iterator[str]:
-    """Texts of a module that put a plural behind a number, whatever that number is."""
+    """Return the texts of a module that put a plural after a number which may be 1."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             for number, behind in itertools.pairwise(node.values):
@@ -177,7 +197,7 @@ def _plurals(path: Path) -> Iterator[str]:
 
 
 def _counts(value: ast.FormattedValue) -> bool:
-    """Whether it looks like a number: a length, or one that is written with its thousands set apart."""
+    """Return whether an expression looks like a number: a length, or a value printed with thousands separators."""
     inner = value.value
     length = isinstance(inner, ast.Call) and ast.unparse(inner.func) == "len"
     spec = ast.unparse(value.format_spec) if value.format_spec else ""
@@ -186,7 +206,7 @@ def _counts(value: ast.FormattedValue) -> bool:
 
 
 def test_a_noun_agrees_with_the_number_before_it() -> None:
-    """It was "1 jobs", "1 connections" and "1 workers"."""
+    """Checks that no message can say "1 jobs", "1 connections" or "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 
     assert len(files) > 100

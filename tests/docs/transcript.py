@@ -1,9 +1,9 @@
-"""Runs what a page shows: files are laid down, commands are typed, and what they print is compared.
+"""Runs a page: writes its files, types its commands, and compares their output with the page.
 
 A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
-after ``$ `` is a command, and the lines after it are what it prints; in a ``sh`` block each line is a command that
-prints what it likes. Times, ids, process numbers and how many jobs
-share an entry differ from run to run and are masked; ``…`` stands for any text, a line of it for any lines.
+after ``$ `` is a command, and the lines after it are its output; in a ``sh`` block each line is a command with any
+output. Times, ids, process numbers and the number of jobs in an entry differ from run to run and are masked; ``…``
+means any text, and a line of it for any lines.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MASKS: Final = (
 
 @dataclass
 class File:
-    """A file that the page shows."""
+    """A file whose text the page shows."""
 
     name: str
     text: str
@@ -51,19 +51,19 @@ class File:
 
 @dataclass
 class Command:
-    """A command of the page; ``prints`` is None where the page does not say."""
+    """A command of the page; ``prints`` has the value None if the page does not show the output."""
 
     line: str
     prints: list[str] | None = field(default=None)
 
 
 def with_snippets(text: str) -> str:
-    """The text with the files of docs/examples in the place of their names."""
+    """Replace the names of files of docs/examples by the files' texts."""
     return _SNIPPET.sub(lambda match: (EXAMPLES / match[1]).read_text().rstrip("\n"), text)
 
 
 def steps(text: str) -> Iterator[File | Command]:
-    """What a reader of the page does, in order."""
+    """Return the files and commands of the page, in order."""
     for kind, title, body in _BLOCK.findall(text):
         if kind == "python" and title:
             yield File(title, with_snippets(body))
@@ -117,7 +117,10 @@ def agrees(expected: list[str], printed: list[str]) -> bool:
 
 
 def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
-    """Do what the page says, in ``directory``; returns what came out otherwise, as text. Stops at a failing command."""
+    """Write the page's files and run its commands in ``directory``; return the differences as text.
+
+    The run stops at a failing command.
+    """
     wrong = []
     script = ["exec 2>&1"]
     typed: list[Command] = []

@@ -1,12 +1,12 @@
-"""Compare the instants of cron expressions with an oracle that walks through time minute by minute.
+"""Compares the instants of cron expressions with an oracle that walks through time minute by minute.
 
     python -m tests.rigs.dst_oracle                two days around each change, 2010 to 2040, 40 zones, 12 expressions
     python -m tests.rigs.dst_oracle --library      the same of CronSim with its own treatment of time zones
 
-The oracle reads expressions by itself and knows nothing of offsets or folds: it asks what the wall clock shows at each
-minute, and compares that with the latest wall time that it has seen. If minute or hour begins with ``*``, each matching
-minute is an instant. Otherwise each matching wall time is an instant when the clock first shows it, and all matching
-wall times that the clock jumps over are one instant at the minute after the jump.
+The oracle reads expressions by itself and uses no offsets or folds: it asks what the wall clock shows at each minute,
+and compares that with the latest wall time that it has seen. If minute or hour begins with ``*``, each matching minute
+is an instant. Otherwise each matching wall time is an instant when the clock first shows it, and all matching wall
+times that the clock skips are one instant at the minute after the skip.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Minute = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Difference:
-    """An expression and a change of which two lists of instants differ."""
+    """An expression and a change of offset whose two lists of instants differ."""
 
     zone: str
     expression: str
@@ -150,7 +150,7 @@ def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants
 
 
 def of_library(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the same as CronSim computes it in this time zone."""
+    """Return the same instants as CronSim computes them in this time zone."""
     found = []
     for each in CronSim(expression, (begin - MINUTE).astimezone(ZoneInfo(zone))):
         moment = each.astimezone(UTC)
@@ -172,7 +172,7 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Yield for each change and expression how the instants around it differ from the oracle's; None: not at all."""
+    """Yield for each change and expression how the instants around it differ from the oracle's; None if they do not."""
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     for change in changes(info, first, last):
@@ -194,7 +194,7 @@ def compare(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare all, and print the differences. Returns 1 if there is one."""
+    """Compare all expressions, and print the differences. Returns 1 if there is one."""
     computed = of_library if "--library" in arguments else ours
     cases, classes = 0, Counter[tuple[str, str]]()
     for zone in ZONES:

@@ -1,4 +1,4 @@
-"""How jobs left Redis, by their events."""
+"""The end of each job that left Redis, from its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
-    """The next event of the job `a`, at a time that its number says."""
+    """Apply the next event of job `a`, at a time given by its number."""
     names = (field.name for field in JOB_EVENT_FIELDS[event])
     told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
     lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)
@@ -33,7 +33,7 @@ def test_the_end_of_a_job_has_the_task_and_the_call_of_its_enqueue() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_the_end_of_a_job_without_its_first_event_has_no_field_of_an_earlier_job() -> None:
+def test_a_job_whose_first_event_is_missing_gets_no_field_of_an_earlier_job() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 

@@ -1,4 +1,4 @@
-"""Names are checked before they reach a key; keys of one queue share a hash tag."""
+"""Names and keys: a name is checked before it becomes part of a key, and a queue's keys share a hash tag."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 
 
 @pytest.mark.parametrize("name", ["a", "mail.eu-1:x_Y", "9" * 128])
-def test_valid_names_are_returned(name: str) -> None:
+def test_check_name_returns_a_valid_name(name: str) -> None:
     assert check_name("queue", name) == name
 
 

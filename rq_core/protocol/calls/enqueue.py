@@ -264,8 +264,10 @@ def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) ->
 
 
 class _Ahead(Generic[T]):
-    """Iterates over ``items``. :meth:`prepare` makes the next item ahead of time; an error from making an item is
-    raised when the item's turn comes."""
+    """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
+
+    An error from making an item is raised when the item's turn comes.
+    """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = iter(items)
@@ -362,8 +364,11 @@ class Single:
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """Finish a call that was begun, and return the job's outcome. The first Send of the plan has been sent already:
-        give the plan the replies. Raises the error with which the job was refused."""
+        """Finish a call that was begun, and return the job's outcome.
+
+        The plan's first Send repeats the command: answer it with the replies that came. Raises the error with which the
+        job was refused.
+        """
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
             raise result

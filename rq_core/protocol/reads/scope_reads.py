@@ -127,8 +127,10 @@ def members(scope: str) -> tuple[str, str]:
 
 
 def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """Return the command that counts the running jobs of a scope, or of a family. For the queue's cap all running jobs
-    count."""
+    """Return the command that counts the running jobs of a scope or a family.
+
+    The queue's own cap counts all running jobs.
+    """
     if scope == QUEUE:
         return ["ZCARD", keys("leases")]
     return ["ZLEXCOUNT", keys("holders"), *members(scope)]
@@ -168,7 +170,7 @@ def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
+    """Return whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 

@@ -1,4 +1,4 @@
-"""Threads for ``def`` handlers: they share one queue, and one message to the loop reports all that ended meanwhile.
+"""Threads for ``def`` handlers: they share one queue, and one message to the event loop reports many ended calls.
 
 concurrent.futures creates a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each thing that is submitted.
+    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each submitted thing.
 
     No submitted thing waits for another: up to ``threads`` run at once, and the caller must not submit more. A thread
     starts when it is first needed. Context variables that a call sets are discarded when it ends.

@@ -35,7 +35,7 @@ DRAIN_S: Final = 90.0
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
     minutes: float
@@ -48,7 +48,7 @@ class Outcome:
     """Times that an outbox was emptied before the mirror had read it. The log records each, not what was in it."""
 
     def document(self) -> dict[str, Any]:
-        """The last line under ``--json``."""
+        """Return the last line of the output under ``--json``."""
         f = self.findings
         return {
             "seed": self.seed, "minutes": self.minutes, "faults": self.faults,
@@ -105,7 +105,7 @@ def run(
     postgres: PostgresServer | None = None,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """One run. Raises AssertionError if something cannot be started, or does not end when it is told to."""
+    """Make one run. Raises AssertionError if a process cannot be started, or does not end when it is asked to."""
     draw = random.Random(seed)
     stage = Stage(place, audit_url, engine, seed, rate)
     stage.postgres = postgres
@@ -154,7 +154,7 @@ def run(
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
-    """Wait for it while everything is kept running; returns the problem if it does not come."""
+    """Wait for a condition while all processes are kept running; return the problem if it does not come true."""
 
     def mended() -> bool:
         stage.mend()
