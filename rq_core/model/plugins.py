@@ -108,8 +108,10 @@ class AuditQuestions(Protocol):
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """Return the last ``ticks`` of a schedule, its ``changes`` since the first of these, and what the log ``says`` of how
-        it stands."""
+        """Return the last ``ticks`` of a schedule, its ``changes`` since the first of these, and its present state.
+
+        ``says`` is that state by the log, as a sentence.
+        """
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
@@ -125,8 +127,10 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal), and
-        whether there are ``older`` and ``newer`` ones."""
+        """Return the last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal).
+
+        ``older`` and ``newer``: whether the log has events before and after them.
+        """
         ...
 
     def ended(
@@ -144,11 +148,11 @@ class AuditQuestions(Protocol):
         after: tuple[int, str, str, str] | None,
         limit: int,
     ) -> dict[str, Any]:
-        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``, and how many
-        claims were ``looked`` at. ``next`` is the place behind which the next page begins (its first part in Unix ms:
-        all claims that ended after it were looked at); None: there are no more.
+        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
 
-        Empty conditions are none. Successes can only be asked for with a queue.
+        ``looked`` is the number of claims that were read. ``next`` is the place behind which the next page begins: the
+        claims that ended after its first part (Unix ms) were read; None: the list ends here. An empty condition leaves
+        no claim out. Successes need a queue.
         """
         ...
 

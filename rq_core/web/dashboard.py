@@ -56,7 +56,7 @@ STATIC: Final = HERE / "static"
 _AGES: Final = re.compile(
     rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
 )
-"""What a page says of how long ago something was, or of the present moment."""
+"""Texts of a page that say an age or the present moment."""
 FORM_MAX: Final = 4_096
 """Bytes of a form that are read."""
 

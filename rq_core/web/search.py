@@ -72,12 +72,12 @@ class PageQuery:
 
     @property
     def of_ended(self) -> bool:
-        """Whether the search is for claims that ended, which the audit log has."""
+        """Return whether the search is for claims that ended, which the audit log has."""
         return any(word in ONLY_ENDED for word, _ in self.words)
 
     @property
     def fixed(self) -> bool:
-        """Whether what is shown does not change."""
+        """Return whether the address is that of a page that does not change: one of older events or claims."""
         return self.before is not None or self.after is not None or self.behind is not None
 
     @property
@@ -91,7 +91,7 @@ class PageQuery:
         return query("/jobs", **{word: said[word] for word in WORDS if said.get(word)})
 
     def matches(self, job: JobState) -> bool:
-        """Whether a job that is alive has the worker, the lane and the scope that are searched for."""
+        """Return whether a job that is alive has the worker, the lane and the scope of the search."""
         lane = job.fields.get("lane", "")
         return (
             self.worker in ("", job.fields.get("by"))

@@ -63,7 +63,7 @@ class Wanted:
     """Claims that ended before this (Unix ms)."""
 
     def __call__(self, row: Row[Any]) -> bool:
-        """Whether a claim is wanted."""
+        """Return whether a claim meets the conditions."""
         return (
             row.outcome in self.outcomes
             and self.queue in (None, row.queue)
@@ -119,7 +119,7 @@ def ended_claims(
 
 @dataclass(slots=True)
 class _Budget:
-    """What one page may read."""
+    """The rows and the time that one page may spend."""
 
     until: float
     clock: Callable[[], float]
@@ -128,7 +128,7 @@ class _Budget:
     """Whether a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
-        """Whether no more may be read."""
+        """Return whether the budget is spent."""
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 

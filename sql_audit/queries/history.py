@@ -157,8 +157,10 @@ _AFTER = text(
 
 
 def by_job(dialect: str, statement: str) -> TextClause:
-    """Return a statement that finds events by the index on their job; ``{hint}`` stands behind its table. To have the
-    events in order, SQLite would read all events of the queue instead."""
+    """Return a statement that finds events by the index on their job; ``{hint}`` follows the name of its table.
+
+    Without the hint, SQLite reads all events of the queue, in order.
+    """
     return text(statement.format(hint="INDEXED BY job_event_job " if dialect == "sqlite" else ""))
 
 

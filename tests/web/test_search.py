@@ -63,7 +63,7 @@ def test_the_outcomes_are_those_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("behind", ["x", "1/2", "1/2/q/", "9" * 20 + "/1-1/q/j", "1/1-1/q"])
-def test_a_page_that_nobody_said_is_refused(behind: str) -> None:
+def test_an_invalid_place_of_a_page_is_refused(behind: str) -> None:
     with pytest.raises(InvalidOption, match="behind"):
         asked_of({}, {"behind": behind}, NOW_MS)
 

@@ -63,7 +63,7 @@ class JobList:
     more: bool
     """Whether the queue may have more such jobs, beyond the limit."""
     cut: bool
-    """Whether the read stopped after so many members, and there are others."""
+    """Whether the read stopped after MEMBERS_MAX members, and there are others."""
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
