@@ -95,8 +95,11 @@ class AuditQuestions(Protocol):
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal); whether there are
-        ``older`` and ``newer`` ones, and ``notes`` about what is missing. An unknown job has no events."""
+        """Return the last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal).
+
+        ``older`` and ``newer``: whether the log has events before and after them. ``notes`` say what is missing. An
+        unknown job has no events.
+        """
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ def test_the_page_says_within_two_seconds_that_redis_hangs(
         server.kill()
 
     assert answer.status_code == 200
-    assert "no answer" in answer.text
+    assert "no answer from Redis" in answer.text
     assert document["unread"][0]["what"] == "Redis"
 
 

@@ -13,6 +13,7 @@ import pytest
 from rq_core.web import pages
 from rq_core.web.pages import PAGES
 from rq_core.web.rows import wait_row
+from rq_core.web.views import Facts
 from tests.kit.seed import Seed
 from tests.web.conftest import QUEUE, Browse, Scene, read
 
@@ -285,6 +286,27 @@ def test_fifty_viewers_cost_redis_one_read(busy: Scene, browse: Browse, path: st
 
     # One look a second, of at most 70 commands, and what the page asks.
     assert _calls(busy.seed) - before <= 4 * 90
+
+
+def test_fifty_tabs_are_sent_one_document(
+    busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make it takes longer than to send it: fifty tabs would keep a core busy."""
+    made: list[str] = []
+    page = PAGES[0]
+
+    def noted(facts: Facts) -> Any:
+        made.append(facts.access.name)
+        return page.view(facts)
+
+    monkeypatch.setattr(pages, "PAGES", (page._replace(view=noted), *PAGES[1:]))
+    monkeypatch.setattr("rq_core.web.dashboard.PAGES", pages.PAGES)
+    began = time.monotonic()
+    site = browse(log=False)
+    for _ in range(50):
+        read(site, "/")
+
+    assert len(made) <= 2 + (time.monotonic() - began)
 
 
 def _calls(seed: Seed) -> int:

@@ -135,7 +135,7 @@ def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
         "ended": f"/jobs?q=outcome:succeeded+queue:{laned}",
         "ended badly": "/jobs?q=outcome:died",
         "ended, none": f"/jobs?q=outcome:succeeded+queue:{laned}+task:none",
-        "ended in a scope": "/jobs?q=outcome:succeeded+scope:tenant%3Dt199",
+        "ended in a scope": f"/jobs?q=outcome:succeeded+queue:{laned}+scope:tenant%3Dt199",
         "of an id": f"/jobs?q={ended}",
     }
 
@@ -282,6 +282,7 @@ def measure(
             short += _short_of_pages(figures)
         if "tabs" in parts:
             figures["tabs"] = {many: looks(site, control, many) for many in (1, TABS)}
+            time.sleep(SHARED_S)
             look = sum(counted(control, functools.partial(site.get, "/")))
             print(f"one look: {look} commands, those in scripts too")
             if figures["tabs"][TABS]["commands_s"] > LOOKS_MAX * look:
