@@ -237,7 +237,8 @@ def _tick(
         words.append("Redis forgot this event")
     return ScheduleTick(
         str(logged.place), logged.at_ms, said["nominal_ms"], said["due_ms"], said.get("next_ms"), logged.late_ms,
-        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned, "; ".join(words),
+        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned,
+        "; ".join(words),
     )  # fmt: skip
 
 
