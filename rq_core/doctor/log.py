@@ -16,7 +16,7 @@ from rq_core.model.table.machine import Event
 RUNS: Final = frozenset({"run", "not_run"})
 """Outcomes of runs that an operator asked for, beside all instants of a schedule."""
 SCHEDULE_MARK: Final = "schedule|"
-"""What stands before the name of a schedule in ``FoldedLog.moving``."""
+"""The prefix of the names of schedules in ``FoldedLog.moving``."""
 
 
 class Since(NamedTuple):
@@ -80,7 +80,7 @@ class FoldedLog:
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events: before it there was none, or they are not known."""
+    """The entry from which on ``schedules`` has all events: before it no schedule existed, or none is known."""
     at_beginning: bool = True
     """Whether ``note`` was not called yet."""
     all_schedules: bool = False
@@ -191,7 +191,7 @@ def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
 
 
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
-    """Forget the schedules: missing entries may have changed any of them, or (``have_all``) there are none."""
+    """Forget the schedules: missing entries may have changed any of them, or (``have_all``) no schedule exists."""
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all
 

@@ -163,7 +163,7 @@ def _schedule(
                 f"{says}: workers declare those of their code, `rq-core audit restore` puts back the others",
             )
         return
-    how = "`rq-core schedule set` stores it anew, `rq-core audit restore` as the log has it"
+    how = "`rq-core schedule set` stores it again, `rq-core audit restore` as the log has it"
     if entry is None or packed is None:
         half = "an entry and no job" if packed is None else "a job and no entry"
         yield Kind.UNREADABLE, f"schedule {_shown(name)} has {half}, so it does not run; {how}"

@@ -128,7 +128,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
-        """Return the last instants of a schedule, its changes since the first of these, and how it stands."""
+        """Return the last instants of a schedule, its changes since the first of these, and its state."""
         return self._ask(
             lambda engine: schedules.document(
                 schedules.schedule_history(engine, queue, name, count)

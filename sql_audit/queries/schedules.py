@@ -96,7 +96,7 @@ class ScheduleTick:
     orphaned: bool
     """Whether Redis forgot this event."""
     says: str
-    """What happened, and why, as far as the log can tell: one sentence."""
+    """One sentence about what happened, and why, as far as the log shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class ScheduleEdit:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHistory:
-    """The last instants of a schedule, oldest first, its changes since the first of these, and how it stands."""
+    """The last instants of a schedule, oldest first, its changes since the first of these, and its state by the log."""
 
     queue: str
     name: str
     ticks: tuple[ScheduleTick, ...]
     changes: tuple[ScheduleEdit, ...]
     says: str
-    """How the schedule stands by the log, as one sentence."""
+    """The schedule's state by the log, as one sentence."""
     pruned: PrunedTo | None = None
 
     @property
@@ -143,9 +143,13 @@ def schedule_history(engine: Engine, queue: str, name: str, count: int) -> Sched
         lost = orphans.ranges(connection, queue)
         changes = list(_changes(connection, queue, name, lost))
         asked = {"queue": queue, "name": name, "count": count}
-        found = sorted(map(_Told, connection.execute(_TICKS, asked)), key=lambda told: told.place)
+        found = sorted(
+            map(_Logged, connection.execute(_TICKS, asked)), key=lambda logged: logged.place
+        )
         ticks = tuple(
-            _tick(connection, queue, told, lost, changes) for told in found if told.is_readable
+            _tick(connection, queue, logged, lost, changes)
+            for logged in found
+            if logged.is_readable
         )
         last_ms = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
         cuts = pruned_to(connection, queue)
@@ -157,7 +161,7 @@ def schedule_history(engine: Engine, queue: str, name: str, count: int) -> Sched
     return ScheduleHistory(queue, name, ticks, shown, standing, cuts[0] if cuts else None)
 
 
-class _Told:
+class _Logged:
     """A row of ``ticked``."""
 
     def __init__(self, row: Row[Any]) -> None:
@@ -218,30 +222,31 @@ def _of_change(said: dict[str, Any], by: str | None, *, orphaned: bool) -> str:
 def _tick(
     connection: Connection,
     queue: str,
-    told: _Told,
+    logged: _Logged,
     lost: Sequence[orphans.Range],
     changes: Sequence[ScheduleEdit],
 ) -> ScheduleTick:
-    said, outcome = told.said, told.said["outcome"]
-    orphaned = orphans.in_any(told.place, lost)
-    words = [_outcome(connection, queue, told, changes)]
-    if told.late_ms > LATE_MS and outcome not in (*_BY_ASKING, "undeclared"):
-        words.append(_cause(connection, queue, told))
-    if outcome == "fired" and (began := _began(connection, queue, told)):
+    said, outcome = logged.said, logged.said["outcome"]
+    orphaned = orphans.in_any(logged.place, lost)
+    words = [_outcome(connection, queue, logged, changes)]
+    if logged.late_ms > LATE_MS and outcome not in (*_BY_ASKING, "undeclared"):
+        words.append(_cause(connection, queue, logged))
+    if outcome == "fired" and (began := _began(connection, queue, logged)):
         words.append(began)
     if orphaned:
         words.append("Redis forgot this event")
     return ScheduleTick(
-        str(told.place), told.at_ms, said["nominal_ms"], said["due_ms"], said.get("next_ms"), told.late_ms, outcome,
-        said["missed"], said["version"], told.job_id, said.get("held_by"), told.by, orphaned, "; ".join(words),
+        str(logged.place), logged.at_ms, said["nominal_ms"], said["due_ms"], said.get("next_ms"), logged.late_ms,
+        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned,
+        "; ".join(words),
     )  # fmt: skip
 
 
 def _outcome(
-    connection: Connection, queue: str, told: _Told, changes: Sequence[ScheduleEdit]
+    connection: Connection, queue: str, logged: _Logged, changes: Sequence[ScheduleEdit]
 ) -> str:
     """Return what became of an instant, in words."""
-    said, late_ms = told.said, told.late_ms
+    said, late_ms = logged.said, logged.late_ms
     reason = f" ({said['why']})" if said.get("why") else ""
     match said["outcome"]:
         case "fired":
@@ -250,31 +255,29 @@ def _outcome(
             over = f", in place of {passed} before it, too" if said["missed"] else ""
             return f"enqueued {late}{over}"
         case "skipped":
-            return f"no job, since {_holder(connection, queue, told)}"
+            return f"no job, since {_holder(connection, queue, logged)}"
         case "missed":
             grace = _grace_ms(said["version"], changes)
             limit = "its grace" if grace is None else f"its grace of {span(grace)}"
             many = counted(said["missed"], "instant", "instants")
             return f"no job, since it was {span(late_ms)} late, more than {limit} ({many} missed)"
         case "duplicate":
-            return f"no job, since there was a job {told.job_id}"
+            return f"no job, since there was a job {logged.job_id}"
         case "undeclared":
             return "no job, since no worker's code had declared the schedule for three hours: it stopped"
         case "run":
-            return f"enqueued, since {told.by} asked for it{reason}"
+            return f"enqueued, since {logged.by} asked for it{reason}"
         case "not_run":
-            return (
-                f"{told.by} asked for it{reason}: no job, since {_holder(connection, queue, told)}"
-            )
+            return f"{logged.by} asked for it{reason}: no job, since {_holder(connection, queue, logged)}"
     return str(said["outcome"])
 
 
-def _holder(connection: Connection, queue: str, told: _Told) -> str:
+def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
     """Return who kept a job out, and what it was doing."""
-    holder = told.said.get("held_by")
+    holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"
-    asked = {"queue": queue, "job": holder, "epoch": told.place.epoch, "seq": told.place.seq}
+    asked = {"queue": queue, "job": holder, "epoch": logged.place.epoch, "seq": logged.place.seq}
     last = connection.execute(_OF_JOB, asked).one_or_none()
     tick = tick_of(holder)
     of = "" if tick is None else f" (of {readable(tick.instant_ms)})"
@@ -291,20 +294,20 @@ def _grace_ms(version: int, edits: Sequence[ScheduleEdit]) -> int | None:
     return grace if isinstance(grace, int) else None
 
 
-def _cause(connection: Connection, queue: str, told: _Told) -> str:
+def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
     """Return why an instant was late, as far as the events between its due time and its report tell."""
-    before = connection.execute(_BEFORE, {"queue": queue, **told.place._asdict()}).all()
+    before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     # The call that served it has logged the jobs of its instants just before.
-    events = [event for event in before if event.at_ms != told.at_ms]
-    due_ms = told.said["due_ms"]
-    if events and events[0].at_ms > told.at_ms + LATE_MS:
-        return f"the clock of Redis had been set back by {span(events[0].at_ms - told.at_ms)}"
+    events = [event for event in before if event.at_ms != logged.at_ms]
+    due_ms = logged.said["due_ms"]
+    if events and events[0].at_ms > logged.at_ms + LATE_MS:
+        return f"the clock of Redis had been set back by {span(events[0].at_ms - logged.at_ms)}"
     meanwhile = [event for event in events if event.at_ms >= due_ms]
     began = next((e for e in meanwhile if e.type == Event.EPOCH_STARTED), None)
     if began is not None:
         reason = read_json(began.detail, dict).get("reason")
         return f"Redis began a new epoch at {readable(began.at_ms)} ({reason})"
-    served = [e for e in meanwhile if e.type in _OF_WORKERS and e.at_ms < told.at_ms - LATE_MS]
+    served = [e for e in meanwhile if e.type in _OF_WORKERS and e.at_ms < logged.at_ms - LATE_MS]
     if not served:
         last = next((e for e in events if e.type in _OF_WORKERS and e.at_ms < due_ms), None)
         seen = (
@@ -336,22 +339,22 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
     )
 
 
-def _began(connection: Connection, queue: str, told: _Told) -> str:
+def _began(connection: Connection, queue: str, logged: _Logged) -> str:
     """Return when the job of an instant was claimed, if that was later; empty if at once."""
-    first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": told.job_id}).one_or_none()
+    first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:
         return "the log has no claim of its job"
-    waited_ms = first.claimed_at_ms - told.at_ms
+    waited_ms = first.claimed_at_ms - logged.at_ms
     if waited_ms <= LATE_MS:
         return ""
-    why = f"`rq-core audit why {told.job_id}` says what it waited for"
+    why = f"`rq-core audit why {logged.job_id}` says what it waited for"
     return f"its job waited for {span(waited_ms)} until {first.worker} claimed it: {why}"
 
 
 def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], last_ms: int) -> str:
-    """Return how a schedule stands at the end of the log."""
-    told: list[ScheduleTick | ScheduleEdit] = [*ticks, *changes]
-    alive = [each for each in told if not each.orphaned and not _is_run(each)]
+    """Return a schedule's state at the end of the log, as one sentence."""
+    logged: list[ScheduleTick | ScheduleEdit] = [*ticks, *changes]
+    alive = [each for each in logged if not each.orphaned and not _is_run(each)]
     if not alive:
         return "the log has no change and no instant of it"
     last = max(alive, key=lambda each: OutboxId.parse(each.number))

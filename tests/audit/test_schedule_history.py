@@ -93,7 +93,9 @@ def test_the_last_worker_before_silence_is_named(scene: Scene) -> None:
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
-def test_workers_that_come_back_are_told_from_workers_that_serve_others(scene: Scene) -> None:
+def test_workers_that_come_back_are_distinguished_from_workers_that_serve_others(
+    scene: Scene,
+) -> None:
     scene.put(every=86_400)
     scene.until_due(more_ms=10 * MINUTE)
     scene.seed.enqueue("a")
@@ -106,7 +108,7 @@ def test_workers_that_come_back_are_told_from_workers_that_serve_others(scene: S
     assert "no worker of the queue did anything for 10 min, and then workers served others" in told
 
 
-def test_a_full_backlog_is_told_by_what_was_not_enqueued(scene: Scene) -> None:
+def test_a_full_backlog_shows_by_what_was_not_enqueued(scene: Scene) -> None:
     scene.put(every=86_400)
     scene.seed.enqueue("a", "b")
     scene.until_due()
@@ -177,7 +179,7 @@ def test_runs_that_were_asked_for_name_who_asked_and_why(scene: Scene) -> None:
     assert second.says.startswith("ada asked for it (and again): no job, since job tick-beat-")
 
 
-def test_changes_are_told_with_who_made_them(scene: Scene) -> None:
+def test_changes_name_who_made_them(scene: Scene) -> None:
     scene.put(source="code")
     change = scene.seed.calls.schedules.change
     for what in ("pause", "resume"):
@@ -199,7 +201,7 @@ def test_changes_are_told_with_who_made_them(scene: Scene) -> None:
     assert "it is removed, since 20" in found.says
 
 
-def test_how_it_stands_says_that_it_is_paused_or_was_not_served(scene: Scene) -> None:
+def test_its_state_says_that_it_is_paused_or_was_not_served(scene: Scene) -> None:
     scene.put()
     assert "its next instant is 20" in scene.history().says
     scene.until_due(more_ms=3 * MINUTE)

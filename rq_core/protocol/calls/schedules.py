@@ -195,10 +195,7 @@ class Schedules:
         check_whole("version", version, -1, VERSION_MAX)
         changes: dict[str, ScheduleChange] = {}
         for chunk in _chunks(declarations):
-            if any(each.rule.overlap in ("queue", "replace") for each in chunk):
-                # The family is the queue's own, so code stores its cap, and an operator may change it.
-                limit = [(TICK, str(Limit(1)), -1)]
-                yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
+            yield from self._cap_runs(queue, chunk)
             rules = {each.rule.name: each.rule for each in chunk}
             packed = {each.rule.name: each.packed for each in chunk}
             args = self._args("put", source, by, why, chunk[0].spec_max)
@@ -244,6 +241,7 @@ class Schedules:
         """Put back a schedule that Redis lost, as it was set live. ``version`` is its last one by the log, ``last_ms``
         its last instant. The outcome is ``conflict`` if Redis has it again."""
         name = lost.rule.name
+        yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
         after = {name: max(last_ms, (yield from self._reads.now_ms(queue)))}
         packed = {name: lost.packed}
@@ -262,6 +260,13 @@ class Schedules:
         asked = [Instant(name, -1, 0, 0, 0, 0)]
         call = tick(queue, actor, asked, spec_max=spec_max, hand_max=0, why=check_why(why))
         return (yield from self._delivery.call(call)).told[name]
+
+    def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
+        """Store the cap of schedules whose jobs run one at a time. The family is the queue's own, so code stores its
+        cap, and an operator may change it."""
+        if any(each.rule.overlap in ("queue", "replace") for each in declarations):
+            limit = [(TICK, str(Limit(1)), -1)]
+            yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
 
     def _args(
         self, what: str, source: str, by: str | None, why: str, spec_max: int
