@@ -87,7 +87,6 @@ def long(scene: Scene) -> Shown:
 def many(scene: Scene, jobs: int, lanes: int) -> Shown:
     """Very many jobs, half of them in lanes."""
     fill(scene.seed.client, jobs, lanes)
-    scene.mirror("plain")
     return Shown(_pages("lanes"), ("no worker runs", "lanes", "plain"))
 
 

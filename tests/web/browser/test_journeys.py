@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 from tests.kit.browser import SCHEMES, WAIT_MS, WIDTHS, served, viewing
@@ -180,3 +181,27 @@ def test_the_form_for_a_token_and_a_refusal_are_accessible(
         # The browser's own words about the status.
         viewer.wrong = [each for each in viewer.wrong if "status of 403" not in each]
     assert not found, "\n".join(found)
+
+
+def test_markup_makes_no_element_and_asks_nothing_also_after_an_update(
+    site: Site, view: View
+) -> None:
+    """htmx looks for its attributes in all that comes."""
+    markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
+    scene = site.scene
+    scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))
+    scene.present("w-2", host=markup)
+    scene.mirror()
+    found = "main img, main [hx-get], main [onerror]"
+    with view() as viewer:
+        dialogs: list[str] = []
+        viewer.page.on("dialog", lambda each: (dialogs.append(each.message), each.dismiss()))
+        for path in ("/workers", "/dead", f"/jobs/{QUEUE}/marked", "/log", f"/queues/{QUEUE}"):
+            page = viewer.go(path)
+            assert page.locator(found).count() == 0
+            assert "<img src" in page.locator("main").inner_text()
+        page = viewer.go("/dead")
+        scene.die("marked-2", json.dumps({"type": markup, "message": markup, "traceback": markup}))
+        waits_text(page, "tbody tr:has-text('marked-2')", "<img src")
+        assert page.locator(found).count() == 0
+        assert dialogs == []
