@@ -23,7 +23,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.schedule import tick_of
 from rq_core.model.table.machine import Event
 from rq_core.views.text import span
-from sql_audit.queries.history import PrunedTo, pruned_to
+from sql_audit.queries.history import PrunedTo, by_job, pruned_to
 from sql_audit.store import orphans
 from sql_audit.store.schema.tables import TICK_NAME
 from sql_audit.store.storable_text import read_json
@@ -40,8 +40,8 @@ _TICKS: Final = text(
     # By time, as the index is: by place, SQLite would read the whole queue instead.
     "ORDER BY at_ms DESC LIMIT :count"
 )
-_CHANGES: Final = text(
-    f"SELECT {_COLUMNS} FROM job_event WHERE job_id IS NULL AND queue = :queue AND type = 'schedule_changed' "
+_CHANGES: Final = (
+    f"SELECT {_COLUMNS} FROM job_event {{hint}}WHERE job_id IS NULL AND queue = :queue AND type = 'schedule_changed' "
     "AND detail LIKE :named ORDER BY epoch, seq"
 )
 _BEFORE: Final = text(
@@ -186,7 +186,8 @@ class _Logged:
 def _changes(
     connection: Connection, queue: str, name: str, lost: Sequence[orphans.Range]
 ) -> Iterator[ScheduleEdit]:
-    for row in connection.execute(_CHANGES, {"queue": queue, "named": f'%"{name}"%'}):
+    statement = by_job(connection.dialect.name, _CHANGES)
+    for row in connection.execute(statement, {"queue": queue, "named": f'%"{name}"%'}):
         said = read_json(row.detail, dict)
         if said.get("name") == name and isinstance(said.get("version"), int):
             orphaned = orphans.in_any((row.epoch, row.seq), lost)

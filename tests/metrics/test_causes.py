@@ -154,7 +154,9 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.claim()
     works(seed)
-    assert said(seed)["RqCoreScopeFull"] == "full: 1 of 1 running, as its cap allows; 1 job waits"
+    assert (
+        said(seed)["RqCoreScopeFull"] == "the cap of the queue is full, 1 of 1 running; 1 job waits"
+    )
     seed.configure(paused=1)
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
@@ -168,5 +170,5 @@ def test_the_number_of_waiting_jobs_in_many_lanes_is_a_lower_bound(seed: Seed) -
     works(seed)
 
     assert said(seed)["RqCoreScopeFull"].startswith(
-        "full: keys of tenant (0 each); at least 12 jobs wait in 20 lanes, the oldest for at least "
+        "the cap of tenant is full for some of its keys, 0 each; at least 12 jobs wait in 20 lanes, "
     )
