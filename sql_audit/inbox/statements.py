@@ -31,7 +31,7 @@ class Statements(NamedTuple):
     """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
-    """Makes the values of a statement that takes many ids, of which there is one at least."""
+    """Makes the values of a statement that takes many ids. At least one is needed."""
     settings: str
     """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
