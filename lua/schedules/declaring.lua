@@ -5,7 +5,7 @@ Meta: schedules
 Args: each each_count by why source spec_max what
 Uses: call(now) meta(facts set_fact) emit(emit_queue) batch(call_many read_many) digits(digits)
     schedule_entries(read_schedule write_schedule job_field was_declared note_declared is_unseen)
-    definition_digest(definition_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
+    definition_digest(definition_digest job_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
 ]]
 
 local SEEN_MS = 1800000   -- code that declares the same is noted this often at most
@@ -56,11 +56,6 @@ local function pack_of(job)
   return spec and #spec <= spec_max and cjson.encode(job) or 'null'
 end
 
---- Return what the log has of every job, so that another one in its place is noticed.
-local function job_digest(job)
-  return '"' .. redis.sha1hex(job):sub(1, 32) .. '"'
-end
-
 --- A schedule has changed; `job` is nil unless the call brings it.
 local function change(name, old, new, job)
   known[name] = {new, job or known[name][2]}
@@ -71,7 +66,7 @@ local function change(name, old, new, job)
   move_tick(name, new.state == 'on' and new.due_ms)
   events[#events + 1] = '["' .. name .. '","' .. new.state .. '",' .. (old and cjson.encode(old.rule) or 'null') .. ',' ..
     cjson.encode(new.rule) .. ',' .. new.v .. ',' .. digits(new.next_ms) .. ',"' .. (what == 'release' and 'released' or source) .. '"' ..
-    (job and ',' .. pack_of(job) .. ',' .. job_digest(job) or '') .. ']'
+    (job and ',' .. pack_of(job) .. ',"' .. job_digest(job) .. '"' or '') .. ']'
 end
 
 --- A schedule is forgotten.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rq_core.metrics.causes import Unread
+from rq_core.model.keys import is_name
 from rq_core.views.jobs import ListedJob
 from rq_core.views.table import Found
 from rq_core.web.rows import Document, listed_row, state_counts
@@ -63,7 +64,7 @@ def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> Non
     asked = facts.asked
     document["jobs"] = [listed_row(row, facts.access, facts.now_ms) for row in found.rows]
     for row in document["jobs"]:
-        row["of_task"] = asked.path(task=row["task"]) if row["task"] else ""
+        row["of_task"] = asked.path(task=row["task"]) if is_name(row["task"]) else ""
     notes = (*found.notes, *found.unread)
     document["notes"] = [word(_on_page(each)) for each in notes]
     others = [

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.causes import Cause
 from rq_core.model.job import JobError, place_in
+from rq_core.model.keys import is_name
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.text import utc
 from rq_core.web.minutes import count_hours
+from rq_core.web.search import VALUE_MAX
 from rq_core.web.tokens import Access
 from rq_core.web.words import iso, job_path, query, queue_path, word
 
@@ -321,8 +323,9 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
-    """The address of the claims that ended so. An unknown task or error is no condition."""
+    """Return the address of the claims that ended so. What a search cannot say is no condition of it."""
+    task, error = row["task"], row["error_type"]
     return query(
-        "/jobs", queue=row["queue"], outcome=outcome, task=row["task"], error=row["error_type"],
-        since=iso(since_ms)[:16] + "Z",
+        "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",
+        error=error if len(error) <= VALUE_MAX else "", since=iso(since_ms)[:16] + "Z",
     )  # fmt: skip

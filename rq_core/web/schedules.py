@@ -7,15 +7,16 @@ from itertools import islice
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.metrics.causes import Unread
+from rq_core.metrics.causes import Unread, causes
 from rq_core.model.recurrence import Recurrence, from_json
 from rq_core.views.schedules import ScheduleRow, next_due, schedule_document, schedule_notes, when
 from rq_core.views.table import Found
 from rq_core.views.text import span, utc
-from rq_core.web.rows import Document
+from rq_core.web.rows import Document, cause_row
 from rq_core.web.views import Facts
 from rq_core.web.words import job_path, query, schedule_path, word
 
+LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
 """Instants to come that are shown."""
 LATE_MS: Final = 60_000
@@ -46,7 +47,7 @@ def schedule_page(facts: Facts) -> Document:
     queue, name = facts.asked.queue or "", facts.asked.name
     document: Document = {
         "queue": queue, "name": name, "schedule": None, "definition": [], "next": [], "ticks": [], "changes": [],
-        "says": "", "pruned_to_ms": None, "notes": [],
+        "says": "", "pruned_to_ms": None, "causes": [], "notes": [],
     }  # fmt: skip
     if not isinstance(facts.found, Unread | None):
         stored = next((each for each in facts.found.rows if each.name == name), None)
@@ -56,6 +57,15 @@ def schedule_page(facts: Facts) -> Document:
             document["schedule"] = _row(stored, facts.now_ms)
             document["definition"] = _definition(stored)
             document["next"] = _next(stored)
+            # The cause names the schedule that is the latest of its queue.
+            late = None if facts.queue is None else facts.queue.late_schedule
+            if late is not None and late.name == name:
+                found = causes(facts.state, facts.log)
+                document["causes"] = [
+                    cause_row(each)
+                    for each in found
+                    if each.queue == queue and each.alert == LATE_ALERT
+                ]
     if not isinstance(facts.logged, Unread | None):
         ticks = reversed(facts.logged["ticks"])
         document["ticks"] = [tick_row(queue, each) for each in ticks]

@@ -174,7 +174,9 @@ class _Logged:
     @property
     def is_readable(self) -> bool:
         """Whether the row says what an instant has. (`audit verify` reports one that does not.)"""
-        return {"nominal_ms", "due_ms", "outcome", "missed", "version"} <= self.said.keys()
+        numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
+        texts = [self.said.get("outcome"), self.said.get("held_by", "")]
+        return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
 
     @property
     def late_ms(self) -> int:
@@ -187,10 +189,10 @@ def _changes(
     statement = by_job(connection.dialect.name, _CHANGES)
     for row in connection.execute(statement, {"queue": queue, "named": f'%"{name}"%'}):
         said = read_json(row.detail, dict)
-        if said.get("name") == name:
+        if said.get("name") == name and isinstance(said.get("version"), int):
             orphaned = orphans.in_any((row.epoch, row.seq), lost)
             yield ScheduleEdit(
-                f"{row.epoch}-{row.seq}", row.at_ms, str(said.get("state")), int(said.get("version") or 0),
+                f"{row.epoch}-{row.seq}", row.at_ms, str(said.get("state")), said["version"],
                 said.get("next_ms"), str(said.get("source")), row.worker, said.get("why"), said.get("old"),
                 said.get("new"), orphaned, _of_change(said, row.worker, orphaned=orphaned),
             )  # fmt: skip

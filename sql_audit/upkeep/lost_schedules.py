@@ -213,6 +213,8 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
     """Return what must be done so that a schedule is as it was set; None: it is."""
+    if stored is not None and stored.source == "live" and stored.version > wanted.version:
+        return None  # An operator set it while the log was off.
     if wanted.state == "removed":
         return "remove" if stored is not None and stored.state != "removed" else None
     if wanted.is_live and (stored is None or stored.source != "live" or stored.rule != wanted.rule):

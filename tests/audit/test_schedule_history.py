@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import text
 
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
@@ -19,6 +20,7 @@ from sql_audit.mirror.turn import Mirror
 from sql_audit.queries.schedules import ScheduleHistory, schedule_history
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
+from tests.kit.liar import lying
 from tests.kit.seed import Seed
 
 MINUTE = 60_000
@@ -245,6 +247,25 @@ def test_a_clock_that_was_set_back_is_named(scene: Scene) -> None:
     assert "the clock of Redis had been set back by 8 min" in scene.says()
 
 
+def test_a_damaged_row_hides_no_other_instant(scene: Scene) -> None:
+    scene.put(overlap="allow", every=60)
+    for _ in range(3):
+        scene.until_due()
+        scene.serve()
+    rows = scene.history().ticks
+    for number, detail in (
+        (0, "{}"),
+        (1, '{"nominal_ms":"x","due_ms":1,"missed":0,"version":1,"outcome":5}'),
+    ):
+        with lying(scene.database) as connection:
+            connection.execute(
+                text("UPDATE job_event SET detail = :d WHERE type = 'ticked' AND job_id = :j"),
+                {"d": detail, "j": rows[number].job_id},
+            )
+
+    assert [rows[2]] == list(scene.history().ticks)
+
+
 def test_instants_of_a_name_are_found_by_an_index(scene: Scene) -> None:
     asked = "SELECT * FROM schedule_tick WHERE queue = 'q' AND name = 'beat' ORDER BY at_ms DESC"
 
@@ -262,13 +283,13 @@ def test_the_command_prints_a_line_for_each_instant_and_change(scene: Scene) -> 
     scene.history()
     url = scene.database.address.render_as_string(hide_password=False)
 
-    text = CliRunner().invoke(root, ["schedule", "history", "q", "beat", "--audit", url]).output
+    printed = CliRunner().invoke(root, ["schedule", "history", "q", "beat", "--audit", url]).output
     nothing = CliRunner().invoke(root, ["schedule", "history", "q", "no", "--audit", url])
     without = CliRunner().invoke(
         root, ["schedule", "history", "q", "beat"], env={"RQ_CORE_AUDIT_URL": ""}
     )
 
-    lines = text.splitlines()
+    lines = printed.splitlines()
     assert "schedule beat of queue q: its next instant is" in lines[0]
     assert "  changed   version 1: " in lines[1]
     assert "  fired     20" in lines[2]

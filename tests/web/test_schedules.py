@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import pytest
@@ -133,6 +135,25 @@ def test_what_the_job_of_a_schedule_carries_is_hidden(scheduled: Scene, browse: 
         for each in (path, f"{place}.json?{asks}"):
             assert SECRET not in hidden.get(each).text, each
     assert SECRET in read(shown, f"/log?queue={QUEUE}")
+
+
+def test_a_schedule_that_is_late_now_says_why(scene: Scene, browse: Browse) -> None:
+    scene.schedule("slow", every=60)
+    scene.schedule("rare", cron="0 0 29 2 *")
+    control: Any = scene.seed.control
+    key, due_ms = scene.seed.keys("schedules"), int(time.time() * 1000) - 200_000
+    entry = control.hget(key, "slow")
+    entry = entry if isinstance(entry, str) else entry.decode()
+    control.hset(key, "slow", re.sub(r"(next|due)=\d+", rf"\1={due_ms}", entry))
+    control.zadd(scene.seed.keys("ticks"), {"slow": due_ms})
+    page = browse()
+
+    (cause,) = page.get(f"/schedules/{QUEUE}/slow.json").json()["causes"]
+
+    assert "schedule slow of queue mail is late by" in cause["says"]
+    assert "no worker runs; start one" in cause["says"]
+    assert cause["path"] == f"/schedules?queue={QUEUE}"
+    assert page.get(f"/schedules/{QUEUE}/rare.json").json()["causes"] == []
 
 
 def test_a_schedule_that_is_not_there_says_so(scene: Scene, browse: Browse) -> None:

@@ -195,3 +195,26 @@ def test_each_word_and_each_chip_leads_to_a_search(busy: Scene, browse: Browse) 
     on = [each["says"] for each in document["choices"]["states"] if each["on"]]
     assert on == ["ready"]
     assert set(WORDS) > {"queue", "task", "state"}
+
+
+def test_markup_in_a_search_is_shown_as_text(busy: Scene, browse: Browse) -> None:
+    page, markup = browse(), "<img/src=x/onerror=alert(1)>'{{7*7}}"
+
+    for text in (markup, f"worker:{markup} queue:{QUEUE}", f"error:{markup} scope:{markup}"):
+        answer = page.get("/jobs", params={"q": text})
+        assert "<img" not in answer.text
+        assert "&lt;img/src=x" in answer.text
+        assert parsed(answer.text).open == []
+
+
+def test_what_a_search_cannot_say_is_no_condition_of_a_link(scene: Scene, browse: Browse) -> None:
+    """An error's type may have any length."""
+    scene.die("died", json.dumps({"type": "E" * 5_000, "message": "", "traceback": ""}))
+    scene.mirror()
+    page = browse()
+
+    (deaths,) = page.get("/dead.json").json()["deaths"]
+
+    place, _, asks = deaths["path"].partition("?")
+    claims = page.get(f"{place}.json?{asks}").json()["claims"]
+    assert [each["job_id"] for each in claims] == ["died"]

@@ -44,6 +44,8 @@ from sql_audit.store.gaps import restated
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
+TICKS_MAX: Final = 100
+"""Maximum number of a schedule's instants that are read to find the last one of those that Redis did not forget."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
@@ -62,7 +64,7 @@ _OF_QUEUE: Final = text(
 _LAST_TICKS: Final = text(
     # The last is not always the last by time: Redis forgot it, its clock went back, or an operator asked for a run.
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND type = 'ticked' "
-    f"AND {TICK_NAME} = :name ORDER BY at_ms DESC"
+    f"AND {TICK_NAME} = :name AND (epoch, seq) <= (:epoch, :seq) ORDER BY at_ms DESC LIMIT {TICKS_MAX}"
 )
 _IN_ENTRY: Final = text(
     "SELECT type, job_id FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
@@ -191,14 +193,19 @@ class History:
         log, stored = self._log, self._redis["schedules"]
         since = log.schedules_since or OutboxId(0, -1)
         for name in log.schedules.keys() | {n for n in stored if not n.endswith(JOB_FIELD)}:
-            told = self._connection.execute(_LAST_TICKS, self._queue | {"name": name})
-            for epoch, seq, detail in told:
-                at = OutboxId(epoch, seq)
-                facts = facts_in(detail)
-                if since < at <= self._upto and not orphans.in_any(at, self._orphaned):
+            asked = self._queue | self._upto._asdict() | {"name": name}
+            rows = self._connection.execute(_LAST_TICKS, asked).all()
+            for epoch, seq, detail in rows:
+                at, facts = OutboxId(epoch, seq), facts_in(detail)
+                if at > since and not orphans.in_any(at, self._orphaned):
                     note_tick(log, at, facts)
                     if facts["outcome"] not in RUNS:
                         break
+            else:
+                if len(rows) == TICKS_MAX:
+                    # An earlier one may say what is next: nothing is known of this schedule.
+                    log.schedules.pop(name, None)
+                    log.all_schedules = False
 
     def _entries_behind(self) -> Iterator[Entry]:
         """Yield the entries of the outbox that SQL does not have."""
