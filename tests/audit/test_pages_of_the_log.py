@@ -211,7 +211,7 @@ def test_no_page_scans_a_large_table(long_log: Database) -> None:
 def test_the_last_instants_of_schedules_are_found_without_reading_other_events(
     long_log: Database,
 ) -> None:
-    """Of ten million events, the list of schedules took 3.5 s: SQLite read a whole queue by the primary key."""
+    """SQLite read all events of a queue by the primary key: of ten million, the list of schedules took 3.5 s."""
     question = ten_million.Question("instants", QUESTIONS["instants"])
 
     plans = ten_million.plans_of(long_log, question, no_scans=True)

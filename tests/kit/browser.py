@@ -147,7 +147,7 @@ class Viewer:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """What axe finds in the page as it is shown, and whether it is wider than the window."""
+        """Findings of axe in the page as it is shown, and whether it is wider than the window."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
