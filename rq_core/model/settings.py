@@ -69,7 +69,7 @@ are served by virtual time per key instead of age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
-    "restored", "results_bytes", "kept_bytes", "evicted", "schedules_missed",
+    "restored", "results_bytes", "kept_bytes", "evicted",
 )  # fmt: skip
 """Fields of ``meta`` that calls update all the time. A change of any other field also changes the version ``v``."""
 

@@ -133,7 +133,7 @@ class ScheduleHistory:
 
     @property
     def is_known(self) -> bool:
-        """Whether the log has anything of the schedule."""
+        """Return whether the log has anything of the schedule."""
         return bool(self.ticks or self.changes)
 
 
@@ -173,7 +173,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Whether the row says what an instant has. (`audit verify` reports one that does not.)"""
+        """Return whether the row has all fields of an instant. (`audit verify` reports one that does not.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)

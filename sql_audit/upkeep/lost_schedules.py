@@ -193,7 +193,7 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 
 
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
-    """Whether code declares a schedule that Redis would not have let it declare so."""
+    """Return whether code declares a schedule that Redis would not have let it declare so."""
     if said["source"] != "code":
         return False
     return before.is_live or (before.state in ("paused", "removed") and said["state"] == "on")

@@ -1,4 +1,4 @@
-"""What somebody changes by hand about a schedule is named by the doctor, from Redis and from the log alone."""
+"""The doctor names what a client changes by hand about a schedule, from Redis and the outbox alone."""
 
 from __future__ import annotations
 

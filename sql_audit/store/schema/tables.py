@@ -25,7 +25,6 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    text,
 )
 from sqlalchemy.schema import SchemaItem
 
@@ -146,14 +145,6 @@ job_event = _table(
         name="job_event_of_job",
     ),
     Index("job_event_job", "job_id", "queue", "epoch", "seq"),
-    Index(
-        "job_event_tick",
-        "queue",
-        text(f"({TICK_NAME})"),
-        "at_ms",
-        sqlite_where=text("type = 'ticked'"),
-        postgresql_where=text("type = 'ticked'"),
-    ),
     sqlite_with_rowid=False,
     postgresql_partition_by="RANGE (at_ms)",
 )
@@ -335,6 +326,7 @@ it can be compared as a text. A client may have written a text that is not a num
 convert."""
 
 EVERYDAY_INDEXES: Final = (
+    f"CREATE INDEX job_event_tick ON job_event (queue, ({TICK_NAME}), at_ms) WHERE type = 'ticked'",
     (
         f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms, claimed_at_ms, ready_at_ms) "
         "WHERE ended_at_ms IS NOT NULL"
@@ -356,7 +348,7 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
-"""Statements that create the indexes for common queries. All indexes except the first two have few rows. They are not
+"""Statements that create the indexes for common queries. All indexes except the first three have few rows. They are not
 defined with their tables, since SQLAlchemy cannot read indexes of expressions from SQLite."""
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)

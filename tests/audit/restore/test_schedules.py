@@ -1,4 +1,4 @@
-"""What an operator set about schedules, and Redis lost, is put back from the log; code's own workers declare again."""
+"""Restores what an operator set about schedules and Redis lost; workers declare those of their code again."""
 
 from __future__ import annotations
 
