@@ -17,7 +17,7 @@ from rq_core.model.schedule import Schedule
 from scripts.measure import instructions
 
 QUEUE: Final = "digests"
-OPTIONS: Final = {"cron": "0 8 * * *", "tz": "Europe/Berlin", "spread": 900}
+OPTIONS: Final[Any] = {"cron": "0 8 * * *", "tz": "Europe/Berlin", "spread": 900}
 RATE_MIN: Final = 15_000
 """Schedules a second."""
 BYTES_MAX: Final = 700

@@ -20,16 +20,16 @@ from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from tests.kit.servers import Engine
 from tests.kit.wait import wait_until
-from tests.rigs.chaos.stage import MIRROR, audit_verify, last_of
 from tests.rigs.chaos.records import read_cursors
+from tests.rigs.chaos.stage import MIRROR, audit_verify, last_of
 from tests.rigs.judge.times import percentile
 from tests.rigs.schedules.tasks import BEATS, EVERY, NAME
 from tests.rigs.stage import DURABLE, STOP_S, WORKER, Crew, Unit, served
 
 KILLED: Final = 2, 5
 """The second of every five restarts is a SIGKILL,"""
-BOTH: Final = 3, 4
-"""in the third of every four both workers are away at the same time,"""
+BOTH: Final = 2, 4
+"""in the second of every four both workers are away at the same time,"""
 LONG: Final = 10, 10
 """and in every tenth for so long that instants pass."""
 LONG_TIMES: Final = 5
