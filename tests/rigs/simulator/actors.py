@@ -35,6 +35,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
+from tests.rigs.simulator import schedules
 from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated
 
@@ -308,8 +309,13 @@ class Worker(Actor):
     def work(self, strand: Strand) -> None:
         client = self.client(strand, FOREVER)
         client.run(client.calls.delivery.handshake(QUEUE))
+        code = self.simulation.code_of(self.name)
+        if code is not None and not self.healing:
+            schedules.declare(client, code)
         while True:
             self.turn(client)
+            if code is not None and not self.healing and self.random.random() < schedules.AGAIN:
+                schedules.declare(client, code)
             pause = 400 if self.healing else self.random.choice((10, 60, 250))
             # As a worker does, every third of a lease at least: no lease ends while the fleet seems to stand still.
             looks = self.now_ms + min(pause, self.simulation.lease_ms // 3)
@@ -335,6 +341,8 @@ class Worker(Actor):
             self.settled(settlement, results[-1].refused.get(settlement.claim.id))
         for claim in results[-1].jobs:
             self.start(claim)
+        if results[-1].ticks:
+            schedules.serve(client, self.name)
 
     def start(self, claim: Claim) -> None:
         self.simulation.write(Line("began", claim.id, claim.fence, self.name))
@@ -421,6 +429,8 @@ class Operator(Actor):
             self.do_something(client)
             self.sleep(strand, self.random.choice((20, 200, 800)))
         client.run(client.calls.admin.configure(QUEUE, {"paused": 0}))
+        if self.simulation.schedules:
+            schedules.remove_all(client)
         for scope, entry in client.run(client.calls.caps.stored(QUEUE)).items():
             if entry.limit.most == 0 or entry.limit.window_ms is not None:
                 client.run(client.calls.caps.set(QUEUE, [(scope, "none", -1)]))
@@ -430,6 +440,7 @@ class Operator(Actor):
         some = self.random.sample(some, min(len(some), 4))
         choices = ["cap", "cap", "cap", "rate", "pause", "requeue", "prune"]
         choices += ["edit"] * (3 if self.simulation.ties else 0)
+        choices += ["schedule"] * (6 if self.simulation.schedules else 0)
         choices += ["room"] * (0 if self.simulation.has_room else 2)
         match self.random.choice(choices):
             case "cap":
@@ -444,6 +455,8 @@ class Operator(Actor):
                 client.run(
                     client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
                 )
+            case "schedule":
+                schedules.change_something(client, self.random)
             case "room":
                 room = self.random.choice(ROOMS)
                 client.run(client.calls.admin.configure(QUEUE, {"kept_max_bytes": room}))
