@@ -5,10 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from rq_core.errors import AuditBacklogFull, QueueFull
-from rq_core.protocol.calls.schedules import Instant, Told, tick
+from rq_core.model.recurrence import recurrence
+from rq_core.protocol.calls.schedules import (
+    Declaration,
+    Instant,
+    ScheduleChange,
+    Told,
+    parse_changes,
+    tick,
+)
+from rq_core.protocol.engine.plan import Call
 from rq_core.scripts.script import Script
 from tests.kit.clock import timed
-from tests.kit.seed import Seed
+from tests.kit.seed import LEASE_MS, Seed
 from tests.kit.snapshots import Snapshot
 from tests.lua.contents.ticking import (
     EVERY_MS,
@@ -201,3 +210,42 @@ def test_a_repeated_hand_out_gives_each_schedule_to_one_worker(seed: Seed) -> No
 
     assert [4, 2, 0] == [len(each) for each in handed]
     assert not handed[0].keys() & handed[1].keys()
+
+
+@pytest.mark.parametrize("what", ["put", "resume"])
+def test_a_change_whose_next_instant_has_passed_meanwhile_is_not_taken(
+    seed: Seed, what: str
+) -> None:
+    """The caller was slow, or its clock is: it gets the moment after which the instant must lie."""
+    put(seed)
+    until_due(seed)
+    fire(seed)
+    last = stored(seed).last_ms
+    seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", "pause"))
+    before = stored(seed)
+    seed.live(EVERY_MS)
+    made = Declaration.of(seed.job("-", task="ping"), recurrence("beat", every=7))
+    args = {"by": "x", "why": "", "source": "live", "spec_max": 0, "what": what}
+
+    for passed in (last, seed.now):
+        record = ("beat", -1, passed, passed, made.rule.to_json(), made.packed)
+        call = Call("schedule", seed.queue, args, parse_changes, (record,))
+        answer = seed.client.run(call)["beat"]
+        assert ScheduleChange("late", before.version, seed.now) == answer
+
+    assert before == stored(seed)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
+def test_a_job_that_is_poison_frees_its_schedule(seed: Seed, overlap: str) -> None:
+    put(seed, job=seed.job("-", task="ping", losses=1), every=10, overlap=overlap)
+    until_due(seed)
+    fire(seed)
+    (claim,) = seed.claim().jobs
+    seed.live(LEASE_MS + 1)
+    assert () == seed.claim().jobs
+    assert (seed.state(claim.id) or "").startswith("dead ")
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+    assert 1 == len(seed.claim().jobs)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rq_core.model.recurrence import recurrence
 from tests.kit.servers import engines
 from tests.rigs.schedules import declaring, many, minute, restarts
 from tests.rigs.schedules.restarts import Instant, unaccounted
+from tests.rigs.schedules.tasks import NAME
 
 
 def test_many_schedules_are_stored_with_one_call_and_take_few_bytes(valkey_url: str) -> None:
@@ -60,7 +62,7 @@ def fired(*nominal_ms: int, missed: int = 0) -> list[Instant]:
 )
 def test_what_is_missing_or_told_twice_is_found(rows: list[Instant], found: int) -> None:
     """Times in seconds from an instant on, up to the one after 20."""
-    start = restarts.recurrence(restarts.NAME, every=10).next_after(0) or 0
+    start = recurrence(NAME, every=10).next_after(0) or 0
     shifted = [
         Instant(start + each.nominal_ms * 1_000, each.late_ms, each.outcome, each.missed)
         for each in rows
