@@ -20,7 +20,7 @@ BEAT: Final = "beat"
 NAMES: Final = (BEAT, "tock")
 CODES: Final = 3
 """How many versions of the code there are."""
-AGAIN: Final = 0.03
+AGAIN: Final = 0.1
 """The chance that a worker declares its schedules again in a turn, as it does hourly."""
 PACES: Final = ((0, 10, 100), (0, 20, 200), (1, 30, 300))
 """How long a step may take, in ms."""
@@ -65,6 +65,8 @@ def change_something(client: Client, dice: random.Random) -> None:
     calls, name = client.calls.schedules, dice.choice(NAMES)
     what = dice.choice(("put", "put", "pause", "resume", "resume", "resume", "remove", "run"))
     if what == "put":
+        # Code does not replace what was set live.
+        name = dice.choice((*NAMES, "tock", "tock", "tock"))
         rule = recurrence(
             name,
             every=dice.choice((1.0, 1.5, 4.0)),
