@@ -1,7 +1,7 @@
-"""Fixtures: real servers, started when a test first asks for one, and checks for what tests leave.
+"""Fixtures: real servers, which start when a test first asks for them, and checks for what tests leave.
 
-`redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on
-PATH; with CI=true it must be), SQLite and PostgreSQL.
+`redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on PATH; with CI=true
+it must be), SQLite and PostgreSQL.
 
 With `-n` the tests are shared out to several processes. Each has servers of its own, so tests are as independent as in
 one. Those marked `alone` have the machine to themselves (`tests/kit/quiet.py`).
@@ -58,9 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Alone tests go first, one after the other: between others, each would wait for those that run, and nothing new
-    would begin meanwhile. Then comes what is long in one piece, and what is short last, so that no process has work
-    alone at the end."""
+    """Return the rank of a test in the order of the run: alone tests first, then long tests, then short tests.
+
+    An alone test between others would wait for the running ones, and no other test could begin in the meantime. Short
+    tests come last, so that no process has work alone at the end.
+    """
     if item.get_closest_marker("alone") is not None:
         return 0
     if _file(item.nodeid) in WHOLE_FILES or item.get_closest_marker("slow") is not None:
@@ -85,20 +87,23 @@ def _file(nodeid: str) -> str:
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """What `-n auto` means: half of the tests' time is spent waiting, so one more than there are cores."""
+    """Return the number of processes for `-n auto`: one more than there are cores.
+
+    Half of the tests' time is spent waiting.
+    """
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     return min(psutil.cpu_count() or 1, 7) + 1
 
 
 class Shares(LoadScopeScheduling):
-    """Each process gets the next test when it is done with one; the tests of some files stay together."""
+    """A scheduler that gives each process its next test when it is done; tests of some files stay in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Note that a test is done, and forget what is: xdist counts all that a process ever had, after each test."""
+        """Record a finished test and forget it, since xdist counts all tests of a process again after each test."""
         super().mark_test_complete(node, item_index, duration)
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):
@@ -106,12 +111,12 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
-    """Share tests out one by one. (Groups by mark, xdist's own way, are lost with pytest 9.2.)"""
+    """Return the scheduler that gives out tests one by one (xdist's own groups by mark are lost with pytest 9.2)."""
     return Shares(config, log)
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process where the run's room is. Called in the one that shares out the tests."""
+    """Send a test process the path of the run's lock files. The controlling process calls it."""
     stash = node.config.stash
     if _ROOM not in stash:
         stash[_ROOM] = servers.private_directory("room")
@@ -132,7 +137,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(params=ENGINES, ids=lambda each: each.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """The server program of this run of the test."""
+    """Return the server program of this run of the test."""
     found: Engine = request.param
     return found
 
@@ -156,19 +161,19 @@ def _shared_redis() -> Iterator[Callable[[Engine], RedisServer]]:
 
 @pytest.fixture
 def redis_server(engine: Engine, _shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """The run's shared server of this engine, emptied. Do not end it: see `start_redis`."""
+    """Yield this engine's shared server, emptied. A test must not end it: see `start_redis`."""
     return _shared_redis(engine)
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """The URL of an empty server, once per engine."""
+    """Return the URL of an empty server; the test runs once per engine."""
     return redis_server.url
 
 
 @pytest.fixture
 def valkey(_shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """The shared Valkey alone, emptied: for tests to which the engine makes no difference."""
+    """Yield the shared Valkey, emptied, for tests to which the engine makes no difference."""
     return _shared_redis(ENGINES[0])
 
 
@@ -207,7 +212,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
+    """Return the SQLAlchemy URL of a new, empty PostgreSQL database."""
     name = postgres_server.create_database()
     yield postgres_server.url(name)
     postgres_server.drop_database(name)
@@ -215,13 +220,13 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """The SQLAlchemy URL of an SQLite file that does not exist yet."""
+    """Return the SQLAlchemy URL of an SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'audit.db'}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def audit_url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty audit database, once per kind."""
+    """Return the URL of an empty audit database; the test runs once per kind of database."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(name)
     return url

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def in_event_loop() -> bool:
-    """Whether an event loop runs in this thread. Imports nothing."""
+    """Return whether an event loop runs in this thread. Imports nothing."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False

@@ -12,7 +12,7 @@ from rq_core.model.lib.text import printable
 
 
 def is_open(hint: Any) -> bool:
-    """Whether an annotation allows a value of any type, itself or in a container."""
+    """Return whether an annotation allows a value of any type, itself or in a container."""
     bare = (Any, object, list, dict, set, frozenset, tuple)
     return hint in bare if not typing.get_args(hint) else any(map(is_open, typing.get_args(hint)))
 
@@ -39,7 +39,7 @@ def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
 
 
 def is_plain(hint: Any) -> bool:
-    """Whether every value of the annotated type is known to load again from its JSON."""
+    """Return whether every value of the annotated type is known to load again from its JSON."""
     origin = typing.get_origin(hint)
     if origin in (list, set, frozenset):
         return all(map(is_plain, typing.get_args(hint)))

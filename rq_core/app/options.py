@@ -175,7 +175,7 @@ class JobOptions:
 
     @property
     def keeps_result(self) -> bool:
-        """Whether the job's result is kept after its end."""
+        """Return whether the job's result is kept after its end."""
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:

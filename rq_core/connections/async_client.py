@@ -50,7 +50,7 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Whether one blocking command can wait for one queue only, as in a cluster."""
+        """Return whether one blocking command can wait for one queue only, as in a cluster."""
         return self._transport.one_slot
 
     @property

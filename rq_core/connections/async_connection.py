@@ -54,8 +54,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the connection is open: the server has not closed it, and it received no bytes that no command asked
-        for."""
+        """Return whether the connection is open and has received no bytes that no command asked for."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property

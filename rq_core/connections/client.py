@@ -109,8 +109,10 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue, as far as it is known. Equal objects: the queues'
-        calls should travel together."""
+        """Return an object that identifies the server of a queue, as far as it is known.
+
+        Calls of queues with equal objects should travel together.
+        """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
@@ -119,7 +121,7 @@ class Client:
         return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
     def is_current(self, connection: Connection) -> bool:
-        """Whether a connection leads to the same server as a new connection would."""
+        """Return whether a connection leads to the same server as a new connection would."""
         return self._transport.is_current(connection)
 
     def close(self) -> None:

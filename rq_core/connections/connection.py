@@ -108,7 +108,7 @@ class Connection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection was opened and not closed on this side. The server may have closed it."""
+        """Return whether the connection was opened and not closed on this side. The server may have closed it."""
         return self._socket is not None
 
     @property
@@ -117,7 +117,7 @@ class Connection:
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
-        """Whether the connection is open: the server has not closed it, and it has no unread bytes.
+        """Return whether the connection is open: the server has not closed it, and it has no unread bytes.
 
         A command on a connection that the server has closed would count as sent, with an unknown outcome.
         """

@@ -134,7 +134,7 @@ class Looked(NamedTuple):
 
 
 class _Subscription:
-    """One uninterrupted subscription to a queue on one connection; compared by identity."""
+    """One uninterrupted subscription to a queue on one connection. Two subscriptions are never equal."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue

@@ -78,7 +78,7 @@ class Pool:
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the connection's."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
@@ -171,7 +171,7 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the connection's."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()

@@ -29,8 +29,7 @@ def is_demoted(replies: Sequence[Any]) -> bool:
 
 
 def own_words(error: BaseException) -> str:
-    """Return the error's text. Puts back the prefix (NOSCRIPT, OOM…) that redis-py drops when it chooses an exception
-    class, and adds advice for TLS errors."""
+    """Return the error's text with the prefix (NOSCRIPT, OOM…) that redis-py drops, and with advice for TLS errors."""
     text = str(error).rstrip(".") or type(error).__name__
     for sign, advice in _TLS_ADVICE.items():
         if sign in text:

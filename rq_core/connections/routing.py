@@ -198,7 +198,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Whether the reply reports that the cluster is down; perhaps only this node believes so."""
+    """Return whether the reply reports that the cluster is down; perhaps only this node believes so."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 

@@ -143,11 +143,11 @@ class Sentinels:
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Whether a sentinel recently named this address as the primary's."""
+        """Return whether a sentinel recently named this address as the primary's."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
-        """Whether no sentinel has to be asked now: one was asked recently, or all failed recently."""
+        """Return whether no sentinel has to be asked now: one was asked recently, or all failed recently."""
         return time.monotonic() < self._look_at
 
     def _begin_look(self) -> Address:
@@ -241,7 +241,7 @@ server does not; at the next attempt Sentinel may name another server."""
 
 
 def named_by(url: str) -> bool:
-    """Whether a URL names sentinels."""
+    """Return whether a URL names sentinels."""
     return url.startswith(SCHEMES)
 
 

@@ -66,7 +66,7 @@ async def check_tls_async(made: Any, error: BaseException) -> None:
 
 
 def _asks_for_tls(made: Any, error: BaseException) -> bool | None:
-    """Whether the failed connection used TLS; None if the error certainly has another reason."""
+    """Return whether the failed connection used TLS; None if the error certainly has another reason."""
     timed_out = isinstance(error, redis.TimeoutError | TimeoutError)
     if not isinstance(error, _FAILED) or "refused" in str(error):
         return None

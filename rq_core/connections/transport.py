@@ -67,15 +67,17 @@ class Transport(Protocol):
         the reply, or raise its error."""
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key, as far as it is known. Equal objects: the keys are on
-        one server."""
+        """Return an object that identifies the server of a key, as far as it is known.
+
+        Keys with equal objects are on one server.
+        """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
         """Return a new connection, not connected yet, to the server that has a key; None if that server is not known
         yet."""
 
     def is_current(self, connection: Connection) -> bool:
-        """Whether a connection leads to the same server as a new connection would."""
+        """Return whether a connection leads to the same server as a new connection would."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -82,7 +82,7 @@ class Finding:
 
     @property
     def mendable(self) -> bool:
-        """Whether `repair` can repair the finding."""
+        """Return whether `repair` can repair the finding."""
         return bool(self.keys) or self.kind in (Kind.NO_META, Kind.NO_OUTBOX, Kind.LOG_STRAY)
 
     @property

@@ -107,7 +107,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """Blocked lanes that no event would open → the scope with room that blocks the lane."""
+        """For each blocked lane that no event would open: the scope with room that blocks it."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -134,8 +134,10 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """Field of `slots` → the time (Unix ms) until which its name is held according to the log, where `slots` has
-        another time; None: no job can have taken the name."""
+        """For each field of `slots` whose time differs from the log's: the time (Unix ms) until which its name is held.
+
+        None: no job can have taken the name.
+        """
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
             at_ms = _instant_by(self.view, name_in(field), holder.job_id)
@@ -145,7 +147,7 @@ class Image:
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
-        """Key → member → expected value, for each index."""
+        """The expected value of each member, by key and member, for each index."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),

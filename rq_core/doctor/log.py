@@ -61,31 +61,34 @@ class FoldedLog:
 
     @property
     def records(self) -> dict[str, JobRecord]:
-        """Id → record of every job in the log, also of jobs that have ended."""
+        """The record of every job in the log, by id, including jobs that have ended."""
         return self.lives.records
 
     @property
     def ends(self) -> dict[str, End]:
-        """Id → how its job left Redis; without jobs that were restored or enqueued again since."""
+        """For each id, how its job left Redis; without jobs that were restored or enqueued again since."""
         return self.lives.ends
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """Id → the entry with which its last job began, if no later entry is missing."""
+        """For each id, the entry with which its last job began, if no later entry is missing."""
         return self.lives.began
 
     @property
     def has_holes(self) -> bool:
-        """Whether events may be missing, so that a job's state may differ from the log."""
+        """Return whether events may be missing, so that a job's state may differ from the log."""
         return bool(self.gaps or self.unreadable or self.strays)
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Whether a job of this id may have existed: the log has the id, or the log is incomplete."""
+        """Return whether a job of this id may have existed: the log has the id, or the log is incomplete."""
         return self.since is None or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
-        """Whether no job can have left this line in ``results``. (The end of a job with a kept result has an event. A
-        line without an event may come from a restore, or from a call that was answered with another job.)"""
+        """Return whether no job can have left this line in ``results``.
+
+        (The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
+        call that was answered with another job.)
+        """
         if result.id in self.made_up:
             return True
         may_be_untold = self.may_be_restored or result.outcome == SAME or result.id in self.records
@@ -137,7 +140,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
-    """Whether no entry is missing between two entries."""
+    """Return whether no entry is missing between two entries."""
     same = before.id.epoch == entry.id.epoch
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 

@@ -76,7 +76,7 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
 
 
 def _has_digest(end: End | None) -> bool:
-    """Whether the log has the value's digest, so that the size in the line does not matter."""
+    """Return whether the log has the value's digest, so that the size in the line does not matter."""
     return end is not None and end.digest is not None
 
 
@@ -148,7 +148,7 @@ def value_by(value: str | None, end: End | None) -> str | None:
 
 
 def _is_of(result: ResultLine, end: End) -> bool:
-    """Whether a line can only belong to the job that ended with this end."""
+    """Return whether a line can only belong to the job that ended with this end."""
     if end.event not in _OUTCOMES:
         return False
     if result.until_ms is not None:
@@ -159,7 +159,7 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Whether a line names a claim after an end; for a line without a claim, whether its time is later."""
+    """Return whether a line names a claim after an end; for a line without a claim, whether its time is later."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms

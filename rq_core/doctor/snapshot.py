@@ -52,19 +52,26 @@ class View:
 
     @property
     def is_fuzzy(self) -> bool:
-        """Whether the queue changed while it was read in pages, so that its numbers and sums do not belong to one
-        moment."""
+        """Return whether the queue changed while it was read in pages.
+
+        Then its numbers and sums do not belong to one moment.
+        """
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
     def standing(self) -> Mapping[str, str]:
-        """Job id → state line, as scripts read it: a job without a line in ``state`` waits and has not been claimed."""
+        """The state line of each job, by id, as scripts read it.
+
+        A job without a line in ``state`` waits and has not been claimed.
+        """
         return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """Job id → state line, without lost lines. A line is lost if it is not in ``state`` although its job has done
-        more than wait, according to the log."""
+        """The state line of each job, by id, without lost lines.
+
+        A line is lost if it is not in ``state`` although its job has done more than wait, according to the log.
+        """
         lost = {
             job_id
             for job_id in self.standing.keys() - self.snapshot["state"].keys()
@@ -75,8 +82,10 @@ class View:
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
-        """Id in ``results`` → how its last job ended; None: no job of the id can have left the line. Ids whose jobs'
-        ends are unknown are left out."""
+        """For each id in ``results``, how its last job ended; None: no job of the id can have left the line.
+
+        Ids whose jobs' ends are unknown are left out.
+        """
         lines = self.snapshot["results"].items()
         made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
         log = self.log
@@ -85,7 +94,7 @@ class View:
         return log.ends | made_up
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Whether a job of this id may have existed."""
+        """Return whether a job of this id may have existed."""
         return job_id in self.standing or self.log.has_heard_of(job_id)
 
     @property
@@ -99,7 +108,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """Id → arguments of jobs without a line whose state only the audit log has."""
+        """The arguments of each job, by id, that has no line and whose state only the audit log has."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -129,7 +138,7 @@ class View:
 
     @cached_property
     def caps(self) -> dict[str, CapEntry]:
-        """Scope or family → its stored limit and version, for readable limits."""
+        """The stored limit and version of each scope or family with a readable limit."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
@@ -139,7 +148,7 @@ class View:
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
-        """Scope or family → its stored limit, for readable limits."""
+        """The stored limit of each scope or family with a readable limit."""
         return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
@@ -152,7 +161,7 @@ class View:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """Lane → its first member of ``waiting``."""
+        """The first member of ``waiting`` of each lane."""
         found: dict[str, str] = {}
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member
@@ -160,7 +169,7 @@ class View:
 
 
 def _does_more(record: JobRecord) -> bool:
-    """Whether a live job has done more than wait since it was enqueued, according to its complete log."""
+    """Return whether a live job has done more than wait since it was enqueued, according to its complete log."""
     if record.state is None or not record.complete:
         return False
     return record.state is not State.READY or record.claims > 0

@@ -35,7 +35,7 @@ class Cause(NamedTuple):
 
     @property
     def pages(self) -> bool:
-        """Whether an operator must act now."""
+        """Return whether an operator must act now."""
         return ALERT_BY_NAME[self.alert].severity == "page"
 
 

@@ -33,7 +33,7 @@ class OutboxId(NamedTuple):
 
     @property
     def is_given(self) -> bool:
-        """Whether a script can have assigned this id (no part is above NUMBER_MAX)."""
+        """Return whether a script can have assigned this id (no part is above NUMBER_MAX)."""
         return max(self) <= NUMBER_MAX
 
     def __str__(self) -> str:

@@ -101,7 +101,7 @@ KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
 
 def is_name(name: object) -> bool:
-    """Whether ``name`` is a valid name for a queue, task, worker or job."""
+    """Return whether ``name`` is a valid name for a queue, task, worker or job."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -93,31 +93,34 @@ class AuditQuestions(Protocol):
     """
 
     def history(self, job_id: str, queue: str, /) -> dict[str, Any]:
-        """The ``events`` of a job, oldest first, and ``notes`` about what is missing. An unknown job has no events."""
+        """Return the ``events`` of a job, oldest first, and ``notes`` about what is missing.
+
+        An unknown job has no events.
+        """
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
-        """The ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know it."""
+        """Return the ``waits`` and ``pauses`` of a job, and its ``state``; None if the log does not know the job."""
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
-        """The jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
+        """Return the jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
-        """The last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """How many claims ended how (``outcome``) in each minute; None: of all queues."""
+        """Return how many claims ended in each minute, by ``outcome``; ``queue`` None: of all queues."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """The errors with which claims ended since then, by task, the most frequent first."""
+        """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
         ...
 
     def findings(self) -> dict[str, Any]:
-        """The last ``losses``, ``gaps``, ``prunes``, and entries in ``quarantine``; the last ``proofs``."""
+        """Return the last ``losses``, ``gaps``, ``prunes``, entries in ``quarantine``, and ``proofs``."""
         ...
 
     def close(self) -> None:
@@ -126,8 +129,10 @@ class AuditQuestions(Protocol):
 
 
 class OpenQuestions(Protocol):
-    """Returns what asks the audit log at a URL; nothing is asked yet. Raises RqCoreError for a bad URL and for a driver
-    that is not installed."""
+    """A function that returns the AuditQuestions of the audit log at a URL, without connecting.
+
+    Raises RqCoreError for a bad URL and for a driver that is not installed.
+    """
 
     def __call__(self, audit_url: str, /) -> AuditQuestions: ...
 
@@ -166,7 +171,10 @@ def reader_opener() -> OpenReader:
 
 
 def questions_opener() -> OpenQuestions:
-    """Return what opens an audit log for a page. Raises AuditNotConfigured if no installed package does."""
+    """Return the function that opens an audit log for a page's questions.
+
+    Raises AuditNotConfigured if no installed package has one.
+    """
     return cast(OpenQuestions, _audit("questions"))
 
 

@@ -39,7 +39,7 @@ def pack_result(value_json: str, kept: str = DIGEST) -> str:
 
 
 def is_logged(packed: str) -> bool:
-    """Whether the log keeps the whole of a packed value, too."""
+    """Return whether the log keeps the whole of a packed value, too."""
     return packed.startswith(_MARKS[FULL])
 
 

@@ -40,7 +40,7 @@ def name_field(name: str) -> str:
 
 
 def is_name_field(field: str) -> bool:
-    """Whether a field of ``slots`` is about a name. Names have a slash, call slots have none."""
+    """Return whether a field of ``slots`` is about a name. Names have a slash, call slots have none."""
     return field.startswith(_FIELD) and "/" in field
 
 
@@ -67,7 +67,7 @@ class Stands(NamedTuple):
     """``claim``: Unix ms by which the job is ready at the latest; ``until``: that instant (Unix ms)."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Whether a job in Redis holds its name because of its state, not because of an instant."""
+        """Return whether a job in Redis holds its name because of its state, not because of an instant."""
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 

@@ -50,7 +50,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Whether a call that carries keys on demand has a tail, which may be empty, after its records."""
+        """Return whether a call that carries keys on demand has a tail, which may be empty, after its records."""
         return "Tail" in self.header.sections
 
     @property

@@ -122,7 +122,7 @@ class _FakeConnection(Connection):
     """A connection to a fakeredis server, which has no socket: redis-py's own methods lead to it."""
 
     def is_ready(self) -> bool:
-        """Whether the connection is open."""
+        """Return whether the connection is open."""
         return self.is_connected
 
     def connect(self, within: float | None = None) -> None:  # noqa: ARG002 - it is there at once

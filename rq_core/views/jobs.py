@@ -39,12 +39,12 @@ class ListedJob(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether a worker may claim the job, now or later."""
+        """Return whether a worker may claim the job, now or later."""
         return self.job.state in (State.READY, State.SCHEDULED)
 
     @property
     def task_known(self) -> bool | None:
-        """Whether a live worker has the job's task; None: unknown, or there is no worker."""
+        """Return whether a live worker has the job's task; None: unknown, or there is no worker."""
         return self.known.knows(self.job.fields.get("task"))
 
 

@@ -39,7 +39,7 @@ class Capacity:
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
-        """Whether no place is free."""
+        """Return whether no place is free."""
         return self.taken >= self.most
 
     def claims(

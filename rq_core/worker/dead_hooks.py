@@ -220,7 +220,7 @@ def _job_of(
 
 
 def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
-    """Whether ``tasks`` contains hooks."""
+    """Return whether ``tasks`` contains hooks."""
     return any(hook_name(task) in tasks for task in tasks)
 
 

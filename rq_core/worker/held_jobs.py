@@ -235,8 +235,9 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait: each of
-    them may be the job that took the worker down.
+    """Decides which suspects (jobs that have lost a worker) this process runs, and how long the others wait.
+
+    Each suspect may be the job that took the worker down.
 
     A process runs one suspect at a time. The suspect does not start before Redis knows that the suspects which were
     claimed with it were put off (Handlers.begin_held): a lost claim counts even if its handler had not begun. So the

@@ -1,4 +1,4 @@
-"""How long a worker claims, and how long its running jobs may continue after that.
+"""The lifetime of a worker: how long it claims, and how long its running jobs may continue after that.
 
 A worker claims until it is asked to stop, retires (it has reached its limit of jobs or memory), or meets an error that
 waiting does not cure. Then running jobs have the grace period to finish; when a worker retires, they have unlimited
@@ -65,19 +65,19 @@ class Lifetime:
         self._measured = 0.0
 
     def end(self) -> None:
-        """Claim no more."""
+        """Stop claiming."""
         self.over.set()
         self.on_over()
 
     def stop(self) -> None:
-        """Claim no more; let jobs finish during the grace period. A second call ends the grace period at once."""
+        """Stop claiming, and let jobs finish during the grace period. A second call ends the grace period at once."""
         self.stops += 1
         if self.stops > 1:
             self._hurry.set()
         self._begin_grace()
 
     def retire(self, why: str) -> None:
-        """Claim no more, and end when all running jobs have finished, regardless of how long that takes."""
+        """Stop claiming, and end when all running jobs have finished, regardless of how long that takes."""
         if not self.over.is_set():
             log.info("retiring: %s", why, extra={"worker": self.worker})
             self.retired = True
@@ -94,7 +94,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """Claim no more and begin the grace period because of an error that waiting does not cure."""
+        """Stop claiming, and begin the grace period because of an error that waiting does not cure."""
         if self.failure is None:
             self.failure = error
             log.error(

@@ -78,7 +78,7 @@ class QueueGroups:
         self.news.set()
 
     def stop(self) -> None:
-        """Claim no more: take no tokens, and set the limit of claims under way to 0 in case they are sent again."""
+        """Stop claiming: take no tokens, and set the limit of claims under way to 0 in case they are sent again."""
         self.news.set()
         for group in self.all:
             group.watcher.stop()

@@ -1,4 +1,4 @@
-"""How a claim ends, from the worker's side: the arguments for turn, complete, fail and rollback."""
+"""Settlements: how a claim ends, from the worker's side, as arguments for turn, complete, fail and rollback."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Startup:
         queue.lease = (await self._client.run(handshake(queue.name))).lease_ms / 1000
 
     async def _is_there(self, queue: WatchedQueue) -> bool:
-        """Whether the queue exists. The check does not create it."""
+        """Return whether the queue exists. The check does not create it."""
         try:
             return await self._client.run(self._client.calls.reads.is_there(queue.name))
         except QueueDamaged:
@@ -189,7 +189,7 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def declare_hourly(self, ticker: Ticker) -> None:
-        """Say again which schedules the code declares, since others stop; and look for any that no claim found."""
+        """Declare the code's schedules again every hour, since others stop; look for schedules that no claim found."""
         while True:
             await asyncio.sleep(DECLARE_S)
             for queue in self._groups.queues.values():

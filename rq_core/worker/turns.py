@@ -113,7 +113,7 @@ class Turns:
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
-        """Whether there are enough settlements for a second turn beside the turn under way."""
+        """Return whether there are enough settlements for a second turn beside the turn under way."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 

@@ -63,11 +63,11 @@ class WatchedQueue:
 
     @property
     def promising(self) -> bool:
-        """Whether a claim may find jobs, also beside a claim under way that cannot take all of them."""
+        """Return whether a claim may find jobs, also beside a claim under way that cannot take all of them."""
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Whether the worker should call the queue even without free places, so that due work in the queue is done."""
+        """Return whether the worker should call the queue even without free places, so that its due work is done."""
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 

@@ -122,21 +122,21 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Claim no more; let jobs finish during the grace period. A second call ends the grace period at once."""
+        """Stop claiming, and let jobs finish during the grace period. A second call ends the grace period at once."""
         self._lifetime.stop()
 
     def retire(self, why: str) -> None:
-        """Claim no more, and end when all running jobs have finished, regardless of how long that takes."""
+        """Stop claiming, and end when all running jobs have finished, regardless of how long that takes."""
         self._lifetime.retire(why)
 
     @property
     def asked(self) -> bool:
-        """Whether the worker was asked to stop."""
+        """Return whether the worker was asked to stop."""
         return self._lifetime.stops > 0
 
     @property
     def retired(self) -> bool:
-        """Whether the worker ends by itself, and another should replace it."""
+        """Return whether the worker ends by itself, and another should replace it."""
         return self._lifetime.retired
 
     async def run(self) -> bool:
@@ -280,7 +280,7 @@ class Burst:
         """Whether a turn is finding out. The turns of all groups ask, and one answer is enough for all."""
 
     def active(self) -> bool:
-        """Whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""
+        """Return whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""
         if self._handlers.executor.busy or self._handlers.arrived or self._ticker.busy:
             return True
         if any(group.finished for group in self._groups.all):

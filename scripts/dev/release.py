@@ -1,4 +1,4 @@
-"""Prepares a release in the work tree: version, changelog, checks, a wheel. Publishes and commits nothing.
+"""Prepares a release in the work tree: version, changelog, checks, and a wheel. Publishes and commits nothing.
 
 python -m scripts.dev.release VERSION [--no-tests]
 """
@@ -32,11 +32,14 @@ _MEMBERS: Final = (
 
 
 class ReleaseError(Exception):
-    """The release cannot be prepared."""
+    """Raised if the release cannot be prepared."""
 
 
 def with_version(pyproject: str, version: str) -> str:
-    """The text of pyproject.toml with this version. Raises ReleaseError if it is no version, or not a later one."""
+    """Return the text of pyproject.toml with this version.
+
+    Raises ReleaseError for an invalid version, or one that is not later.
+    """
     if _VERSION.fullmatch(version) is None:
         raise ReleaseError(f"{version!r} is not a version: write 1.2.3, or 1.2.3rc1")
     now = tomllib.loads(pyproject)["project"]["version"]
@@ -52,7 +55,7 @@ def _order(version: str) -> tuple[int, int, int, str, int]:
 
 
 def with_release(changelog: str, version: str, day: dt.date) -> str:
-    """The changelog with what was unreleased under this version. Raises ReleaseError if that is nothing."""
+    """Return the changelog with the unreleased changes under this version. Raises ReleaseError if there are none."""
     before, found, after = changelog.partition(f"{_HEADING}\n")
     if not found:
         raise ReleaseError(f"CHANGELOG.md has no heading {_HEADING!r}")
@@ -64,14 +67,14 @@ def with_release(changelog: str, version: str, day: dt.date) -> str:
 
 
 def missing_from(wheel: Path) -> list[str]:
-    """The files that the wheel lacks."""
+    """Return the files that the wheel lacks."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     return [name for name in _MEMBERS if name not in names]
 
 
 def prepare(root: Path, version: str, *, tests: bool) -> Path:
-    """Change the files, run the checks, build and try the wheel; returns it. Raises ReleaseError."""
+    """Change the files, run the checks, build and try the wheel, and return its path. Raises ReleaseError."""
     if _output(root, "git", "status", "--porcelain"):
         raise ReleaseError("the work tree has changes: commit them first")
     pyproject, changelog = root / "pyproject.toml", root / "CHANGELOG.md"

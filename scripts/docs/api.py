@@ -97,7 +97,7 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 
 
 def _members(cls: type) -> list[str]:
-    """The methods and properties that the class, or a class of rq_core above it, documents, in their order."""
+    """Return the methods and properties that the class or its base classes in rq_core document, in their order."""
     found: dict[str, None] = {}
     for each in cls.__mro__:
         if not each.__module__.startswith("rq_core"):
@@ -210,7 +210,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 
 def errors_md() -> str:
-    """Return the page of the errors: the tree, and what each says."""
+    """Return the page of the errors: their tree, and the message of each."""
     errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
     tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
     for each in errors:
@@ -240,7 +240,7 @@ def _message(error: type) -> str:
 
 
 def settings_md() -> str:
-    """Return the page of what can be set, where, and with which default."""
+    """Return the page of the settings: where each can be set, and its default."""
     settings = (
         (f"`{s.name}`", f"{s.default:,}", f"{s.minimum:,}", s.meaning) for s in SETTINGS.values()
     )

@@ -1,7 +1,7 @@
-"""Draws the table of states as a picture (SVG) that needs no script: ``docs/reference/states.svg``.
+"""Draws the table of states as a picture (SVG) without a script: ``docs/reference/states.svg``.
 
-Where states stand and how arrows run is laid out here by hand; which arrows there are, and what they are called, comes
-from the table. An arrow of the table that has no way here is an error, and so is a way without an arrow.
+The positions of states and the paths of arrows are written here by hand; the arrows and their names come from the
+table. An arrow of the table without a path here is an error, and so is a path without an arrow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALF: Final = (58, 20)
 
 
 class Way(NamedTuple):
-    """How an arrow runs."""
+    """The path of an arrow."""
 
     path: str
     """The data of an SVG path; its end is the arrow's head."""
@@ -65,7 +65,7 @@ _WAYS: Final = {
 
 
 def arrows() -> dict[tuple[str, str], list[str]]:
-    """The events that lead from one state to another, by both, as the picture names them."""
+    """Return the names of the events that lead from one state to another, by both states."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in TRANSITIONS:
         events = found.setdefault((each.source or _BEGIN, each.target or _END), [])
@@ -75,7 +75,7 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
-    """Return the picture. Raises ValueError if the arrows and the ways here differ."""
+    """Return the picture. Raises ValueError if the table's arrows and the paths here differ."""
     found = arrows() if found is None else found
     if odd := sorted(found.keys() ^ _WAYS.keys()):
         raise ValueError(f"scripts/docs/diagram.py has no way, or one too many, for {odd}")

@@ -1,10 +1,9 @@
-"""Writes the files that say what the code says: the pages of ``docs/reference``, the index of ``docs/decisions``
-and ``lua/README.md``.
+"""Writes the files generated from the code: ``docs/reference``, the index of ``docs/decisions``, ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
-    python -m scripts.docs.generate --check    exit 1 if one is stale, or a script's header not true
+    python -m scripts.docs.generate --check    exit 1 if one is outdated, or a script's header is false
 
-What makes a header true is in :mod:`scripts.docs.headers`. Works in a checkout only.
+:mod:`scripts.docs.headers` says what makes a header true. Works in a checkout only.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from scripts.docs.pages import NOTICE, code, page, slug, table
 
 
 def _purpose(header: Header) -> str:
-    """Return the first sentence: the rest is for who opens the file."""
+    """Return the first sentence; the rest is for readers of the file."""
     return " ".join(header.purpose.split()).partition(". ")[0].rstrip(".")
 
 
 def _docs(cls: type) -> dict[str, str]:
-    """Return the docstrings that follow the members of an enum, by the member's name."""
+    """Return the docstrings after the members of an enum, by the member's name."""
     (tree,) = ast.parse(inspect.getsource(cls)).body
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     found = {}
@@ -191,7 +190,7 @@ def lua_readme() -> str:
 
 
 def scripts_md() -> str:
-    """Return the page of the scripts: what each is for, draws and answers."""
+    """Return the page of the scripts: each script's purpose, transitions and answers."""
 
     def row(name: str) -> tuple[str, ...]:
         header = script.script(name).header
@@ -413,7 +412,10 @@ the code, the invariants and the recipes for common changes."""
 
 
 def files() -> dict[Path, str]:
-    """Return the generated files' texts by path. Raises HeaderError, OSError, or ValueError (an arrow is not drawn)."""
+    """Return the texts of the generated files by path.
+
+    Raises HeaderError, OSError, or ValueError (for an arrow without a path).
+    """
     lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"
     return {

@@ -1,16 +1,16 @@
-"""Whether the headers of ``lua/`` are true: the body does what they declare, and nothing else.
+"""Checks that the headers of ``lua/`` are true: the body of each file does what they declare, and nothing else.
 
-The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. Here is the rest, checked
-when the documentation is generated, and not at run time:
+The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. This module checks the rest, when the
+documentation is generated and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
   touched is declared;
 - every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
   changed, too;
-- every name that a file takes from an include stands in its ``Uses``, and is used;
+- every name that a file takes from an include is in its ``Uses``, and is used;
 - no file assigns what belongs to another, not even a field or an element of it;
-- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned anew, but for a few variables;
+- what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables;
 - a list is filled and read by the file that declares it, and by no other;
 - a script runs each step that one of its parts has;
 - no function, and no body of a script, is longer than ``LINES_MAX``;
@@ -66,12 +66,12 @@ class Source:
 
     @cached_property
     def bare(self) -> str:
-        """The code without comments and strings."""
+        """Return the code without comments and strings."""
         return _STRING.sub("''", self.code)
 
     @cached_property
     def mentions(self) -> set[str]:
-        """The names of variables in it."""
+        """Return the names of variables in the code."""
         return lua_names.mentioned(self.code)
 
 
@@ -98,7 +98,7 @@ def _script(name: str) -> Source:
 
 
 def _closure(name: str) -> Mapping[str, lua_files.Source]:
-    """Return the includes that come with a script, by name."""
+    """Return the includes of a script, by name."""
     return rooms.includes_of(script.lua_directory(), _whole(name), Variant())
 
 
@@ -111,27 +111,27 @@ def _names(header: Header, section: str) -> tuple[str, ...]:
 
 
 def emitters(event: Event) -> tuple[str, ...]:
-    """Return the scripts that may append an event: it stands in their code or their includes'."""
+    """Return the scripts that may append an event: their code or that of their includes contains it."""
     return tuple(name for name in script.names() if f"'{event}'" in _emits(name))
 
 
 @cache
 def _emits(name: str) -> str:
-    """The calls by which a script appends events: its own, and those of its includes."""
+    """Return the calls by which a script appends events: its own, and those of its includes."""
     source = _script(name)
     everything = (source, *(_includes()[include] for include in _closure(name)))
     return " ".join(each for s in everything for each in _EMIT.findall(s.code))
 
 
 def forget() -> None:
-    """Read the files again from now on."""
+    """Forget all files, so that they are read again."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
     lua_files.forget_files()
 
 
 def problems() -> list[str]:
-    """Return what is not true, one line each. Raises HeaderError if a script cannot be built."""
+    """Return the false statements, one line each. Raises HeaderError if a script cannot be built."""
     forget()
     found: list[str] = []
     for name in script.names():
@@ -152,7 +152,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check what holds for scripts and includes alike."""
+    """Check the rules for scripts and includes alike."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -170,7 +170,7 @@ def _of_any(source: Source) -> Iterator[str]:
 
 
 def _of_keys(source: Source) -> Iterator[str]:
-    """Check that a file names the keys that it touches. A script has the keys that its includes name."""
+    """Check that a file names the keys that it uses. A script also has the keys that its includes name."""
     header = source.header
     unread = set(header.words("Unread"))
     declared = {*header.words("Keys"), *header.words("With")}
@@ -186,7 +186,7 @@ def _of_keys(source: Source) -> Iterator[str]:
 
 
 def _of_names(source: Source) -> Iterator[str]:
-    """Check the names that a file takes from others."""
+    """Check the names that a file takes from other files."""
     taken = {name: include for include, names in source.header.uses.items() for name in names}
     for name, include in taken.items():
         if name not in source.mentions:
@@ -205,7 +205,7 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Check that a file names the lists that it fills and reads, which are its own."""
+    """Check that a file names the lists that it fills and reads, which belong to it."""
     declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
@@ -213,7 +213,7 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 
 def _of_walls() -> Iterator[str]:
-    """Check that what a room takes from another is a value: a function, a constant, or a table that stays the same."""
+    """Check that a room takes only values from another room: functions, constants, or tables that stay the same."""
     paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
@@ -230,19 +230,19 @@ def _of_walls() -> Iterator[str]:
 
 @cache
 def shared() -> Mapping[str, str]:
-    """The names that some file takes from an include, and whose they are."""
+    """Return the names that a file takes from an include, each with its include."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
 
 def changing(name: str) -> set[str]:
-    """The variables of an include that a call changes."""
+    """Return the variables of an include that a call changes."""
     include = _includes()[name]
     return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
 
 
 def _of_include(source: Source) -> Iterator[str]:
-    """Check what an include keeps, and what it reads of the script's arguments."""
+    """Check what an include keeps between calls, and what it reads of the script's arguments."""
     changing = lua_names.assigned(source.code) & source.defines
     reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
     first_values = lua_names.assigned(reset)
@@ -259,7 +259,7 @@ def _of_include(source: Source) -> Iterator[str]:
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
-    """Check what holds for scripts."""
+    """Check the rules for scripts."""
     header = source.header
     everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
@@ -304,7 +304,7 @@ def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
-    """Check that each field of the records is bound somewhere, in its place, and used."""
+    """Check that each field of the records is bound in one place, at its position, and used."""
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
     for names in _EACH.findall(bare):
         for place, word in enumerate(w.strip() for w in names.split(",")):

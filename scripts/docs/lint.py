@@ -1,10 +1,9 @@
-"""Runs luacheck over what Redis gets to see: each script of ``lua/`` with its includes, its keys and its arguments.
+"""Runs luacheck over the texts that Redis receives: each script of ``lua/`` with its includes, keys and arguments.
 
     python -m scripts.docs.lint
 
-It finds shadowed, unused and undefined names. A variable of an include that some script uses is not unused in one
-that does without it. luacheck is Debian's lua-check; where it is missing nothing is checked, but with
-CI=true it must be there.
+It finds shadowed, unused and undefined names. A variable of an include counts as used if any script uses it. luacheck
+is Debian's lua-check; without it nothing is checked, but with CI=true it must be installed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """What luacheck says of scripts, by name: one line each, with the line of Lua that is meant."""
+    """Return luacheck's messages about scripts, by name, each on one line with the line of Lua."""
     lines = {name: text.split("\n") for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as directory:
         for name, text in texts.items():
@@ -71,13 +70,13 @@ def problems(texts: dict[str, str]) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    """Return a program of ``lua/plain``; any constant does."""
+    """Return the text of a program of ``lua/plain``, with any values as constants."""
     given = read(script.lua_directory() / PLAIN / f"{name}.lua").header.words("Given")
     return plain_text(name, **dict.fromkeys(given, 1))
 
 
 def main() -> int:
-    """Print what is found. Returns the exit status."""
+    """Print the findings. Returns the exit status."""
     if shutil.which("luacheck") is None:
         sys.stderr.write("lint: luacheck is not installed (Debian: lua-check)\n")
         return 1 if os.environ.get("CI", "").lower() in {"1", "true", "yes"} else 0

@@ -1,4 +1,4 @@
-"""Opens one page of each kind in Chromium, light and dark, narrow and wide, and keeps a screenshot of each.
+"""Opens one page of each kind in Chromium, light and dark, narrow and wide, and takes a screenshot of each.
 
 Fails if a page logs an error, asks another host for anything, or is wider than the window. `scripts/site --look`
 installs the browser, which Debian provides; Playwright only drives it.
@@ -36,7 +36,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def look(site: Path) -> list[str]:
-    """Take the screenshots of the built site; returns what is wrong, as sentences."""
+    """Take the screenshots of the built site, and return the problems as sentences."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
@@ -86,7 +86,7 @@ def _visit(page: Any, base: str, address: str) -> list[str]:
 
 
 def main() -> int:
-    """Look at all pages. Returns the exit status."""
+    """Take the screenshots of all pages. Returns the exit status."""
     wrong = look(ROOT / "build" / "site")
     for each in wrong:
         sys.stderr.write(f"{each}\n")

@@ -1,9 +1,9 @@
-"""How much of what Lua allows a function each script uses: 200 locals at a time, and 60 names from outside.
+"""Counts how much each script uses of Lua's limits for a function: 200 locals, and 60 upvalues.
 
     python -m scripts.docs.lua_limits
 
-It prints what is left, and fails if a script has fewer than ``LOCALS_LEFT`` names, or ``OUTSIDE_LEFT`` from outside,
-left in any of its functions: a script that is full cannot get the next feature, and no server loads one that is over.
+It prints what is left, and fails if a script has fewer than ``LOCALS_LEFT`` locals, or ``OUTSIDE_LEFT`` upvalues, left
+in any of its functions: a full script has no room for the next feature, and no server loads one beyond the limits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIDDEN: Final = 3
 
 @dataclass
 class Function:
-    """A function, or the text around all of them."""
+    """A function, or the text around all functions."""
 
     name: str
     outer: Function | None = None
@@ -44,7 +44,7 @@ class Function:
         self.locals = max(self.locals, sum(map(len, self.scopes)))
 
     def meet(self, name: str) -> bool:
-        """Note that a name is mentioned. Returns whether it is that of a local, here or outside."""
+        """Record that a name is mentioned. Returns whether it is the name of a local, here or in an outer function."""
         if any(name in scope for scope in self.scopes):
             return True
         found = self.outer is not None and self.outer.meet(name)
@@ -54,7 +54,7 @@ class Function:
 
 
 def functions(code: str) -> list[Function]:
-    """The functions of some Lua, the text around them first. As much of the language as the scripts use."""
+    """Return the functions of a Lua text, the text around them first. Parses as much of Lua as the scripts use."""
     return _Reader(lua_names.tokens(code)).read()
 
 
@@ -181,7 +181,7 @@ class _Reader:
             self._here.meet(word)
 
     def _in_braces(self) -> bool:
-        """Whether the word before stands in the braces of a table."""
+        """Return whether the word before is inside the braces of a table."""
         depth = 0
         for word in reversed(self._words[: self._at - 1]):
             if word in ("}", ")"):
@@ -213,19 +213,19 @@ class _Reader:
 
 
 def _ends_a_value(word: str) -> bool:
-    """Whether a value may end with this word."""
+    """Return whether a value may end with this word."""
     is_word = _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
     return is_word or word[0] in "'0123456789"
 
 
 def _begins_anew(word: str) -> bool:
-    """Whether this word, behind a value, is not part of it."""
+    """Return whether this word, after a value, begins something new."""
     return _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a script has left, in the function that has least."""
+    """The locals and upvalues that a script has left, in its fullest function."""
 
     locals: int
     in_function: str
@@ -234,12 +234,12 @@ class Left:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the script has room for more."""
+        """Return whether the script has room for more."""
         return self.locals >= LOCALS_LEFT and self.outside >= OUTSIDE_LEFT
 
 
 def left(name: str) -> Left:
-    """What a script has left. As a function and sent with EVALSHA it has the same functions."""
+    """Return what a script has left. Its functions are the same as a function of Redis and with EVALSHA."""
     first, *others = functions(script.function(name).text.partition("\n")[2])
     fullest = max(first, *others, key=lambda each: each.locals)
     widest = max(others, key=lambda each: len(each.outside))

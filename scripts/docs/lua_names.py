@@ -1,4 +1,4 @@
-"""What names some Lua assigns and mentions: as much of the language as the files of ``lua/`` use."""
+"""Finds the names that a Lua text assigns and mentions. Parses as much of Lua as the files of ``lua/`` use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _CLOSING: Final = {"]": "[", ")": "("}
 
 
 def tokens(code: str) -> list[str]:
-    """Words, numbers, strings and signs; no comments."""
+    """Yield words, numbers, strings and signs, without comments."""
     return [token for token in _TOKEN.findall(code) if not token.startswith("--")]
 
 
 def mentioned(code: str) -> set[str]:
-    """Names that stand for variables: no fields after a dot or a colon, and no keys of a table."""
+    """Return the names of variables, without fields after a dot or a colon, and without keys of a table."""
     found, words, depth = set(), tokens(code), 0
     for at, word in enumerate(words):
         depth += (word == "{") - (word == "}")
@@ -31,7 +31,7 @@ def mentioned(code: str) -> set[str]:
 
 
 def local_names(code: str) -> set[str]:
-    """Names that some `local`, function or `for` declares, at whatever depth."""
+    """Return the names that a `local`, function or `for` declares, at any depth."""
     found: set[str] = set()
     for names in re.findall(r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+?) (?:=|in)\b", code):
         found |= set(_NAME.findall(" ".join(names)))
@@ -41,17 +41,17 @@ def local_names(code: str) -> set[str]:
 
 
 def assigned(code: str) -> set[str]:
-    """Names that are assigned after their declaration, or whose fields or elements are."""
+    """Return the names that are assigned after their declaration, or whose fields or elements are."""
     return {name for name, _ in _assignments(code)}
 
 
 def rebound(code: str) -> set[str]:
-    """Names that are assigned after their declaration, themselves and not only a field or an element of theirs."""
+    """Return the names that are assigned after their declaration, not counting fields and elements."""
     return {name for name, is_whole in _assignments(code) if is_whole}
 
 
 def _assignments(code: str) -> set[tuple[str, bool]]:
-    """The names of :func:`assigned`, and whether they are assigned themselves."""
+    """Yield the names of :func:`assigned`, each with whether the name itself is assigned."""
     found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
@@ -72,7 +72,7 @@ def _assignments(code: str) -> set[tuple[str, bool]]:
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:
-    """What is assigned ends at this word: the place before it, and the name that it begins with."""
+    """Return the place before the target of an assignment that ends here, and the name that the target begins with."""
     while True:
         if words[end] == "]":
             depth = 0

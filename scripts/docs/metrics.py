@@ -23,7 +23,7 @@ SOURCES: Final = {
 
 
 def rules() -> str:
-    """Return the alerts, as Prometheus reads them."""
+    """Return the alerts in Prometheus' format."""
     lines = [f"# {NOTICE.strip('<!-> ')}", "groups:", "  - name: rq-core", "    rules:"]
     for alert in ALERTS:
         lines += [
@@ -65,7 +65,7 @@ def metrics_md() -> str:
 
 
 def runbook_md() -> str:
-    """Return the runbook: a section an alert."""
+    """Return the runbook, with one section for each alert."""
     parts = ["# Alerts", dedent(_RUNBOOK).strip()]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What the generated pages share: tables, cells, and docstrings as Markdown."""
+"""Parts of the generated pages: tables, cells, and docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def page(*parts: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table. Line breaks and bars in cells are taken care of."""
+    """Return a table. Line breaks and bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell(c) for c in line) + " |" for line in lines)
 

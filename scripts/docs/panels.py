@@ -1,4 +1,4 @@
-"""The dashboard for Grafana: what it shows of the metrics of :mod:`rq_core.metrics.table`."""
+"""The dashboard for Grafana: its panels for the metrics of :mod:`rq_core.metrics.table`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _by_queue(expression: str) -> tuple[tuple[str, str], ...]:
 
 
 def _average(seconds: str) -> str:
-    """The average of what a counter of seconds sums, for each claim that ended."""
+    """Return the expression for the average of a counter of seconds per ended claim."""
     ended = f"sum by (queue) (rate(rqc_claims_ended_total{_Q}[5m]))"
     return f"sum by (queue) (rate({seconds}{_Q}[5m])) / {ended}"
 
@@ -211,12 +211,12 @@ ROWS: Final = (
 
 
 def expressions() -> list[str]:
-    """Every expression of the dashboard."""
+    """Return every expression of the dashboard."""
     return [e for _, panels in ROWS for panel in panels for e, _ in panel.shows]
 
 
 def dashboard() -> str:
-    """Return the dashboard, as Grafana imports it."""
+    """Return the dashboard in the format that Grafana imports."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in ROWS:

@@ -1,4 +1,4 @@
-"""Builds the pages of ``docs/`` with Zensical, and checks that they ask no foreign host for anything."""
+"""Builds the pages of ``docs/`` with Zensical, and checks that they load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOADED: Final = re.compile(
 
 
 class SiteError(Exception):
-    """The site cannot be built."""
+    """Raised if the site cannot be built."""
 
 
 def build(root: Path = ROOT) -> Path:
@@ -43,7 +43,7 @@ def foreign(text: str) -> Iterator[str]:
 
 
 def foreign_of(directory: Path) -> list[str]:
-    """Return ``page: address`` for whatever the built pages would load from other hosts."""
+    """Return ``page: address`` for each address that the built pages would load from other hosts."""
     return [
         f"{page.relative_to(directory)}: {address}"
         for page in sorted(directory.rglob("*"))
@@ -53,7 +53,7 @@ def foreign_of(directory: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build and check. Returns the exit status."""
+    """Build and check the site. Returns the exit status."""
     try:
         directory = build()
     except SiteError as error:

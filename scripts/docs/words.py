@@ -76,7 +76,7 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
 
 
 def synonyms(glossary: str) -> dict[str, str]:
-    """The words that the glossary rules out, as patterns, each with the word to write."""
+    """Return the words that the glossary rules out, as patterns, each with the word to write."""
     return {
         rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
         for word, meaning in _ENTRY.findall(glossary.lower())
@@ -86,7 +86,7 @@ def synonyms(glossary: str) -> dict[str, str]:
 
 
 def texts() -> Mapping[str, str]:
-    """The texts that users read, each by its place. The glossary is without the words that it rules out."""
+    """Return the texts that users read, each by its place. The glossary is without the words that it rules out."""
     docs = ROOT / "docs"
     said = {
         f"docs/{path.relative_to(docs)}": path.read_text(encoding="utf-8")

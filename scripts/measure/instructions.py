@@ -1,7 +1,7 @@
-"""Instructions per call of the hot scripts: exact, where times on a shared machine are not.
+"""Counts the instructions per call of the hot scripts, which are exact even on a busy machine, unlike times.
 
-One Redis runs under callgrind; windows of calls are counted after a warm-up, and their median is kept. What remains of
-chance (Redis' hash seeds) is about 1 %.
+One Redis runs under callgrind; windows of calls are counted after a warm-up, and their median is kept. Chance (Redis'
+hash seeds) remains at about 1 %.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _JOB_WORDS: Final = 2
 
 
 def digest() -> str:
-    """What the table is of: the text of the measured scripts, without comments."""
+    """Return the digest of the measured scripts' text, without comments, which the table belongs to."""
     texts = (_COMMENT.sub("", function(name).text) for name in SCRIPTS)
     code = "".join(_OWN_NAME.sub("", text) for text in texts)
     return hashlib.sha1("".join(code.split()).encode(), usedforsecurity=False).hexdigest()
@@ -117,7 +117,7 @@ class Server:
         return str(self._client.info("server")["redis_version"])
 
     def counted(self, work: Callable[[], None]) -> int:
-        """The instructions that the server executes in ``work``."""
+        """Return the instructions that the server executes in ``work``."""
         self._control("--zero")
         work()
         before = set(self.directory.glob("counts.*"))
@@ -148,7 +148,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """A server for as long as the context lasts."""
+    """Yield a server under callgrind during the block."""
     directory = Path(tempfile.mkdtemp(prefix="rq-core-instructions-"))
     server = Server(directory)
     try:
@@ -159,7 +159,7 @@ def serving() -> Iterator[Server]:
 
 
 def empty(server: Server) -> None:
-    """Let the server and Lua begin anew, so that Lua's garbage is the same each time, with the functions loaded."""
+    """Empty the server and Lua, so that Lua's garbage is the same each time, and load the functions."""
     server("FLUSHALL", "SYNC")
     server("FUNCTION", "FLUSH", "SYNC")
     server("FUNCTION", "LOAD", _COLLECT)
@@ -168,8 +168,10 @@ def empty(server: Server) -> None:
 
 
 class Life:
-    """Jobs of one queue that are enqueued, claimed and completed by shipped functions, or enqueued and taken by turns,
-    each of which reports what the one before it has claimed."""
+    """Jobs of one queue that are enqueued, claimed and completed by shipped functions.
+
+    Or they are enqueued and claimed by turns, each of which reports the jobs that the turn before has claimed.
+    """
 
     def __init__(self, server: Server, case: str, queue: str) -> None:
         self._server = server
@@ -245,7 +247,7 @@ class Life:
 
 
 def measured(server: Server) -> Iterator[tuple[str, int]]:
-    """Name and count of each row: instructions of one call."""
+    """Return the name and count of each row: the instructions of one call."""
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():
@@ -275,7 +277,7 @@ def measured(server: Server) -> Iterator[tuple[str, int]]:
 
 
 def written(counts: dict[str, int], version: str) -> str:
-    """The table's text."""
+    """Return the table's text."""
     lines = [
         "# Instructions of one call, counted by scripts/measure/instructions. Do not edit.",
         f'scripts = "{digest()}"',
@@ -288,7 +290,7 @@ def written(counts: dict[str, int], version: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Count, or compare digests. Returns the exit status."""
+    """Count instructions, or compare digests. Returns the exit status."""
     if set(arguments) - {"--accept", "--check"}:
         sys.stderr.write("instructions: takes --accept or --check\n")
         return 2

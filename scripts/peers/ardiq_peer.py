@@ -1,4 +1,4 @@
-"""ardiq: streams, acknowledged when done, bulk by enqueue_many."""
+"""ardiq: streams, jobs are acknowledged when done, bulk by enqueue_many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""arq: no results kept; it looks for jobs every 20 ms, since its default of 0.5 s would be all that is measured."""
+"""arq: keeps no results; polls every 20 ms, since its default of 0.5 s would dominate the measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other queues, at the same work: each in an environment of its own, bounded in time."""
+"""Other queues at the same work: each in its own environment, with a time limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOW_PER_S = 2_000
 
 @dataclass(frozen=True)
 class Peer:
-    """A library, pinned, and what it is run with."""
+    """A library with its pinned version, and the settings of its run."""
 
     name: str
     pins: tuple[str, ...]
@@ -59,7 +59,7 @@ WITH_ALL = ("hiredis==3.5.0", "uvloop==0.23.0")
 
 
 def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], None]) -> None:
-    """Every peer once per repeat, in turn."""
+    """Measure every peer once per repeat, in turn."""
     ready: dict[str, Contender] = {}
     for peer in PEERS:
         say(f"installing {peer.name}")
@@ -139,7 +139,7 @@ def _measure(
 
 
 def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
-    """The Python of an environment with these packages, made on first use. Raises Failed."""
+    """Return the Python of an environment with these packages, which is made on first use. Raises Failed."""
     interpreter = _interpreter(python)
     digest = hashlib.sha256("\0".join((str(interpreter), *pins)).encode()).hexdigest()[:12]
     place = CACHE / f"{name}-{digest}"
@@ -167,7 +167,7 @@ def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
 
 
 def _interpreter(oldest: str) -> Path:
-    """This Python if it is new enough, else one that is found. Raises Failed."""
+    """Return this Python if it is new enough, else another one that is installed. Raises Failed."""
     wanted = tuple(map(int, oldest.split(".")))
     if sys.version_info[:2] >= wanted:
         return Path(sys.executable)

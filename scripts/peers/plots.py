@@ -1,4 +1,4 @@
-"""Pictures of a run's figures. This runs in an environment of its own, which has matplotlib: nothing else is imported.
+"""Pictures of a run's figures. This script runs in its own environment with matplotlib, and imports nothing else.
 
 python plots.py FIGURES.json DIRECTORY
 """

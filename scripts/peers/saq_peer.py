@@ -1,4 +1,4 @@
-"""saq: no results kept, dequeued by as many tasks as there are places."""
+"""saq: keeps no results; as many tasks dequeue as there are places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""taskiq with taskiq-redis' stream broker: acknowledged when done, no results."""
+"""taskiq with the stream broker of taskiq-redis: jobs are acknowledged when done, results are not kept."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ class Batch:
 
     @property
     def found_out(self) -> bool:
-        """Whether the batch has findings that are not events: a fork, a break, a complete baseline, or a quarantined
-        entry."""
+        """Return whether the batch has a fork, a break, a complete baseline, or a quarantined entry."""
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)

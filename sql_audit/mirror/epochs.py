@@ -31,7 +31,7 @@ class Beginning(NamedTuple):
 
     @property
     def is_restated(self) -> bool:
-        """Whether a baseline of all live jobs follows."""
+        """Return whether a baseline of all live jobs follows."""
         return self.reason in RESTATED_BY
 
 
@@ -47,13 +47,15 @@ def last_known(facts: Mapping[str, Any]) -> OutboxId | None:
 
 
 def follows(before: OutboxId, after: OutboxId) -> bool:
-    """Whether no number is missing between two entries. A new epoch follows any entry of an earlier epoch: its first
-    entry itself names the entry before."""
+    """Return whether no number is missing between two entries.
+
+    A new epoch follows any entry of an earlier epoch: its first entry itself names the entry before.
+    """
     if after.epoch == before.epoch:
         return after.seq == before.seq + 1
     return after.epoch > before.epoch and after.seq == 0
 
 
 def contiguous(ids: Iterable[OutboxId]) -> bool:
-    """Whether each number follows the number before it, so that none is missing."""
+    """Return whether each number follows the number before it, so that none is missing."""
     return all(follows(a, b) for a, b in pairwise(ids))

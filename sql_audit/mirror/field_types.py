@@ -87,7 +87,7 @@ def anything(column: Sequence[Any]) -> bool:
 
 
 def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
-    """Whether any of the values has more than ``levels`` levels of nested lists and objects."""
+    """Return whether any of the values has more than ``levels`` levels of nested lists and objects."""
     for value in values:
         kind = type(value)
         if kind is list or kind is dict:
@@ -98,8 +98,9 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """Whether each value is null or a claim's list of scopes, each [scope, cap or null] or [scope, limit, window,
-    burst]. The views and ``audit at`` read this form.
+    """Return whether each value is null or a claim's list of scopes.
+
+    A scope is [scope, cap or null] or [scope, limit, window, burst]. The views and ``audit at`` read this form.
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:

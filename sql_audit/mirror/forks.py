@@ -117,7 +117,7 @@ def find_fork(
 
 
 def made_again(beginning: Beginning) -> bool:
-    """Whether Redis knew nothing of the queue when it began the epoch."""
+    """Return whether Redis knew nothing of the queue when it began the epoch."""
     return beginning.last is None and beginning.reason == Began.CREATED
 
 
@@ -195,7 +195,7 @@ _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Whether SQL's rows of an entry equal the rows that the mirror would make of it."""
+    """Return whether SQL's rows of an entry equal the rows that the mirror would make of it."""
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

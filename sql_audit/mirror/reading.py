@@ -176,7 +176,7 @@ class Reader:
 
     @property
     def _looking(self) -> bool:
-        """Whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
+        """Return whether the reader searches for a refused row, or has found one that SQL has not accepted yet."""
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
@@ -260,7 +260,7 @@ def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
 
 
 def _completes_baseline(intake: Intake) -> bool:
-    """Whether an entry ends a complete baseline."""
+    """Return whether an entry ends a complete baseline."""
     if intake.event is not Event.POLICY_CHANGED:
         return False
     return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")

@@ -183,8 +183,10 @@ class Mirror:
             time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Whether the last event that SQL has of the queue is its deletion by an operator. (A call to the deleted
-        queue would create it again.)"""
+        """Return whether the last event that SQL has of the queue is its deletion by an operator.
+
+        (A call to the deleted queue would create it again.)
+        """
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)

@@ -147,7 +147,7 @@ def _succeeded(
 
 
 class _Told(NamedTuple):
-    """An event of a job; all fields are empty if the job has no such event."""
+    """An event of a job that ended; all fields are empty if the job has no such event."""
 
     event: Event | None = None
     detail: Mapping[str, Any] = MappingProxyType({})

@@ -1,4 +1,4 @@
-"""Questions of a page to the log: one job, one moment, the last events, an hour in minutes, and what is missing.
+"""Answers to a page's questions about the log: one job, one moment, the last events, minutes, and what is missing.
 
 Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
 """
@@ -102,7 +102,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def at(self, queue: str, at_ms: int) -> dict[str, Any]:
-        """Return how a queue was at a moment (Unix ms)."""
+        """Return the state of a queue at a moment (Unix ms)."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             found = moments.at(engine, queue, at_ms)
@@ -121,18 +121,20 @@ class LogQuestions:
         )
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """How many claims ended how in each minute from ``since_ms`` on and before ``until_ms``; None: of all
-        queues."""
+        """Return how many claims ended in each minute, by outcome, from ``since_ms`` on and before ``until_ms``.
+
+        ``queue`` None: of all queues.
+        """
         asked = {"since": since_ms, "until": until_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _MINUTES, asked))
 
     def errors(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return the errors with which claims ended since then, by task, the most frequent first."""
+        """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
 
     def findings(self) -> dict[str, Any]:
-        """Return what is missing from the log, and what is proven of it."""
+        """Return the recorded losses, gaps, prunes, quarantined entries and proofs of the log."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             with engine.connect() as connection:
@@ -164,7 +166,7 @@ class LogQuestions:
 
 
 def bound(engine: Engine, most_ms: int) -> None:
-    """Let no statement of an engine take longer. What is over its time raises an OperationalError."""
+    """Limit the time of each statement of an engine. A statement that takes longer raises an OperationalError."""
     if engine.dialect.name == "postgresql":
 
         @event.listens_for(engine, "begin")
@@ -187,7 +189,10 @@ def _document(row: Any) -> dict[str, Any]:
 def _rows(
     engine: Engine, statement: Any, asked: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of a statement. PostgreSQL's sums of bigints are decimals, which JSON does not have."""
+    """Return the rows of a statement.
+
+    PostgreSQL's sums of bigints, which are decimals, become ints, since JSON has no decimals.
+    """
     with engine.connect() as connection:
         found = connection.execute(statement, dict(asked or {})).mappings()
         return [
@@ -197,8 +202,9 @@ def _rows(
 
 
 def open_questions(url: str) -> LogQuestions:
-    """Return what asks the database at ``url``, as rq_core looks for it. Nothing is asked yet.
+    """Return the LogQuestions of the database at ``url``, without connecting.
 
-    Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
+    rq_core finds this function as an entry point. Raises AuditUrlInvalid, or AuditUnavailable if the driver is not
+    installed.
     """
     return LogQuestions(url)

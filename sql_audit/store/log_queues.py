@@ -74,15 +74,18 @@ def mirrored(connection: Connection, prefix: str) -> list[str]:
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Whether the entry ``at``, the last one of a queue, is its deletion by an operator. If it is, Redis has not lost
-    the queue."""
+    """Return whether the entry ``at``, the last one of a queue, is its deletion by an operator.
+
+    If it is, Redis has not lost the queue.
+    """
     which = {"queue": queue, "epoch": at.epoch, "seq": at.seq}
     return connection.execute(_TYPE_AT, which).scalar() == Event.QUEUE_DELETED
 
 
 def given_up(connection: Connection, queue: str, batch: int, epoch: int, seq: int) -> bool:
-    """Whether a queue was deleted, or its log was switched off, and the log has not continued since. ``epoch``-``seq``
-    is the queue's last entry; ``batch`` is the number of its last batch.
+    """Return whether a queue was deleted, or its log was switched off, and the log has not continued since.
+
+    ``epoch``-``seq`` is the queue's last entry; ``batch`` is the number of its last batch.
     """
     first = connection.execute(_BATCH, {"queue": queue, "batch": batch}).one_or_none()
     # Only a prune can have removed the last batch with entries.

@@ -87,5 +87,5 @@ def passed(connection: Connection, queue: str) -> dict[int, int]:
 
 
 def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:
-    """Whether an entry is in any of the orphaned ranges."""
+    """Return whether an entry is in any of the orphaned ranges."""
     return any(entry in each for each in orphaned)

@@ -62,7 +62,7 @@ class Applied:
 
     @property
     def complete(self) -> bool:
-        """Whether no job is left about which an operator must decide."""
+        """Return whether no job is left about which an operator must decide."""
         return not self.unknown and not self.left and not self.uncertain
 
 

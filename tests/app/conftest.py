@@ -1,4 +1,4 @@
-"""Users of Redis, made as `rq-core acl` says."""
+"""Fixtures: users of Redis that have the rights which `rq-core acl` prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ As = Callable[..., str]
 
 @pytest.fixture
 def control(redis_server: RedisServer) -> Iterator[Any]:
-    """The server's own user. The users that the test makes are removed in the end."""
+    """Yield a connection as the server's own user, and delete the users that the test makes at the end."""
     with redis_server.client(decode_responses=True) as client:
         client.execute_command("FUNCTION", "FLUSH")
         client.execute_command("ACL", "LOG", "RESET")
@@ -28,7 +28,7 @@ def control(redis_server: RedisServer) -> Iterator[Any]:
 
 @pytest.fixture
 def as_(control: Any, redis_server: RedisServer) -> As:
-    """Make a role's user as `rq-core acl` says, and return its URL."""
+    """Return a function that makes a user with the rights that `rq-core acl` prints, and returns the user's URL."""
 
     def make(role: str, *options: str, without: str = "") -> str:
         result = CliRunner().invoke(root, ["acl", role, *options])

@@ -1,4 +1,4 @@
-"""What changes jobs makes no queue: it finds nothing where there is none."""
+"""Calls that change jobs create no queue: in an unknown queue they find nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_change_of_jobs_in_an_unknown_queue_creates_no_queue(client: Client, c
 def test_a_change_of_jobs_in_a_deleted_queue_creates_no_queue(
     client: Client, redis_url: str, call: str
 ) -> None:
-    """The client has met the queue while there was one."""
+    """Checks a client that used the queue before its deletion."""
     enqueue(client, "a")
     client.run(client.calls.admin.cancel(QUEUE, ["a"]))
     with Client(redis_url) as other:

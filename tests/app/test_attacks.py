@@ -1,5 +1,7 @@
-"""Each role of `rq-core acl`, as a real user of Redis, tries what it must not reach: in its own queues, in others, and
-in the server. A new role is attacked as it comes."""
+"""Each role of `rq-core acl`, as a real user of Redis, tries commands that it must not be allowed.
+
+The attacks concern the role's own queues, other queues, and the server. A new role is attacked without a change here.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,7 @@ OF_OWN_QUEUE: list[Words] = [
 
 @pytest.fixture
 def queues(control: Any, redis_server: RedisServer) -> None:
-    """Two queues with a job each, one of them claimed."""
+    """Yield two queues with one job each; one of the jobs is claimed."""
     with Client(redis_server.url) as client:
         for queue in ("mail", "images"):
             jobs = [NewJob(f"{queue}-{n}", queue, profile("send"), "{}") for n in range(2)]
@@ -115,13 +117,13 @@ def role(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def user(role: str, as_: As, queues: None) -> Iterator[Any]:
-    """A connection of the role's user, who has the queue mail only."""
+    """Return a connection of the role's user, whose rights cover the queue mail only."""
     with redis.Redis.from_url(as_(role, "--queue", "mail"), decode_responses=True) as client:  # type: ignore[no-untyped-call]
         yield client
 
 
 def refused(user: Any, *words: Any) -> bool:
-    """Whether Redis refuses a command for want of a right, also inside of a script."""
+    """Return whether Redis refuses the command for a missing right, sent alone and from a script."""
     try:
         user.execute_command(*words)
     except redis.exceptions.NoPermissionError:
@@ -133,7 +135,7 @@ def refused(user: Any, *words: Any) -> bool:
 
 
 def from_script(words: Words) -> list[Words]:
-    """The same, from within a script of the user's own, in both ways that roles may send one."""
+    """Send the command from a script that the user wrote, in both ways in which roles may send scripts."""
     called = ", ".join(f"'{word}'" for word in words)
     text = f"return redis.call({called})"
     return [("EVAL", text, 0), ("EVAL_RO", text, 0)]
@@ -245,7 +247,7 @@ def test_a_role_may_use_only_the_keys_of_its_queue_that_it_needs(role: str, user
 
 
 def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user: Any) -> None:
-    """It would run with the rights of the worker that calls it next."""
+    """Checks FUNCTION LOAD REPLACE: a replaced function would run with the rights of the next worker that calls it."""
     made = function("claim")
     control.function_load(made.text, replace=True)
     evil = f"#!lua name={made.function}\nredis.register_function('{made.function}', function() return 1 end)"
@@ -258,7 +260,7 @@ def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user:
 
 
 def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
-    """The second run finds all there; a function that an intruder changed is replaced."""
+    """Checks that a second run loads nothing, and replaces a function that an intruder changed."""
     url = as_("preparer")
     claim = function("claim").function
     control.function_load(
@@ -343,7 +345,7 @@ STRAYS = ["", "a b", "x" * 129, b"\xff", "a\nrq-core: all is well", "\x1b[31m"]
 
 @pytest.fixture
 def spoiled(queues: None, control: Any, as_: As) -> None:
-    """What a producer of one queue may do to the list that all share."""
+    """Yield a list of queues with the impossible names that a producer of one queue may add to the shared list."""
     with redis.Redis.from_url(as_("producer", "--queue", "mail")) as producer:  # type: ignore[no-untyped-call]
         producer.sadd(LISTED, *STRAYS)
 

@@ -1,4 +1,4 @@
-"""Editing a job by its handle: what is sent, what is refused, and what the error says."""
+"""Edits of a job through its handle: the arguments that are sent, the edits that are refused, and the errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def handle(redis_url: str) -> Iterator[JobHandle[None]]:
 
 
 def hold(handle: JobHandle[None]) -> Any:
-    """Claim the job, which is ready."""
+    """Claim the only ready job."""
     client = handle._producer.client
     (held,) = client.run(claims.claim("notes", "w-1", 1)).jobs
     return held
@@ -143,7 +143,7 @@ async def test_a_state_line_that_is_not_a_str_is_refused_before_anything_is_sent
 def test_the_error_of_an_unknown_option_of_edit_lists_the_options(
     handle: JobHandle[None],
 ) -> None:
-    """The error named a function that no caller has written."""
+    """Checks that the error names `edit`, which the caller wrote, and not an internal function."""
     says = r"edit\(\) got an unexpected keyword argument 'bogus': its options are priority, delay, at, now, expires\."
     with pytest.raises(TypeError, match=says):
         handle.edit(bogus=1)  # type: ignore[call-arg]

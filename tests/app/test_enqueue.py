@@ -1,4 +1,4 @@
-"""From the app into a real server: what is accepted, what is a duplicate, what a handle says."""
+"""Enqueues from an app to a real server: accepted jobs, duplicates, and the answers of a handle."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_the_error_of_an_async_generator_carries_the_jobs_accepted_before_
 
 
 def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
-    """An error of the producer's own data is the one that it has to go on from."""
+    """Checks that the producer's own exception carries the accepted jobs: the producer can continue from there."""
 
     def generate() -> Iterator[NewJob]:
         for n in range(600):
@@ -239,7 +239,7 @@ def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
 async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """The outcome of the chunk that was under way is unknown: it may have been accepted."""
+    """Checks that the error also lists the chunk that was being sent: Redis may have accepted it."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
@@ -312,7 +312,7 @@ async def test_a_cancelled_enqueue_does_not_send_its_waiting_job(app: App, task:
 async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
     app: App, task: Noted, *, refused: bool, met: bool, survives: bool
 ) -> None:
-    """It was enqueued when the server came, and once more by a caller who had tried again."""
+    """Checks that the cancelled job is not enqueued later: a caller that tries again would enqueue it twice."""
     client = app.async_client()
     if met:
         await client.run(client.calls.delivery.handshake("notes"))
@@ -342,7 +342,7 @@ async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
 
 
 def test_enqueue_many_refuses_values_that_are_not_jobs(app: App, task: Noted) -> None:
-    """A handle, a mapping of arguments, or a job that is not in a list."""
+    """Checks a handle, a mapping of arguments, and a job that is not in a list."""
     for jobs in ([task.job(1), task.enqueue(2)], [{"n": 1}], task.job(1)):
         with pytest.raises(InvalidOption, match=r"jobs=.* must be jobs, each as task\.job"):
             app.enqueue_many(jobs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A preforking server may fork whenever it likes: the child can use the app, whatever a thread was doing with it."""
+"""An app in a process that forks at any moment, as preforking servers do: the child can use the app."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTS = 8
 def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """A lock that a thread of its parent held, of a module that was being imported say, made it wait for ever."""
+    """Checks a fork while a thread of the parent holds a lock, for example that of a module's import."""
     with python(
         "scripts.measure.once.forks", valkey_url, str(MOMENTS), log=tmp_path / "log"
     ) as process:
@@ -28,7 +28,7 @@ def test_a_child_that_was_forked_during_the_first_use_of_an_app_can_use_the_app(
 
 
 def test_two_threads_that_fork_at_once_leave_the_gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second did not wait for the first, and gave back a lock that was not its own: it stayed taken for ever."""
+    """Checks that the second fork waits for the first one, and releases only the lock that it took itself."""
     hooks: dict[str, Callable[[], None]] = {}
     monkeypatch.setattr(os, "register_at_fork", lambda **given: hooks.update(given))
     gate = ForkGate(30)

@@ -1,4 +1,4 @@
-"""The Python of docs/how-to/handlers.md runs as it stands there; its table is that of tests/worker/test_leaving.py."""
+"""The Python of docs/how-to/handlers.md runs as written, and its table equals that of tests/worker/test_leaving.py."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def block(word: str) -> str:
-    """The only block with this word in it."""
+    """Return the only block of code that contains this word."""
     (found,) = [each for each in BLOCKS if word in each]
     return str(found)
 
 
 class FakeSession:
-    """Takes whatever it is told; may be awaited, too."""
+    """A database session that accepts every call, sync or awaited."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self
@@ -38,7 +38,7 @@ class FakeSession:
 
 @pytest.fixture
 def page() -> Iterator[dict[str, Any]]:
-    """The names of the first two blocks, on a fake server."""
+    """Return the names that the page's first two blocks define, run on a fake server."""
     definitions, _, _ = block("async def engine").partition("report.enqueue")
     names = run(definitions)
     run_in(names, block("def sync_engine"))
@@ -47,7 +47,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def run_in(names: dict[str, Any], source: str) -> None:
-    """Run a block with the names of those before it, and add its own."""
+    """Run a block with the names of the blocks before it, and add the names that it defines."""
     names.update(run(source, **names))
 
 

@@ -1,4 +1,4 @@
-"""What a handle says of a job that has left Redis, with an audit database and without."""
+"""State and history of a job that has left Redis, read by its handle with an audit database and without one."""
 
 from __future__ import annotations
 

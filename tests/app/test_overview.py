@@ -1,4 +1,4 @@
-"""One look at all queues: true where it says so, and as cheap for a million jobs as for one."""
+"""The overview of all queues: its counts and ages are true, and a million jobs cost no more than one."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ MINUTE_MS = 60_000
 
 
 class CountingTransport(PoolTransport):
-    """Notes what each exchange sends."""
+    """A transport that records the commands of each exchange."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -45,7 +45,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Make a ready job older, by a state line."""
+    """Write a state line that makes a ready job older."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
@@ -149,7 +149,7 @@ def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
 
 @pytest.mark.parametrize("cap", ["queue", "task=t"])
 def test_a_full_cap_is_not_reported_while_no_job_waits(seed: Seed, cap: str) -> None:
-    """`top` and `queues` called it full, with an alert beside it."""
+    """Checks that `top` and `queues` do not call the cap full, and that no alert is raised."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()
@@ -174,7 +174,7 @@ def test_the_age_is_a_lower_bound_if_not_all_blocked_lanes_were_read(seed: Seed)
 
 
 def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
-    """A key may be a customer's name."""
+    """Checks that a key, which may be a customer's name, is not shown."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
     seed.enqueue(*(seed.job(f"j{n}", scopes=["tenant=acme"]) for n in range(3)))
@@ -353,7 +353,7 @@ def test_the_overview_counts_the_queues_that_it_does_not_read(
 
 
 class Shard(PoolTransport):
-    """Has no connection to where one queue lies."""
+    """A shard that has no connection to the server of one queue."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = super().exchange(commands, *how)

@@ -1,4 +1,4 @@
-"""Commands that a message advises name the prefix of the keys, where that is not the usual one."""
+"""Commands that a message advises contain the option for the key prefix, unless the prefix is the default."""
 
 from __future__ import annotations
 

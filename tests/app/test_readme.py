@@ -1,4 +1,4 @@
-"""The Python of README.md runs as it stands there, and does what its comments say."""
+"""The Python of README.md runs as written, and does what its comments say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def block(word: str) -> str:
-    """The only block with this word in it."""
+    """Return the only block of code that contains this word."""
     (found,) = [each for each in BLOCKS if word in each]
     return str(found)
 

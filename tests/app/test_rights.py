@@ -1,4 +1,4 @@
-"""With exactly the rights of `rq-core acl ROLE` each role does its whole work, and is refused what is not its own."""
+"""Users with exactly the rights of `rq-core acl ROLE` can do all work of the role, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """What Redis refused a role, but for what each tries and goes on without: redis-py introduces itself, a client
-    loads functions that are not there, and CONFIG says more of the server than INFO does."""
+    """Return the commands that Redis refused to a role, except those that the role can do without.
+
+    The exceptions: redis-py introduces itself, a client loads missing functions, and CONFIG says more of the server
+    than INFO.
+    """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
     return [each for each in log if each[1] not in tried]
@@ -190,7 +193,7 @@ def test_a_viewer_may_read_everything_and_change_nothing(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """`queues`, `workers` and `job` were refused, since there are others."""
+    """Checks that `queues`, `workers` and `job` read the viewer's queue, and are not refused because of the others."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})
@@ -214,10 +217,10 @@ def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
 
 
 @pytest.mark.parametrize("rules", [["+info"], ["+info", "+time", "+smembers", "%R~rqc:queues"]])
-def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as_down(
+def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
-    """`metrics --once` and `top` exited with 0, and the alert said that Redis does not answer."""
+    """Checks that `metrics --once` and `top` do not exit with 0, and raise no alert that Redis does not answer."""
     with App(redis_url) as app:
         app.enqueue("mail", "send", {})
     control.execute_command(
@@ -245,7 +248,7 @@ def test_a_user_who_may_read_no_queue_gets_an_error_and_redis_is_not_reported_as
 def test_each_role_may_call_only_its_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Redis itself is asked, for the keys of each call and for each command of each script."""
+    """Checks by asking Redis about the keys of each call and each command of each script."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -282,7 +285,7 @@ def test_a_role_has_no_script_of_another_role(role: str, name: str) -> None:
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
-    """It knows the fence, and the functions are there: its keys are what keeps it out."""
+    """Checks that the keys alone refuse the call: the producer knows the fence, and the functions are loaded."""
     url = as_("producer")
     with Client(redis_url) as owner, Client(url) as producer:
         owner.run(owner.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
@@ -308,7 +311,7 @@ def test_a_role_may_use_only_its_queues(as_: As) -> None:
 
 @pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
 def test_the_error_of_a_missing_right_names_the_right(as_: As, right: str) -> None:
-    """A fresh queue each, since a call may stop half-way."""
+    """Checks each right in a new queue, since a refused call may stop half-way."""
     with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
         app.enqueue("mail", "send", {})
 

@@ -1,4 +1,4 @@
-"""Everything that connects does so by TLS if the URL says so, and says what is wrong with a certificate."""
+"""TLS: each connection uses TLS if its URL says so, and an error names what is wrong with a certificate."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def files(tmp_path: Path) -> Certificates:
 
 @pytest.fixture
 def port() -> int:
-    """That with TLS."""
+    """Return the server's port for TLS."""
     return free_port()
 
 
 @pytest.fixture(autouse=True)
 def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
-    """It asks its clients for certificates, too."""
+    """Yield a server that also asks its clients for certificates."""
     return start_redis(
         tls_port=str(port),
         tls_cert_file=files("server.crt"),
@@ -104,7 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor, the workers, their heartbeats and the mirror each open their own connections."""
+    """Checks the supervisor, the workers, their heartbeats and the mirror, each with a connection of its own."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -180,7 +180,7 @@ async def _enqueue(url: str) -> None:
 def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
-    """It was: no answer from Redis, is it running? And the mirror went on asking."""
+    """Checks that the error is not "no answer from Redis", and that the mirror ends instead of trying again."""
     plain = server.url.partition("://")[2]
     if url_asks == "plain":
         url, says = f"redis://127.0.0.1:{port}/0", "it speaks TLS on this port"
@@ -215,7 +215,7 @@ def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate that is missing is another fault, also where the look would find TLS."""
+    """Checks that a missing certificate is reported as such, even if a probe of the port would find TLS."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -235,8 +235,10 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
 def test_the_error_of_a_sentinel_with_or_without_tls_says_which_it_speaks(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
-    """It said that the connection timed out, or was closed. (With asyncio the time for a connection is up before a
-    plain port can be told from one that is silent.)"""
+    """Checks that the error does not say that the connection timed out or was closed.
+
+    With asyncio the connection times out before a plain port can be distinguished from a silent one.
+    """
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
     else:
@@ -262,7 +264,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """A worker's client took the sentinels for an option that there is not."""
+    """Checks that a worker's client accepts the list of sentinels beside the options of TLS."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

@@ -1,7 +1,7 @@
-"""Two more fields in the table of fields, followed from a producer to a restore.
+"""Adds two fields to the table of fields, and follows them from a producer to a restore.
 
-:func:`grow` copies the programme and adds two rows to the copy's table. This module, run in the copy, hands jobs over
-that have these fields, lets Redis lose its log and then all that it has, and writes what each place says of the fields.
+:func:`grow` copies the programme and adds two rows to the copy's table. This module, run in the copy, enqueues jobs
+that have these fields, lets Redis lose its log and then all its data, and prints what each store says of the fields.
 
 python -m tests.audit.added_field REDIS_URL AUDIT_URL
 """
@@ -54,7 +54,7 @@ WRONG: Final = ('{"hue":"7"}', '{"hue":0.5}', '{"shade":7}', '{"shade":"light te
 
 
 def grow(tree: Path) -> None:
-    """Copy the programme to ``tree``, with two fields more in its table and nothing else."""
+    """Copy the programme to ``tree``, and add two fields to the copy's table; nothing else changes."""
     for name in ("rq_core", "sql_audit", "lua"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "tests").symlink_to(ROOT / "tests")
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _follow(client: Client, database: Database) -> dict[str, Any]:
-    """What each place says of the fields."""
+    """Return the values of the two fields in each store: Redis, SQL, verify and restore."""
     told: dict[str, Any] = {"refused": [_is_refused(client, ties) for ties in WRONG]}
     jobs = [
         job(job_id, **{**asked, "ties": json.dumps(asked["ties"]) if asked else ""})
@@ -105,7 +105,7 @@ def _follow(client: Client, database: Database) -> dict[str, Any]:
 
 
 def _is_refused(client: Client, ties: str) -> bool:
-    """Whether a job with these ties is refused."""
+    """Return whether a job with these values of the two fields is refused."""
     try:
         client.run(client.calls.enqueue.one(job("wrong", ties=ties)))
     except BadArguments:
@@ -114,7 +114,7 @@ def _is_refused(client: Client, ties: str) -> bool:
 
 
 def _of_lines(client: Client) -> dict[str, list[str]]:
-    """The fields that stand in the lines of jobs."""
+    """Return the two fields as jobs' state lines have them."""
     return {
         job_id: [word for word in line.split(" ") if word.startswith(("hue=", "shade="))]
         for job_id, line in lines(client).items()
@@ -122,7 +122,7 @@ def _of_lines(client: Client) -> dict[str, list[str]]:
 
 
 def _of_events(database: Database, kind: str) -> dict[str, list[Any]]:
-    """What the events of a kind say."""
+    """Return the two fields as the events of this kind have them."""
     found = auditlog.rows(
         database, "SELECT job_id, detail FROM job_event WHERE type = :kind", kind=kind
     )
@@ -131,13 +131,13 @@ def _of_events(database: Database, kind: str) -> dict[str, list[Any]]:
 
 
 def _of_rows(database: Database) -> dict[str, list[Any]]:
-    """What the columns say."""
+    """Return the two fields as the columns of SQL have them."""
     found = auditlog.rows(database, "SELECT job_id, hue_ms, shade FROM job")
     return {row["job_id"]: [row["hue_ms"], row["shade"]] for row in found}
 
 
 def _lie(database: Database, lie: str) -> list[str]:
-    """Let a row of SQL say something else, and return what verify finds."""
+    """Change a row in SQL to a false value, and return what verify finds."""
     with database.engine.begin() as connection:
         connection.execute(text(f"UPDATE job SET {lie} WHERE job_id = 'plain'"))
     found = [violation.says for violation in verify(database).queues[QUEUE].violations]

@@ -1,4 +1,4 @@
-"""An outbox in a real Valkey, an audit database, and the mirror between them."""
+"""Fixtures: an outbox in a real Valkey, an audit database, and the mirror between them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,13 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Each engine with one of the databases: what Redis forgets does not depend on the pair."""
+    """Return each engine with one of the databases, since what Redis forgets does not depend on the pair."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 
 @pytest.fixture(autouse=True)
 def _no_mirror_of_another_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mirror that finds an empty Redis does not wait for it."""
+    """Let a mirror that finds an empty Redis go on at once, without its wait for another mirror."""
     monkeypatch.setattr(service, "RECLAIM_S", 0.01)
 
 
@@ -92,7 +92,7 @@ def writer(source: StreamSource) -> StreamWriter:
 
 @pytest.fixture
 def database(audit_url: str) -> Iterator[Database]:
-    """A migrated audit database, once per kind."""
+    """Yield a migrated audit database of each kind."""
     database = Database(audit_url)
     lay_schema(database)
     yield database

@@ -1,4 +1,4 @@
-"""Days of a queue, proven and pruned."""
+"""A mirrored queue with days of events, to be proven and pruned."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DAY = 86_400_000
 
 
 def days(writer: StreamWriter, number: int) -> None:
-    """Let time pass."""
+    """Let this number of days pass on the test's clock."""
     writer.now_ms += number * DAY
 
 
 def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
-    """A queue with caps that worked, and a hundred days later goes on with what was left."""
+    """Run a queue with caps, and run it again a hundred days later with the jobs that were left."""
     story = Story(writer, seed=5)
     story.run(200)
     auditlog.drain(mirror)

@@ -1,4 +1,4 @@
-"""A field that is added to the table of fields, and nowhere else, is carried wherever a job's fields are."""
+"""A field that is added only to the table of fields reaches each place that carries a job's fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = {
 
 
 def followed(tree: Path, valkey_url: str, audit_url: str) -> dict[str, Any]:
-    """Run the programme with the two fields more, and return what each place says of them."""
+    """Run the programme with the two added fields, and return what each store says of them."""
     added_field.grow(tree)
     command = [sys.executable, "-m", "tests.audit.added_field", valkey_url, audit_url]
     with Child(command, tree / "log", {"PYTHONPATH": str(tree)}, directory=tree) as child:

@@ -1,6 +1,7 @@
-"""Redis beside SQL while a mirror works, and beside a database that is behind: no false alarm, and no lie passes.
+"""Redis is compared with SQL while a mirror works, or with a database that is behind.
 
-`audit verify --redis` and `doctor --audit` look at SQL, then at Redis; the mirror commits and trims in between.
+No false finding appears, and no lie is missed. `audit verify --redis` and `doctor --audit` read SQL, then Redis; the
+mirror commits and trims between the two reads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PAGES_BETWEEN = 7
 
 @pytest.fixture
 def fleet(client: Client, database: Database) -> Fleet:
-    """A queue that is mirrored."""
+    """Yield a mirrored queue with working jobs."""
     fleet = Fleet(client, 5, lanes=False)
     fleet.run(60)
     auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -52,8 +53,10 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Have something happen, and all of it mirrored and trimmed, between each look at SQL and its look at Redis, and
-    while Redis is read in pages."""
+    """Run the function, and mirror and trim its events, between each read of SQL and the following read of Redis.
+
+    The same happens between the pages in which Redis is read.
+    """
     look, page = Reads.snapshot, whole_queue._page
     calls = itertools.count(1)
 
@@ -151,7 +154,7 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """A standby that lags, or a backup before a mirror has it, lacks what Redis has let go of."""
+    """Checks a lagging standby, or a backup that no mirror has used yet: Redis has trimmed events that it lacks."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -199,7 +202,7 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_have_no_findings(
     mirrored_between: Callable[[Callable[[], None]], None],
     valkey_url: str,
 ) -> None:
-    """Ids are used again and again, each time with another time and another task."""
+    """Checks ids that are used again and again, each time with another retention and another task."""
     rounds = itertools.count(1)
 
     def again() -> None:

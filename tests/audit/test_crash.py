@@ -1,4 +1,4 @@
-"""Exactly once: a mirror killed between any two of its steps leaves nothing out and nothing twice."""
+"""Exactly once: a mirror that is killed between any two of its steps omits no event and writes none twice."""
 
 import signal
 import subprocess
@@ -73,7 +73,7 @@ def test_mirrors_that_are_killed_repeatedly_complete_the_log(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Each process dies at another step, and the work of all together is the log."""
+    """Checks processes that each die at another step: the rows of all together are the complete log."""
     for n in range(20):
         writer.life(f"{n}-a", f"{n}-b", f"{n}-c")
 

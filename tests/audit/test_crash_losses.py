@@ -1,4 +1,4 @@
-"""The mirror dies at every step of a history with everything in it, and goes on as if it had not."""
+"""A mirror that dies at any step of a history with losses and gaps writes the same rows as one that lives."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TABLES = {
 
 
 class Died(Exception):
-    """The mirror died here."""
+    """Raised in place of a mirror's step: the mirror dies here."""
 
 
 class Mortal:
-    """Mirrors of one queue, one after the other; the first dies at the n-th step that is told."""
+    """Mirrors of one queue, one after the other; the first dies at the n-th step."""
 
     def __init__(self, source: StreamSource, database: Database, queue: str, n: int) -> None:
         self.source, self.database, self.queue = source, database, queue
@@ -61,7 +61,7 @@ class Mortal:
 
 
 def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Quarantine, a loss with orphans, a gap, a baseline, and a Redis that remembers nothing."""
+    """Make a queue's history with quarantine, a loss with orphans, a gap, a baseline, and an emptied Redis."""
     writer = StreamWriter(source, queue)
     writer.life("a", "b")
     writer.raw({"type": "nonsense", "by": "x"})
@@ -91,7 +91,7 @@ def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None
 
 
 def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
-    """What SQL has of a queue, but for its name and the chain, which has the name in it."""
+    """Return all rows of a queue in SQL, without its name and without the chain, which contains the name."""
     found = {}
     for table, columns in TABLES.items():
         rows = auditlog.rows(database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue)
@@ -133,7 +133,7 @@ EMPTIED = {
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """The outbox is deleted and nothing in Redis says so: the mirror finds it, and has an epoch begun."""
+    """Delete the outbox without a trace in Redis: the mirror notices the loss, and makes Redis begin an epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")
     enqueue(writer, "b")

@@ -1,4 +1,4 @@
-"""Each damage of the table is found with SQL, by verify, too, where the outbox was trimmed of what told of the jobs."""
+"""Verify or the doctor finds each damage of the table with SQL, also if the outbox no longer has the jobs' events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Jobs whose events only SQL has."""
+    """Make jobs whose events only SQL has."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first", delay_ms=1_000_000)
@@ -33,7 +33,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[str]:
-    """What the doctor leaves of the queue."""
+    """Run the doctor, and return what the queue then has."""
     url = database.address.render_as_string(hide_password=False)
     redis = seed.calls.delivery.asking.url
     asked = ("doctor", seed.queue, "--redis", redis, "--force", "--audit", url, "--json", *words)
@@ -42,7 +42,7 @@ def left(seed: Seed, database: Database, *words: str) -> list[str]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """What a queue has of jobs, names and limits; leases and rates move with the clock."""
+    """Return a queue's jobs, names and limits; leases and rates are left out, since they change with time."""
     keys = ("jobs", "state", "slots", "holders", "caps", "results", "waiting")
     return {key: seed.snapshot()[key] for key in keys}
 

@@ -1,4 +1,4 @@
-"""The schema, and how connections are set up."""
+"""The schema of the audit database, and the settings of its connections."""
 
 import re
 import sqlite3
@@ -63,7 +63,7 @@ POSTGRES_OBJECTS = (
 
 
 def objects(database: Database) -> list[dict[str, list[str]]]:
-    """Everything that the schema is made of, as the database itself tells it."""
+    """Return all objects of the schema, as the database describes them."""
     found = auditlog.rows(
         database, SQLITE_OBJECTS if database.dialect == "sqlite" else POSTGRES_OBJECTS
     )
@@ -75,14 +75,14 @@ def objects(database: Database) -> list[dict[str, list[str]]]:
 
 
 def _parts(said: str) -> list[str]:
-    """Words without their layout; the constraints of a table stand in any order."""
+    """Split a definition into words, with a table's constraints sorted, since their order has no meaning."""
     plain = " ".join(said.split()).replace(" ) WITHOUT ROWID", ", WITHOUT ROWID").removesuffix(" )")
     head, *constraints = re.split(r", (?=CONSTRAINT|CHECK|PRIMARY KEY|WITHOUT)", plain)
     return [head, *sorted(constraints)]
 
 
 def test_migrations_create_the_declared_schema(audit_url: str) -> None:
-    """What new databases get by migrating is what schema.py says: tables, CHECKs, triggers, views."""
+    """Checks that migrations create what schema.py declares: tables, CHECKs, triggers and views."""
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
@@ -113,7 +113,7 @@ def test_migrations_create_the_declared_schema(audit_url: str) -> None:
     ],
 )
 def test_alembic_reports_a_schema_difference(change: str, audit_url: str) -> None:
-    """The check that migrations make the schema can fail."""
+    """Checks that the comparison of migrations with the schema can fail."""
     database = Database(audit_url)
     migrate.upgrade_schema(database)
     with database.writing() as connection:
@@ -130,7 +130,7 @@ def test_alembic_reports_a_schema_difference(change: str, audit_url: str) -> Non
 
 
 def test_the_schema_versions_are_the_migrations_and_a_mirror_does_not_import_alembic() -> None:
-    """It takes as long to import as all else that a mirror needs."""
+    """Checks that a mirror does not import alembic, whose import takes as long as all other imports of the mirror."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
 
@@ -175,7 +175,7 @@ def test_the_error_for_an_outdated_schema_names_the_migrate_command(
 
 @pytest.mark.parametrize("revision", ["9999", "0008"])
 def test_an_unknown_schema_is_refused(revision: str, database: Database) -> None:
-    """Of a later release, or of the time before the first one."""
+    """Checks a schema of a later release, and one from before the first release."""
     with database.writing() as connection:
         assert connection is not None
         connection.execute(text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '{revision}'"))
@@ -314,7 +314,7 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """The driver's own BEGIN would be DEFERRED: two mirrors would both read, then one fail to write."""
+    """Checks that the writer sends BEGIN IMMEDIATE: after the driver's BEGIN two mirrors could read, and one fail."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
@@ -385,7 +385,7 @@ def test_postgres_ends_an_idle_transaction(postgres_url: str) -> None:
 def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
-    """SQL_ASCII ended in tracebacks, and others put good entries into quarantine."""
+    """Checks that SQL_ASCII and other encodings are refused, rather than ending in tracebacks or quarantine."""
     name = postgres_server.create_database(encoding=encoding)
     url = postgres_server.url(name)
     done = CliRunner().invoke(root, ["audit", "migrate", "--audit", url])
@@ -399,7 +399,7 @@ def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
 def test_all_texts_are_mirrored_with_any_client_encoding(
     postgres_url: str, source: StreamSource, writer: StreamWriter
 ) -> None:
-    """Entries whose texts that encoding lacks went to quarantine for ever."""
+    """Checks entries with characters that the client encoding lacks: they are mirrored, and not put into quarantine."""
     database = Database(f"{postgres_url}?client_encoding=LATIN1")
     lay_schema(database)
     enqueue(writer, "a", task="send-\u65e5\u672c-\U0001f40d")
@@ -435,7 +435,7 @@ def test_copy_text_writes_the_same_text_as_postgres(postgres_url: str) -> None:
 def test_concurrent_reading_threads_share_one_engine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each made one of its own, and the connection of the one that was dropped stayed open."""
+    """Checks that no thread creates a second engine, whose connection would stay open."""
     both, make = threading.Barrier(2), database._make_engine
 
     def made_beside_the_other(*, writer: bool) -> Engine:

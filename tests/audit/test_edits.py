@@ -1,4 +1,4 @@
-"""What SQL and its commands tell of an edit."""
+"""What SQL and the audit commands show of an edit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
-def test_an_edit_event_has_the_old_values_and_the_job_row_the_new_ones(
+def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_values(
     client: Client, database: Database
 ) -> None:
     job = NewJob("a", QUEUE, profile("send"), "{}", delay_ms=60_000, lane="2+tenant=acme")
@@ -64,7 +64,7 @@ def test_an_edit_event_has_the_old_values_and_the_job_row_the_new_ones(
 def test_a_job_that_is_edited_between_attempts_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
-    """Another priority takes the place that a job had; it gets a new one when it becomes ready."""
+    """Checks that another priority discards the job's place in line; the job gets a new place when it becomes ready."""
     with Seed(valkey_url) as seed:
         mirror = Mirror(Outbox(seed.client), database, seed.queue)
         seed.enqueue("a", expires_in_ms=5_000)
@@ -89,7 +89,7 @@ def test_a_job_that_is_edited_between_attempts_and_expires_dies_without_a_place_
 
 
 def _before(database: Database) -> int:
-    """When the job was due first, as its event says."""
+    """Return the first due time of the job, as its event has it."""
     (row,) = auditlog.rows(database, "SELECT detail FROM job_event WHERE type = 'enqueued'")
     due: int = json.loads(row["detail"])["due_ms"]
     return due

@@ -1,4 +1,4 @@
-"""Everyday questions on a long log: none reads a large table from one end to the other, and all agree with it."""
+"""Everyday questions to a long log: none scans a large table, and their answers agree with the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def long_log(database: Database) -> Database:
 
 
 def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
-    """With ten million events that takes seconds; scripts/measure/once/run ten-million measures it."""
+    """Checks query plans: with ten million events a scan takes seconds (scripts/measure/once/run ten-million)."""
     questions = ten_million.questions(long_log)
     assert len(questions) == 4 + len(ten_million.EVERYDAY) >= 17
 
@@ -38,7 +38,7 @@ def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
 
 
 def test_events_of_jobs_are_found_by_the_index_on_job_ids(long_log: Database) -> None:
-    """Not by reading all events of their queue, which no plan calls a scan: of ten million that took 1.7 s."""
+    """Checks that the query does not read all events of the queue: that took 1.7 s with ten million events."""
 
     def ask(database: Database) -> None:
         with database.readers.connect() as connection:
@@ -54,7 +54,7 @@ def test_events_of_jobs_are_found_by_the_index_on_job_ids(long_log: Database) ->
 
 
 def test_names_in_force_are_found_by_the_index_on_their_expiry(long_log: Database) -> None:
-    """Not by reading every throttled job that has ended."""
+    """Checks that the query does not read every throttled job that has ended."""
 
     def ask(database: Database) -> None:
         with database.readers.connect() as connection:

@@ -1,4 +1,4 @@
-"""The fast fold against rq_core.model.events, and what it keeps besides."""
+"""The fast fold agrees with rq_core.model.events, and checks what it keeps in addition."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs: mostly legal, as the table allows; sometimes not."""
+    """Random entries of a few jobs: most are legal by the table, some are not."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -45,7 +45,7 @@ class Story:
         self.now_ms = EPOCH
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
-        """The next entry: one arrow, for every job that stands at its source."""
+        """Return the next entry: one transition of the table, for every job that is in its source state."""
         if self.random.random() < 0.05:
             return self._freed()
         arrow = self.random.choice(ARROWS)
@@ -69,7 +69,7 @@ class Story:
         return at, raw
 
     def _freed(self) -> tuple[OutboxId, dict[str, str]]:
-        """An entry that moves no job."""
+        """Return an entry that changes the state of no job."""
         self.seq += 1
         arrays = [[i, "send/tenant=acme"] for i in self.random.sample(self.ids, 2)]
         said = {"type": "freed", "at": str(self.now_ms), "by": "ops", "jobs": json.dumps(arrays)}
@@ -144,7 +144,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_take_all_reads_each_entry_as_take_does(seed: int) -> None:
-    """One that is bad must neither pass among good ones nor take them with it."""
+    """Checks that an invalid entry is neither accepted among valid ones nor makes them invalid."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -170,7 +170,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
-    """The chain hashes the lines, the database keeps the rows."""
+    """Checks that the lines, which the chain hashes, equal the rows, which the database keeps."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
     log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
@@ -182,8 +182,8 @@ def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> Non
     assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
 
 
-def test_a_batch_is_freed_without_the_cycle_collector() -> None:
-    """Not only when Python looks for cycles: a mirror lets it do so seldom, and batches are large."""
+def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
+    """Checks that reference counts free a batch: a mirror seldom runs the cycle collector, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
     for intake in entries.take_all([story.entry() for _ in range(20)]):
@@ -199,7 +199,7 @@ def test_a_batch_is_freed_without_the_cycle_collector() -> None:
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
-    """Fold as the mirror does: each batch from the rows that the one before left."""
+    """Fold in batches as the mirror does: each batch begins with the rows of the batch before."""
     jobs: dict[str, tuple[Any, ...]] = {}
     events = []
     attempts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -243,7 +243,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
-    """history.fold is the reader that all others trust; SQL must not tell another story."""
+    """Checks against history.fold, on which all other readers rely."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
     records, _ = history.fold_all(history.decode(str(at), raw) for at, raw in told)
@@ -258,7 +258,7 @@ def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
 
 
 class ByTheTable(Folder):
-    """A folder without the steps that are written out."""
+    """A folder that uses the table of effects only, without the fast steps."""
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
@@ -303,7 +303,7 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_the_table_has_a_kind() -> None:
-    """A field that is added to machine.py is checked before it becomes a column, or is any JSON."""
+    """Checks that a field which is added to machine.py has a kind, and so is checked before it becomes a column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)
@@ -324,7 +324,7 @@ def test_state_and_outcome_words_come_from_the_table() -> None:
 
 
 def fold(*told: tuple[str, int, list[Any]]) -> Folder:
-    """(event, at_ms, one job's array), each an entry."""
+    """Fold entries that are given as (event, at_ms, one job's array)."""
     folder = Folder("q", ())
     for seq, (event, at_ms, array) in enumerate(told):
         raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}
@@ -332,8 +332,8 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
     return folder
 
 
-def test_a_waiting_time_is_counted_from_the_due_time() -> None:
-    """A promotion happens inside a later claim: its own time would hide every wait."""
+def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
+    """Checks that the wait does not begin at the promotion, which happens inside the later claim."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
         ("promoted", 2600, ["a", 1]),
@@ -366,7 +366,10 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
 
 
 def test_a_claim_gets_its_task_from_a_baseline_regardless_of_batches() -> None:
-    """An audit that begins between a claim and its end: the mirror, a refold and verify make the same row of it."""
+    """Checks an audit log that begins between a claim and its end.
+
+    The mirror, a refold and verify make the same row of the claim.
+    """
     baseline = [
         "a", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "7-0", "w-1", 10, None,
     ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""With the rights of `rq-core audit grants ROLE` each role does its work in PostgreSQL, and is told what it lacks."""
+"""With the rights of `rq-core audit grants ROLE` each role does its work in PostgreSQL.
+
+An error says which right is missing.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
-    """A database as a role sees it: made, and given its rights as the command prints them."""
+    """Create the role, give it the rights that the command prints, and return the database's URL for the role."""
     made: list[tuple[str, Database]] = []
     name = postgres_url.rpartition("/")[2]
 
@@ -64,7 +67,7 @@ def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
 
 @pytest.fixture
 def owner(as_: As, superuser: psycopg.Connection) -> Database:
-    """Revokes what everybody has by default, so that nothing is done by it."""
+    """Revoke PUBLIC's default rights, so that only granted rights allow anything."""
     superuser.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     superuser.execute(f"REVOKE ALL ON DATABASE {superuser.info.dbname} FROM PUBLIC")
     owner = as_("owner")
@@ -113,7 +116,7 @@ def test_each_role_can_do_its_work_with_its_grants(
 def test_a_role_without_write_access_cannot_switch_a_log_on_or_off(
     client: Client, valkey_url: str, owner: Database, as_: As
 ) -> None:
-    """`audit off` ended with "permission denied", and the log was off in Redis."""
+    """Checks that `audit off` changes nothing in Redis if it lacks the right in SQL."""
     mirror, reader = as_("mirror"), as_("reader")
     Fleet(client, 3).run(5)
 
@@ -162,7 +165,7 @@ def test_a_mirror_that_does_not_own_the_tables_logs_that_it_creates_no_partition
 def test_the_error_for_a_role_that_cannot_see_the_schema_names_the_schema(
     client: Client, owner: Database, as_: As, superuser: psycopg.Connection
 ) -> None:
-    """A mirror would otherwise begin another log where its search path leads."""
+    """Checks that a mirror does not begin a second log in another schema of its search path."""
     stranger = as_("reader")
     user, name = stranger.address.username, superuser.info.dbname
     superuser.execute("GRANT ALL ON SCHEMA public TO PUBLIC")
@@ -193,7 +196,7 @@ def test_the_mirror_reconnects_after_postgres_closed_an_idle_connection(
     postgres_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As idle_session_timeout does."""
+    """Checks a connection that PostgreSQL closes after idle_session_timeout."""
     monkeypatch.setattr("sql_audit.store.connection.database.PAUSE_S", 0.0)
     database = Database(postgres_url)
     migrate.upgrade_schema(database)

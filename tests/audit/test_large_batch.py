@@ -1,4 +1,4 @@
-"""Questions about a batch of many jobs look at a bounded number of claims, and say that there are more."""
+"""Questions about a batch of many jobs read a bounded number of claims, and say that there are more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 50
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """One batch, all ready at once, ended as a mirror writes it; MOST takes the place of 5,000."""
+    """Write one batch of jobs that are all ready at once and end; MOST replaces the limit of 5,000."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [

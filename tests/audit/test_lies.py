@@ -1,4 +1,7 @@
-"""`audit verify` finds a lie in every column that people read: one test, generated from the schema."""
+"""`audit verify` finds a false value in every column that people read.
+
+One test is generated from the schema.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ COLUMNS: Final = [
 
 @dataclass
 class Log:
-    """A log in which each table has rows, and a liar's access to it."""
+    """A log in which each table has rows, with access that bypasses the protections of the schema."""
 
     database: Database
     poison: Callable[[], None]
@@ -63,7 +66,7 @@ class Log:
         return auditlog.rows(self.database, f"SELECT * FROM {table.name} ORDER BY {key}")
 
     def put(self, table: Table, row: dict[str, Any]) -> None:
-        """Add a row as it is."""
+        """Insert a row without any check."""
         self.run(table.insert(), row)
 
     def remove(self, table: Table, row: dict[str, Any]) -> None:
@@ -81,7 +84,7 @@ class Log:
 
 @pytest.fixture
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
-    """A log with caps, failures, claims in force, and a Redis that forgot everything once."""
+    """Yield a log with caps, failures, running claims, and one complete loss of Redis."""
     mirror = make_mirror(limits=BatchLimits(events=25))
     Story(writer, seed=7).run(120)
     auditlog.drain(mirror)
@@ -98,7 +101,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Rows that say something in the column, if there are any, and what each could say otherwise."""
+    """Return rows that have a value in the column, if there are any, and a false value for each."""
     saying = [row for row in rows if row[column.name] is not None] or rows
     names = [key.name for key in column.table.primary_key]
     keys = {tuple(row[name] for name in names) for row in rows}

@@ -1,4 +1,4 @@
-"""What the doctor does with a job's line that is lost or altered, once the mirror has trimmed what told of the job."""
+"""What the doctor does with a job's lost or changed state line once the job's events have left the outbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOST = ["named", "lane", "late", "low", "moved", "runs"]
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Jobs whose events only SQL has."""
+    """Make jobs whose events only SQL has."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first")

@@ -1,4 +1,4 @@
-"""The mirror: every entry once, in order, and the books about it."""
+"""The mirror copies every entry once, in order, and keeps its counts and chain."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ from tests.rigs import budgets
 
 
 def a_day(writer: StreamWriter) -> None:
-    """Something of everything."""
+    """Make a day of events of every kind."""
     enqueue(writer, "a", "b", "c", "d", "e")
     enqueue(writer, "later", due_ms=writer.now_ms + 50)
     fence = writer.jobs("claimed", ["a", 1], ["b", 1], ["c", 1], by="w-1")
@@ -155,8 +155,10 @@ def test_the_database_refuses_changes_to_logged_rows(
 def test_the_database_refuses_to_replace_an_event(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """SQLite's INSERT OR REPLACE deletes without asking the DELETE triggers, unless told to. (What
-    has another time is another key on PostgreSQL: the mirror looks, and verify tells.)"""
+    """Checks SQLite's INSERT OR REPLACE, which skips the DELETE triggers unless a setting enables them.
+
+    On PostgreSQL an event with another time has another key, so that the mirror checks for it and verify reports it.
+    """
     writer.life("a")
     auditlog.drain(mirror)
     sqlite = database.dialect == "sqlite"
@@ -177,7 +179,10 @@ def test_the_database_refuses_to_replace_an_event(
 def turns_of_two(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], at: str
 ) -> tuple[Mirror, list[TurnOutcome]]:
-    """The second mirror's turn, within the first's at this step, and the first's; and the first mirror."""
+    """Run two mirrors: at this step of the first one's turn the second makes its turn.
+
+    Returns both results and the first.
+    """
     first, second = make_mirror(), make_mirror()
     first.turn()
     second.turn()
@@ -219,7 +224,7 @@ def test_a_trim_that_arrives_late_counts_once(
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
 ) -> None:
-    """The first mirror stops between commit and trim; the second goes on; then the first wakes up."""
+    """Checks a first mirror that stops between commit and trim, and resumes after the second mirror continued."""
     first, second = make_mirror(), make_mirror()
     writer.life("a", "b", "c")
 
@@ -336,7 +341,10 @@ def test_a_deleted_outbox_makes_redis_begin_one_epoch(
 def test_a_loss_under_reused_numbers_is_recorded_only_for_the_epoch_that_lost_entries(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """The baseline that the mirror then asks for begins an epoch, too, in the same batch, and goes on from the last."""
+    """Checks that the baseline which the mirror then requests adds no second loss.
+
+    It begins an epoch in the same batch, and continues from the last entry.
+    """
     writer.life("a")
     auditlog.drain(mirror)
     anchor = writer.log[-1]
@@ -361,7 +369,7 @@ def test_a_loss_under_reused_numbers_is_recorded_only_for_the_epoch_that_lost_en
 def test_an_entry_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """The epoch does not go on from the entry before it, so it begins a batch of its own."""
+    """Checks that the epoch begins a batch of its own, since it does not continue the entry before it."""
     enqueue(writer, "a")
     auditlog.drain(mirror)
     enqueue(writer, "b")
@@ -442,7 +450,7 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
 def test_the_backlog_of_a_failed_trim_is_subtracted_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis went away between the commit and the trim: what it owes must still come off the backlog."""
+    """Checks a Redis that is away between commit and trim: the later trim subtracts both batches from the backlog."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

@@ -1,4 +1,4 @@
-"""Who ran and who waited at a moment, and what a job waited for."""
+"""The jobs that ran and waited at a moment, and what a job waited for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ SCOPES = [["task=send", 2], ["tenant=acme", 1], ["queue", 9]]
 
 @pytest.fixture
 def one_at_a_time(writer: StreamWriter, mirror: Mirror) -> None:
-    """Three jobs of one tenant with a cap of 1: a runs from 0 to 100, b to 300, then c; d is cancelled."""
+    """Run three jobs of one tenant with a cap of 1, one after the other, and cancel a fourth.
+
+    Job a runs from 0 to 100 ms, b to 300 ms, then c; d is cancelled.
+    """
 
     def at(ms: int) -> None:
         writer.now_ms = T0 + ms - 1
@@ -80,7 +83,7 @@ def test_a_moment_shows_the_running_jobs_and_the_waiting_jobs(
 def test_a_moment_outside_the_log_has_a_caveat(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
-    """That nothing is told of it does not mean that nothing was."""
+    """Checks that the answer says that events may have happened which the log does not have."""
     first = auditlog.events(database, QUEUE)[0]["at_ms"]
 
     def caveats(at_ms: int) -> str:
@@ -97,7 +100,7 @@ def test_a_moment_outside_the_log_has_a_caveat(
 def test_a_lost_job_waited_until_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """After a loss it is asked what was there before it."""
+    """Checks a question asked after the loss, about a moment before the loss."""
     outbox = writer.keys("outbox")
     entry, fields = writer.log[0] if knows == "the beginning" else writer.log[-1]
     writer.source.redis.delete(outbox)
@@ -179,7 +182,7 @@ def test_a_wait_shows_how_long_each_scope_was_full_and_its_holders(
 def test_a_wait_names_the_rate_that_held_the_job_back(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Claims from before the wait had spent the tenant's; the task's was free again after a second."""
+    """Checks that the tenant's rate, spent by claims before the wait, is named; the task's rate was free after 1 s."""
     task, tenant = ["task@1s=send", 1, 1_000, 1], ["tenant@60s=acme", 3, 60_000, 3]
     lane = "2+task@1s=send+tenant@60s=acme"
 
@@ -273,7 +276,7 @@ def test_the_commands_why_and_at_report_delays_suspects_and_lost_workers(
 def test_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """The delay was said to last until the claim, beside a wait from its end on."""
+    """Checks that the retry's delay ends where the wait for a worker begins, and does not last until the claim."""
 
     def at(ms: int) -> None:
         writer.now_ms = T0 + ms - 1

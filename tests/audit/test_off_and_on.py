@@ -1,4 +1,4 @@
-"""A log that is switched off and on again under a mirror that runs."""
+"""A log that is switched off and on again while a mirror runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It said AuditOff until it was restarted."""
+    """Checks that the mirror does not report AuditOff until its restart."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "OFF_WAIT_S", 0.1)
     at = ("q", "--redis", valkey_url, "--audit", database.address.render_as_string(False))
@@ -78,7 +78,7 @@ def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
 def test_audit_off_succeeds_while_a_running_mirror_moves_the_cursor(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The running mirror had moved the cursor up to the end, and the command failed since Redis refused its trim."""
+    """Checks that `audit off` succeeds though Redis refuses its trim because the mirror moved the cursor to the end."""
     with Client(valkey_url) as client:
         added = add(client)
         running, ending = (Mirror(Outbox(client), database, "q") for _ in range(2))

@@ -1,5 +1,6 @@
-"""SQL that is down, slow or older than it was; a mirror that stops in the middle; a stream that an
-operator cut. The workers are not disturbed, nothing is mirrored twice, and what is missing is recorded.
+"""Outages: SQL is down, slow or restored from a backup, a mirror is stopped, or an operator cuts the stream.
+
+Workers continue, nothing is mirrored twice, and missing events are recorded.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """SQL is away: the backlog grows to its bound, jobs finish all the same, and on return all is there."""
+    """Checks that jobs end while SQL is away, and that all their events are mirrored when SQL is back."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "LAG_TOLD", 20)
     monkeypatch.setattr(service, "LAG_EVERY_S", 0.05)
@@ -118,7 +119,10 @@ def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
 
 @pytest.fixture
 def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """``stopped(url, step)``: a mirror that has stopped itself at this step; killed after the test."""
+    """Return ``stopped(url, step)``, which starts a mirror that stops itself at this step.
+
+    The mirror is killed after the test.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(url: str, step: str) -> Child:
@@ -139,7 +143,10 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Another takes over within the timeouts, which are stated; when the first wakes up it does no harm."""
+    """Checks that another mirror takes over within the stated timeouts.
+
+    When the first mirror resumes, it does no harm.
+    """
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
     lay_schema(database)
@@ -179,8 +186,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Nobody can take a file's lock from a process that is only stopped: the others wait, and say nothing
-    false; readers read."""
+    """Checks that other mirrors wait for the file's lock without a false message, and that readers can still read."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
@@ -207,7 +213,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
 def restorable(
     audit_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
-    """A database, a way to back it up, and a way to get the backup in its place."""
+    """Yield a database with a function that backs it up and one that puts the backup in its place."""
     database = Database(audit_url)
     lay_schema(database)
     opened = [database]

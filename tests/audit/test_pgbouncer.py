@@ -1,6 +1,6 @@
-"""The audit database behind PgBouncer in transaction mode: every transaction may get another's connection.
+"""The audit database behind PgBouncer in transaction mode: each transaction may use another connection.
 
-The pool here has one server's connection, so whatever one client leaves on it the next one meets.
+The pool here has one connection to the server, so that each client meets whatever another client left on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS = (
 
 @pytest.fixture
 def pooled(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Database]:
-    """An audit database that is reached through the pool."""
+    """Yield an audit database that is reached through the pool."""
     with pgbouncer(postgres_server.port) as port:
         database = Database(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"))
         yield database
@@ -40,7 +40,7 @@ def pooled(postgres_server: PostgresServer, postgres_url: str) -> Iterator[Datab
 
 
 def session(database: Database) -> dict[str, Any]:
-    """What another client of the pool finds on the connection that it gets."""
+    """Return the session settings that another client of the pool finds on its connection."""
     url = database.address.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url) as connection:
         found: dict[str, Any] = {
@@ -57,7 +57,7 @@ def session(database: Database) -> dict[str, Any]:
 def mirrored_rounds(
     client: Client, database: Database, *, seed: int, rounds: int
 ) -> Iterator[None]:
-    """After each round a fleet has done something, and it is mirrored."""
+    """Let a fleet work and mirror its events, round by round."""
     fleet = Fleet(client, seed)
     mirror = Mirror(Outbox(client), database, QUEUE)
     for _ in range(rounds):
@@ -113,7 +113,7 @@ def test_readers_are_read_only_and_writers_have_an_idle_timeout(pooled: Database
 
 
 def test_no_temporary_table_outlives_its_transaction(client: Client, postgres_url: str) -> None:
-    """One that stayed would hold back datfrozenxid for as long as the mirror's connection."""
+    """Checks that no temporary table holds back datfrozenxid for as long as the mirror's connection lives."""
     database = Database(postgres_url)
     migrate.upgrade_schema(database)
     for _ in mirrored_rounds(client, database, seed=9, rounds=3):

@@ -1,4 +1,4 @@
-"""What cannot be read, or what SQL refuses, is kept byte for byte, and stops nothing."""
+"""Entries that the mirror cannot read, or that SQL refuses, are kept byte for byte and do not stop the mirror."""
 
 import json
 from collections.abc import Callable
@@ -142,7 +142,7 @@ SCOPES: dict[str, Any] = {
 def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Everyday views and `audit at` read the scopes of all claims in force: one must not fail them all."""
+    """Checks that one unreadable claim does not fail the views and `audit at`, which read the scopes of all claims."""
     good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
     enqueue(writer, "a", "b", "c")
     writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
@@ -257,7 +257,7 @@ def test_an_error_of_ten_megabytes_is_mirrored(
 def test_a_number_beyond_sql_is_reported_and_removed_by_the_doctor(
     stray: str, valkey_url: str, database: Database
 ) -> None:
-    """The mirror tried it again for ever, and then called it quarantined each time."""
+    """Checks that the mirror does not try the number again for ever, nor call it quarantined each time."""
     with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
         job = NewJob(JobIds()(), "q", profile("task"), "{}")
         client.run(client.calls.enqueue.one(job))
@@ -285,7 +285,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A release that knows an event which the schema's CHECK does not."""
+    """Checks an event of a later release, which the mirror knows and the schema's CHECK refuses."""
     ids = [f"j{n}" for n in range(50)]
     for job_id in ids:
         enqueue(writer, job_id)
@@ -314,7 +314,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
 def test_an_error_of_a_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
-    """Some of it they say as errors of Python, not as their own."""
+    """Checks errors about values that a driver raises as Python exceptions and not as its own."""
     row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
     rows = EventRows([tuple((row | {column: value}).values())])
 
@@ -337,7 +337,7 @@ def alter(database: Database, *statements: str) -> None:
 def test_columns_that_an_operator_added_get_their_default(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Jobs that had a row already went to quarantine, with what they did: their staging table had no default."""
+    """Checks that jobs which already have a row do not go to quarantine: the staging table has the default too."""
     for table in (
         "job",
         "job_attempt",
@@ -424,7 +424,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it cannot fold it leaves in Redis: a release without the bug mirrors it. The log cannot be mended."""
+    """Checks that an entry which the mirror cannot fold stays in Redis for a later release without the bug."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")
@@ -452,7 +452,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
 def test_a_number_that_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Rows of that number are there already, from nobody knows where: kept, and the new one too."""
+    """Checks rows of unknown origin with the same number: they stay, and the new entry is kept too."""
     writer.life("a")
     with database.writing() as connection:
         assert connection is not None
@@ -488,7 +488,7 @@ class Enormous(Exception):
 def test_an_exception_of_a_handler_reaches_sql_through_the_real_scripts(
     error: Exception, valkey_url: str, database: Database
 ) -> None:
-    """From the exception in a worker to the row in SQL, with nothing in quarantine."""
+    """Checks the path from the exception in a worker to the row in SQL, with nothing in quarantine."""
     with Client(valkey_url) as client:
         client.run(client.calls.enqueue.many([NewJob(JobIds()(), "q", profile("task"), "{}")]))
         mirror = Mirror(Outbox(client), database, "q")

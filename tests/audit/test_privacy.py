@@ -1,6 +1,6 @@
-"""A secret in arguments, and with a redactor in errors, is in no event, table or log line.
+"""Secrets in arguments, and with a redactor also in errors, reach no event, table or log line.
 
-Real workers at log level DEBUG, real scripts, and a mirror whose log is at DEBUG, too.
+Real workers and a mirror log at level DEBUG and use the real scripts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """An app without the tasks' code, which cannot check their arguments."""
+    """Return an app without the tasks' code, which cannot check their arguments."""
     with App(valkey_url) as stranger:
         yield stranger
 
@@ -55,7 +55,7 @@ def server(valkey_url: str) -> Iterator[Any]:
 
 
 def contents(server: Any) -> dict[str, str]:
-    """Everything that Redis has, by key."""
+    """Return everything that Redis has, by key."""
     readers: dict[bytes, Callable[[bytes], Any]] = {
         b"hash": server.hgetall,
         b"list": lambda key: server.lrange(key, 0, -1),
@@ -76,7 +76,7 @@ def tables(database: Database) -> dict[str, str]:
 
 
 def files(database: Database) -> bytes:
-    """The bytes of a SQLite database: what was overwritten, too."""
+    """Return the bytes of a SQLite database, including bytes that were overwritten."""
     if database.dialect != "sqlite":
         return b""
     found = database.path.parent.glob(database.path.name + "*")
@@ -147,7 +147,7 @@ def test_a_secret_argument_is_stored_only_with_the_waiting_job(
 def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
-    """Its own error was logged with the handler's as its context, which no redactor had seen."""
+    """Checks the traceback, whose context is the handler's error: no redactor has seen that error."""
     fails = task.enqueue(SECRET)
     with worker_process(app.redis_url, witness, "--redact", REDACT) as process:
         wait_until(lambda: fails.state() == "dead", "it has failed twice", timeout=30)

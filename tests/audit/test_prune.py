@@ -1,4 +1,4 @@
-"""Prune removes old jobs that are proven, and nothing else; what it left can still be proven."""
+"""Prune removes old jobs that are proven, and nothing else; the remaining log can still be proven."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.kit.story import Story
 
 @pytest.fixture
 def small(make_mirror: Callable[..., Mirror]) -> Mirror:
-    """A mirror of small batches, so that a cut may lie anywhere."""
+    """Return a mirror of small batches, so that a cut may be at any entry."""
     return make_mirror(limits=BatchLimits(events=20))
 
 
@@ -78,7 +78,7 @@ def test_prune_removes_old_jobs_and_the_rest_is_proven(
 def test_a_prune_that_removes_nothing_leaves_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Who asks for a job that is gone is told who pruned it, not who tried last."""
+    """Checks that the record of a job's prune is not replaced by that of a later prune that removed nothing."""
     two_seasons(writer, small)
     (first,) = prune_at(database, writer.now_ms)
     recorded = auditlog.rows(database, "SELECT * FROM mirror_prune")
@@ -91,7 +91,7 @@ def test_a_prune_that_removes_nothing_leaves_no_record(
 def test_verify_counts_jobs_that_were_alive_at_the_cut_against_their_caps(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """The replay behind the cut begins with the jobs and the claims that were there."""
+    """Checks that the replay after the cut begins with the jobs and claims that were alive at the cut."""
     story = two_seasons(writer, small)
     whole = verify(database)
     prune_at(database, writer.now_ms)
@@ -170,7 +170,7 @@ def test_pruning_a_log_with_gaps_needs_consent(
 def test_prune_refuses_a_violated_log_despite_a_recorded_proof(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """A verifier's role may insert any proof."""
+    """Checks that prune repeats the proof, since a role with a verifier's rights may insert any record of one."""
     Story(writer, seed=3, slack=4).run(300)
     auditlog.drain(small)
     days(writer, 100)
@@ -266,12 +266,12 @@ def test_the_next_prune_completes_a_prune_that_died(
 
 
 def create_old_months(database: Database, writer: StreamWriter) -> None:
-    """As a mirror that ran then would have."""
+    """Create partitions of past months, as a mirror that ran then would have done."""
     create_ahead(database, writer.now_ms)
 
 
 def lie(database: Database, *statements: str) -> None:
-    """Change what the database refuses to change."""
+    """Change rows that the database protects from changes."""
     with lying(database) as connection:
         for statement in statements:
             connection.execute(text(statement))
@@ -332,7 +332,7 @@ def test_a_saved_head_is_found_after_the_cut_and_unknown_before_the_cut(
 def test_a_head_older_than_a_forged_prune_proves_nothing(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Who writes to the whole database rewrites old jobs, and says that a prune left them so."""
+    """Checks an attacker who can write the whole database, rewrites old jobs, and records that a prune left them so."""
     two_seasons(writer, small)
     known = [
         r["head"] for r in auditlog.rows(database, "SELECT head FROM mirror_batch ORDER BY batch")
@@ -353,7 +353,7 @@ def test_a_head_older_than_a_forged_prune_proves_nothing(
 def test_verify_finds_rewritten_events_despite_forged_records_of_a_prune(
     batch: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Old events were rewritten and their batches deleted, and every check held: the rows had the true head."""
+    """Checks old events that were rewritten and whose batches were deleted, while the rows keep the true head."""
     two_seasons(writer, small)
     (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
     *_, known = auditlog.rows(database, "SELECT batch, head FROM mirror_batch ORDER BY batch")
@@ -430,7 +430,7 @@ def test_the_prune_command_reports_the_removed_jobs_and_explains_refusals(
 def test_the_prune_command_uses_the_singular_for_one_job(
     writer: StreamWriter, mirror: Mirror, audit_url: str, database: Database
 ) -> None:
-    """It was "1 jobs would be removed"."""
+    """Checks that the command does not print "1 jobs would be removed"."""
     at = ("--audit", audit_url)
     writer.now_ms = int(time.time() * 1000) - 101 * DAY
     writer.life("a")

@@ -1,4 +1,4 @@
-"""Prune where Redis has forgotten something: what is left is proven, and what has left is not denied."""
+"""Prune after Redis lost events: the remaining log is proven, and answers state what was pruned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.kit.servers import RedisServer
 
 
 class Seasons:
-    """A queue on a test's clock, mirrored in small batches, and a server that may forget."""
+    """A queue on the test's clock, mirrored in small batches, and a server that may lose data."""
 
     def __init__(self, server: RedisServer, database: Database, seed: int) -> None:
         self.server = server
@@ -58,7 +58,7 @@ class Seasons:
         self.mirror()
 
     def go_back(self) -> None:
-        """The server comes back with its last snapshot, and the clock goes on."""
+        """Restart the server with its last snapshot; the clock continues."""
         self.server.kill()
         self.server.start()
         self.clock.advance(1_000)
@@ -69,7 +69,7 @@ class Seasons:
         self.fleet.held.clear()
 
     def prune(self) -> PruneResult:
-        """Prune all that is finished and proven."""
+        """Prune all jobs that are finished and proven."""
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune_logs(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done
@@ -85,7 +85,7 @@ def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iter
 def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     seasons: Seasons, database: Database
 ) -> None:
-    """The cut lies behind one loss, then behind two; each time what is left agrees with Redis."""
+    """Checks a cut after one loss, then after two: each time the remaining log agrees with Redis."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(40)
@@ -134,8 +134,10 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
-    """Redis comes back with jobs that finished since and were pruned: SQL cannot compare any more, so a
-    baseline says what lives, and verify that it cannot tell what came before."""
+    """Checks that verify says what it cannot compare when Redis brings back jobs that were pruned from SQL.
+
+    A baseline lists the live jobs; verify states that it cannot check what happened before.
+    """
     seasons.run(60)
     seasons.control.save()
     seasons.run(60)
@@ -150,7 +152,7 @@ def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
 
 
 def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Database) -> None:
-    """That nothing is told of a job or of a moment does not mean that there was nothing."""
+    """Checks that an answer without events says that pruned events may have existed."""
     enqueue(seasons.client, "done", "waits")
     (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]

@@ -1,4 +1,4 @@
-"""Questions to the log: the same answers from both databases."""
+"""Questions to the log have the same answers from both databases."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ from tests.kit.schemas import lay_schema
 
 
 def hundred_claims(writer: StreamWriter) -> None:
-    """Job n waits n ms and runs 2n ms, for n from 1 to 100."""
+    """Make claims n from 1 to 100: job n waits n ms and runs 2n ms."""
     begin = writer.now_ms
     ids = [f"j{n:03}" for n in range(1, 101)]
     writer.now_ms = begin - 1
@@ -74,7 +74,7 @@ def test_a_report_counts_and_measures_claims(
 def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """One single job counted as 1,000 jobs per second."""
+    """Checks that one single job does not count as 1,000 jobs per second."""
 
     def throughput(job_id: str, later_ms: int) -> float | None:
         writer.now_ms = begin + later_ms - 1
@@ -161,7 +161,7 @@ def call(*words: str, **env: str) -> Result:
 
 @pytest.fixture
 def log(writer: StreamWriter, mirror: Mirror, database: Database) -> str:
-    """The address of a database with a small log."""
+    """Return the URL of a database with a small log."""
     writer.life("a", "b")
     enqueue(writer, "[red]c")
     auditlog.drain(mirror)
@@ -184,7 +184,7 @@ def test_history_prints_a_table_or_json(log: str) -> None:
 def test_an_unreadable_row_does_not_hide_other_rows(
     detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
-    """Each command that met it ended with a traceback."""
+    """Checks that each command that meets the row prints the other rows, without a traceback."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b")
@@ -217,7 +217,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch,
     width: int,
 ) -> None:
-    """The other columns took all of 80 columns, and the error of a death got one letter a line."""
+    """Checks on 80 columns that the error of a death is readable, and not printed with one letter per line."""
     enqueue(writer, "a-job-with-a-long-name")
     fence = writer.jobs("claimed", ["a-job-with-a-long-name", 1], by="w-on-a-host-with-a-long-name")
     error = {"type": "ValueError", "message": "no such user [red] at all"}
@@ -236,7 +236,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
 def test_a_history_shows_where_the_job_failed(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """The traceback was in --json only."""
+    """Checks that the traceback is printed without --json, too."""
     enqueue(writer, "a")
     fence = writer.jobs("claimed", ["a", 1])
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -274,7 +274,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_commands_accept_relative_times_and_dates(log: str) -> None:
-    """`at` and `report` wanted a date, in UTC, for what was ten minutes ago."""
+    """Checks that `at` and `report` accept "ten minutes ago" and not only a date in UTC."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (
         *(["at", moment] for moment in moments),
@@ -310,7 +310,7 @@ def test_a_tail_follows_new_events_and_new_queues(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """`tail -n 0 -f` begins with what comes; a queue that comes is followed, too."""
+    """Checks that `tail -n 0 -f` begins with the next event, and also follows a queue that is created later."""
     writer.life("a")
     auditlog.drain(make_mirror())
     (last,) = history.queue_tail(database.readers, QUEUE, 1)
@@ -355,7 +355,7 @@ def test_each_command_reports_that_nothing_is_mirrored_yet(database: Database) -
     ],
 )
 def test_an_invalid_value_of_an_option_is_refused(words: list[str], said: str, log: str) -> None:
-    """A typing error in a head must not look like a log that was rewritten."""
+    """Checks that a mistyped head is an error of usage, and is not reported as a rewritten log."""
     result = call(*words, "--audit", log)
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -456,7 +456,7 @@ def test_an_outdated_schema_is_a_one_line_error(
 
 
 def test_a_refusal_by_the_database_is_a_one_line_error(log: str, database: Database) -> None:
-    """A table that is gone is no bug of ours, and its error no traceback."""
+    """Checks a missing table: the command prints one line and no traceback."""
     with database.writing() as connection:
         assert connection is not None
         connection.execute(text("ALTER TABLE mirror_cursor RENAME TO gone"))

@@ -1,4 +1,4 @@
-"""What a page asks of the log, on both databases: the same answers as the commands', and none that takes for ever."""
+"""Questions of a page to the log: the same answers as the commands', on both databases, each within a time limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUE = "mail"
 
 @pytest.fixture
 def mirrored(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """A queue with a job that succeeded, one that died, one that runs and one that waits for its cap."""
+    """Mirror a queue with a succeeded job, a dead job, a running job, and a job that waits for its cap."""
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         seed.complete(seed.running("done"))
         seed.fail(seed.running("died"), verdict="final")
@@ -44,7 +44,9 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_answers_are_those_of_the_commands(asks: LogQuestions, database: Database) -> None:
+def test_questions_have_the_same_answers_as_the_commands(
+    asks: LogQuestions, database: Database
+) -> None:
     engine, now = database.readers, int(time.time() * 1000)
 
     events = history.history(engine, "done", QUEUE)
@@ -57,7 +59,7 @@ def test_answers_are_those_of_the_commands(asks: LogQuestions, database: Databas
     assert [e["job_id"] for e in asks.tail([QUEUE], 2)] == ["holds", "waits"]
 
 
-def test_minutes_and_errors_are_numbers(asks: LogQuestions) -> None:
+def test_minutes_and_errors_are_returned_as_numbers(asks: LogQuestions) -> None:
     now = int(time.time() * 1000)
 
     minutes = asks.minutes(now - 600_000, now + 600_000, None)
@@ -72,7 +74,7 @@ def test_minutes_and_errors_are_numbers(asks: LogQuestions) -> None:
     assert asks.errors(now + 600_000, None) == []
 
 
-def test_findings_are_empty_in_a_whole_log(asks: LogQuestions) -> None:
+def test_a_whole_log_has_no_findings(asks: LogQuestions) -> None:
     assert asks.findings() == {
         "losses": [], "gaps": [], "quarantine": [], "proofs": [], "prunes": []
     }  # fmt: skip
@@ -86,7 +88,7 @@ def test_an_unknown_job_has_no_history(asks: LogQuestions) -> None:
     assert asks.why("never", QUEUE) is None
 
 
-def test_a_long_history_is_cut_at_its_end(
+def test_a_history_that_is_too_long_is_cut_at_its_end(
     mirrored: Seed, asks: LogQuestions, database: Database
 ) -> None:
     claim = mirrored.running("often")
@@ -102,7 +104,7 @@ def test_a_long_history_is_cut_at_its_end(
     assert found["notes"][0].startswith(f"the last {EVENTS_MAX} of 2")
 
 
-def test_a_statement_is_ended_in_time(database: Database, audit_url: str) -> None:
+def test_a_slow_statement_ends_at_its_time_limit(database: Database, audit_url: str) -> None:
     own = Database(audit_url)
     bound(own.readers, 200)
     endless = (
@@ -119,7 +121,7 @@ def test_a_statement_is_ended_in_time(database: Database, audit_url: str) -> Non
     own.close()
 
 
-def test_a_database_without_a_log_is_an_error(sqlite_url: str) -> None:
+def test_a_question_to_a_database_without_a_log_raises_an_error(sqlite_url: str) -> None:
     with (
         contextlib.closing(questions.open_questions(sqlite_url)) as opened,
         pytest.raises(RqCoreError),

@@ -1,4 +1,4 @@
-"""What metrics ask of the log: sums that equal it, whatever Redis forgot, and that never fall."""
+"""Sums of the log for metrics: they equal the log, whatever Redis forgot, and never fall."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def address(database: Database) -> str:
 
 
 def logged(database: Database) -> Counter[tuple[str, str, str]]:
-    """The claims that events of the log ended, those that Redis forgot included."""
+    """Return the claims that events of the log ended, including events that Redis forgot."""
     words = ", ".join(f"'{event}'" for event in CLAIM_ENDS)
     found = auditlog.rows(
         database,
@@ -125,7 +125,7 @@ def test_totals_keep_orphaned_claims_after_a_loss(
 def test_a_loss_that_is_mirrored_during_a_read_is_counted_once(
     start_redis: Callable[..., RedisServer], database: Database, statement: str
 ) -> None:
-    """What is read of before the loss and of after it, together, would be counted twice for good."""
+    """Checks that the reader does not add counts read before the loss to counts read after it."""
     server = start_redis()
     reader = MetricsReader(address(database))
     with Client(server.url) as client:

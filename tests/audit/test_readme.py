@@ -1,4 +1,4 @@
-"""What docs/how-to/audit-log.md says, tried out."""
+"""The statements and queries of docs/how-to/audit-log.md, run on a log."""
 
 import hashlib
 import re

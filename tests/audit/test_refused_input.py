@@ -1,4 +1,4 @@
-"""Names, numbers and arguments that Redis or SQL could not keep are refused by the API."""
+"""The API refuses names, numbers and arguments that Redis or SQL could not keep."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ IDS_OF_OTHER_CLIENTS = {
 def test_the_enqueue_script_refuses_an_invalid_job_id_of_any_client(
     app: App, name: str, beside: tuple[str, ...]
 ) -> None:
-    """Such an id used to put the events of all jobs of its call into quarantine."""
+    """Checks that the id is refused at the enqueue, and does not put all events of its call into quarantine."""
     enqueue = app.client.calls.enqueue.many
     app.client.run(enqueue([NewJob("first", "q", profile("send"), "{}")]))
     before = outbox(app)
@@ -196,7 +196,7 @@ def test_a_reason_that_is_too_long_or_invalid_is_refused(what: Any, app: App) ->
 
 @pytest.mark.parametrize("value", ["a%b", "a%2fb", "%", "%2"])
 def test_a_half_encoded_scope_is_refused(value: str, app: App) -> None:
-    """No job can ever have it: its limit would hold nobody."""
+    """Checks a scope that no job can have, so that its limit would limit nothing."""
     with pytest.raises(InvalidOption, match="percent-encoded"):
         app.set_cap("q", f"send.tenant={value}", 3)
 
@@ -228,7 +228,7 @@ TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" n
 
 
 def test_accepted_values_are_kept_exactly(app: App, database: Database) -> None:
-    """Key values, arguments and reasons of any text and number: in Redis, in the worker's hands, in SQL."""
+    """Checks texts and numbers of key values, arguments and reasons in Redis, in the worker's handler, and in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]
     sent = [
         app.enqueue(

@@ -1,4 +1,4 @@
-"""The replay of one queue, fed without SQL: honest logs hold, and every lie is named."""
+"""The replay of one queue, without SQL: it accepts honest logs, and names every lie."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def enqueue(log: MemoryWriter, *ids: str, lane: str | None = None) -> None:
 
 
 def of_queue(kind: str, *values: Any) -> Told:
-    """An entry about the queue."""
+    """Return an entry about the queue."""
     return lambda log: log.queue_event(kind, *values)
 
 
 def at(ms: int) -> Told:
-    """The clock has this time, for the entry before the next one."""
+    """Set the clock to this time for the entries that follow."""
     return lambda log: setattr(log, "now_ms", ms)
 
 
@@ -131,8 +131,10 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 
 
 @pytest.mark.parametrize("dead", [None, 1])
-def test_an_expired_job_is_gone_or_dead(log: MemoryWriter, dead: int | None) -> None:
-    """SQL leaves out what is null, so the replay reads an event without the field."""
+def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
+    log: MemoryWriter, dead: int | None
+) -> None:
+    """Checks an event without the field: SQL leaves out null values."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -169,7 +171,7 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Job a gives its place to job b, which an entry ``enqueued`` begins; ``another`` begins job d."""
+    """Job a is replaced by job b, which an ``enqueued`` entry begins; ``another`` begins job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -186,7 +188,7 @@ def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
 
 
 def settled(log: MemoryWriter, kind: str, *facts: Any, worker: str = "w-1") -> None:
-    """A claim ends, or a report of it is refused."""
+    """Return the entries of a claim that ends, or whose report is refused."""
     log.jobs("enqueued", waiting("a"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs(kind, ["a", fence, *facts], by=worker)
@@ -200,7 +202,7 @@ def paused(log: MemoryWriter, *kinds: str) -> None:
 
 
 def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
-    """The second row of an entry says another event, time or actor."""
+    """Return an entry of two rows; the second row has another event, time or actor."""
     log.jobs("enqueued", waiting("a"), waiting("b"))
     row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
     log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
@@ -215,7 +217,7 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """A job is enqueued, claimed and done; the row of one event says something else."""
+    """Return the entries of a job that is enqueued, claimed and completed, with a change in one event's row."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]
@@ -342,7 +344,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
 
 
 def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
-    """Also after its job has ended."""
+    """Checks the window also after its job has ended."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence])
@@ -367,7 +369,7 @@ def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
 
 
 def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
-    """A job succeeds, and its event says this of the value."""
+    """Return the entries of a job that succeeds and whose event has these fields about the kept value."""
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", *[None] * 7, keep_ms])
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence, *told])
@@ -393,7 +395,7 @@ def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
 
 
 def end_remembered(log: MemoryWriter, end: str) -> None:
-    """A job whose id is remembered leaves by this event, after a claim."""
+    """Return the entries of a job with a remembered id that is claimed and then ends with this event."""
     log.now_ms = ONCE - 1_000
     log.jobs("enqueued", remembered())
     fence = log.jobs("claimed", ["a", 1])
@@ -483,7 +485,7 @@ def test_replay_forgets_rates_that_have_recovered(log: MemoryWriter) -> None:
 def test_replay_reports_a_settlement_by_another_worker(
     log: MemoryWriter, end: tuple[Any, ...]
 ) -> None:
-    """The same fence was given twice, and the stale worker's word was taken."""
+    """Checks a fence that two claims have: the stale worker's settlement is reported."""
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs(end[0], ["a", fence, *end[1:]], by="w-2")
@@ -811,7 +813,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 @pytest.mark.parametrize("case", FORBIDDEN)
 def test_replay_reports_an_illegal_history(log: MemoryWriter, case: str) -> None:
-    """It is found in the last entry, and named."""
+    """Checks that the violation is found in the last entry, and names it."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
     found = the_violation(log)
@@ -868,7 +870,7 @@ def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWrit
 
 
 def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
-    """A replica that lacked the claim was promoted: the job was claimed again, as claim 1."""
+    """Checks a promoted replica that lacked the claim: the job is claimed again, as claim 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
     fence = log.jobs("claimed", ["a", 1])
@@ -924,7 +926,7 @@ def test_replay_accepts_any_first_event_before_the_baseline_is_complete() -> Non
     assert the_violation(log, beginnings=beginnings).job_id == "nobody"
 
 
-def test_a_baseline_states_the_holders_of_each_scope() -> None:
+def test_replay_reads_the_holders_of_each_scope_from_a_baseline() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")

@@ -1,4 +1,4 @@
-"""What the doctor does with results, remembered ids and moments of names that only SQL tells, and what it leaves."""
+"""What the doctor repairs, and what it leaves, in results, remembered ids and name windows known only to SQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELD = "unique|t/user=7"
 
 @pytest.fixture
 def level(valkey_url: str, database: Database) -> Iterator[tuple[Seed, Callable[[], Any]]]:
-    """A queue, and what mirrors it, so that nothing of its jobs is left in the outbox."""
+    """Yield a queue and its mirror; all events of its jobs have left the outbox."""
     with Seed(valkey_url, real_clock=True) as made:
 
         def drain() -> None:
@@ -48,7 +48,7 @@ def drain(level: tuple[Seed, Callable[[], Any]]) -> Callable[[], Any]:
 
 @pytest.fixture
 def seed(level: tuple[Seed, Callable[[], Any]]) -> Seed:
-    """Jobs that ended in several ways; only SQL has their events."""
+    """Make jobs that ended in several ways; only SQL has their events."""
     made, drain = level
     both: dict[str, Any] = {"remember_ms": 2 * HOUR, "call": CALL, "keep_ms": HOUR}
     made.enqueue("done", **both)
@@ -76,7 +76,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """What is left of the queue, after the same command has run with these options."""
+    """Return what the queue has after the same command has run with these options."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]
@@ -173,7 +173,7 @@ def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Such a call is no event."""
+    """Checks a call that names another job, which appends no event."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []
@@ -217,7 +217,7 @@ def test_the_doctor_keeps_a_results_line_of_a_job_that_the_log_may_have_missed(
 def test_the_doctor_keeps_a_remembered_id_with_another_jobs_claim_if_the_log_is_incomplete(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
-    """Without its line another job of the id could begin."""
+    """Checks that the line stays: without it another job of the id could begin."""
     pruned(seed, database, drain)
     other = seed.running("other")
     drain()
@@ -235,7 +235,7 @@ def test_the_doctor_keeps_a_remembered_id_with_another_jobs_claim_if_the_log_is_
 def test_the_doctor_does_not_repair_a_requested_expiry_after_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
-    """Its id may have been another job's there, which asked for something else and ended so as well."""
+    """Checks an id that may have had another job in the gap, with another requested expiry and the same end."""
     happens(seed, database, drain)
     forge(seed, "done", " until=1", " until=0")
     before = line_of(seed, "done")
@@ -279,7 +279,7 @@ def test_an_id_that_is_reused_before_the_mirror_caught_up_is_no_difference(
 
 
 def move(seed: Seed, by: int) -> tuple[str, str]:
-    """Change the moment of the throttled name; returns what its field had, and what it has."""
+    """Change the stored expiry of the throttled name, and return the old and the new field."""
     stands: str = seed.snapshot()["slots"][FIELD]
     job_id, until = stands.split(" ")
     lied = int(until) + by

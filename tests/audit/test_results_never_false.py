@@ -1,4 +1,4 @@
-"""Whatever a queue does and the log misses: nothing that the queue keeps of ended jobs is called false."""
+"""Whatever a queue does and the log misses, the doctor reports no true record of an ended job as false."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """What lets the log miss something."""
+    """The ways in which the log misses events."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client
@@ -79,7 +79,7 @@ WAYS: list[Callable[[Missing], None]] = [
 def test_true_results_names_and_ids_are_never_reported_as_differences(
     client: Client, database: Database, seed: int, ways: list[Callable[[Missing], None]]
 ) -> None:
-    """Jobs that keep results, names and ids, in an order that the seed repeats."""
+    """Checks jobs that keep results, names and ids, in a random order that the seed repeats."""
     fleet, dice = Fleet(client, seed, ties=True), random.Random(seed)
     missing = Missing(client, database, fleet)
     fleet.run(5)

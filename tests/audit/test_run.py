@@ -1,4 +1,4 @@
-"""The mirror as a service: new queues, outages of Redis and SQL, stopping."""
+"""The mirror as a service: new queues, outages of Redis and SQL, and its stop."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def serving(
     source: StreamSource, database: Database, **options: Any
 ) -> Iterator[Callable[[], None]]:
-    """The service in a thread; gives a way to stop it and wait for its end."""
+    """Run the service in a thread; yield a function that stops it and waits for its end."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -81,7 +81,7 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 def test_the_mirror_service_logs_the_queues_that_it_mirrors_and_the_queues_that_it_awaits(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who starts it for the first time, or mistypes a queue, sees more than nothing."""
+    """Checks that an operator who starts the mirror for the first time, or mistypes a queue, sees what it does."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:
@@ -100,7 +100,7 @@ def test_the_mirror_service_logs_the_queues_that_it_mirrors_and_the_queues_that_
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log named this database as the queue's, and then came the refusal."""
+    """Checks that the refusal comes without an earlier line that names this database as the queue's mirror."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
@@ -128,7 +128,7 @@ def test_only_the_named_queues_are_mirrored(source: StreamSource, audit_url: str
 
 
 def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_url: str) -> None:
-    """Also the tables: a brand-new database needs no other command."""
+    """Checks a new database: the command also creates the tables."""
     writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
     for writer in writers:
         for n in range(50):
@@ -158,7 +158,7 @@ def test_events_that_exist_at_a_stop_are_still_mirrored(
 def test_a_postponed_queue_is_tried_once_more_at_a_stop(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Its server had been away and was back; what it held waited for the next start of the mirror."""
+    """Checks a queue whose server was away and is back: its entries are mirrored before the service stops."""
     stop = threading.Event()
     stop.set()
     service = run.Service(source, database)
@@ -170,7 +170,7 @@ def test_a_postponed_queue_is_tried_once_more_at_a_stop(
 
 
 class FailingSource(StreamSource):
-    """Its server is away while ``away`` is set."""
+    """A source whose server is unreachable while ``away`` is set."""
 
     away = False
 
@@ -273,7 +273,7 @@ def test_a_missing_database_directory_is_an_error_at_once(source: StreamSource) 
 def test_a_stop_signal_ends_the_process_after_draining(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
-    """The real client, in a process of its own."""
+    """Checks a process of its own with the real client."""
     database = Database(audit_url)
     url = database.address.render_as_string(hide_password=False)
     command = ("rq_core.cli", "audit", "run", "--redis", valkey_url, "--audit", url, "--json")

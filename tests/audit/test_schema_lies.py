@@ -1,4 +1,4 @@
-"""`audit verify` finds each object of the schema that is not as the migration made it."""
+"""`audit verify` finds each object of the schema that differs from the migration."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
-    """One log for all: what is added to the schema stays, and each lie must be named beside those before it."""
+    """Checks all differences on one log: each remains, and verify must name the next beside the earlier ones."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE
     for statements, says in (*ON_BOTH, *of_one):
         lie(log, statements)
@@ -127,7 +127,7 @@ def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Datab
 
 
 def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
-    """`history` says that it knows no such job."""
+    """Checks an index without a row, so that `history` says that the job is unknown."""
     path = log.path
     log.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -1,4 +1,4 @@
-"""Settings and limits that a client wrote past the scripts, found by the log in SQL when the outbox was trimmed."""
+"""Settings and limits that a client wrote without the scripts: SQL's log finds them after the outbox was trimmed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cap(client: Client, scope: str, limit: str) -> None:
 
 @pytest.fixture
 def mirrored(client: Client, database: Database) -> Database:
-    """A queue whose settings and limits have a history, all of it mirrored and trimmed since."""
+    """Yield a queue whose changes of settings and limits are all mirrored and trimmed."""
     enqueue(client, "a")
     configure(client, lease_ms=5_000)
     configure(client, paused=1)

@@ -1,4 +1,4 @@
-"""Two sources of one audit database: a second Redis, or prefix, takes nothing from the first and gets nothing."""
+"""Two sources of one audit database: a second Redis or prefix takes no queue from the first."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Source:
         self.client.run(self.client.calls.enqueue.many(jobs))
 
     def contents(self) -> dict[bytes, Any]:
-        """Every key of the prefix, with its value."""
+        """Return every key of the prefix with its value."""
         with redis.Redis.from_url(self.client.url) as plain:
             keys: list[bytes] = sorted(plain.scan_iter(f"{self.client.prefix}:*"))
             return {key: plain.dump(key) for key in keys}
 
     def states(self) -> dict[str, str]:
-        """How SQL has the jobs."""
+        """Return the states of the jobs in SQL."""
         return {row["job_id"]: row["state"] for row in auditlog.rows(self.database, JOBS)}
 
     def mirror(self) -> None:
@@ -83,13 +83,13 @@ def url(database: Database) -> str:
 
 @pytest.fixture
 def second(make_second: Callable[..., Source], other_url: str) -> Source:
-    """A second server, which is empty."""
+    """Yield a second server, which is empty."""
     return make_second(other_url)
 
 
 @pytest.fixture
 def first(client: Client, url: str, database: Database) -> Source:
-    """A source whose two waiting jobs are mirrored."""
+    """Yield a source whose two waiting jobs are mirrored."""
     first = Source(client, "mail", url, database)
     first.add("a", "b")
     first.mirror()
@@ -170,7 +170,10 @@ def test_a_second_source_takes_nothing_from_the_first_source_and_gets_nothing(
 def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     queue: str, first: Source, make_second: Callable[..., Source], other_url: str, tmp_path: Path
 ) -> None:
-    """The next run recorded the losses of the first Redis, and attached the queues that were free."""
+    """Checks that the next run records no losses for the first Redis.
+
+    It also attaches no queue that is not mirrored yet.
+    """
     theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
     there, here, log = first.contents(), second.contents(), contents_of_log(first)
 
@@ -224,7 +227,10 @@ def test_verify_states_once_why_redis_cannot_be_compared(first: Source, second: 
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
-    """Mirror a queue into a database of its own, beside a queue that nobody mirrors. Returns that database's id."""
+    """Mirror a queue into a database of its own, beside a queue that no mirror copies.
+
+    Returns that database's audit id.
+    """
     theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
     source.add("c")
     replace(source, audit_url=theirs.url, database=theirs).mirror()
@@ -234,14 +240,14 @@ def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
 
 
 def contents_of_log(source: Source) -> list[Any]:
-    """The jobs, cursors and losses that SQL has."""
+    """Return the jobs, cursors and losses that SQL has."""
     tables = ("job", "mirror_cursor", "mirror_loss", "mirror_epoch")
     found = [auditlog.rows(source.database, f"SELECT * FROM {name}") for name in tables]
     return [[tuple(row.values()) for row in rows] for rows in found]
 
 
 def stamps(source: Source) -> tuple[str | None, str | None]:
-    """The stamp of a queue in Redis and in SQL."""
+    """Return a queue's stamps in Redis and in SQL."""
     found = auditlog.one(
         source.database, "SELECT stamp FROM mirror_cursor WHERE queue = :q", q=source.queue
     )
@@ -255,7 +261,7 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have lost everything: the one that runs shows that it has not."""
+    """Checks an empty Redis that may have lost everything: the running mirror shows that the queues are elsewhere."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -273,7 +279,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
 def test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_refused(
     first: Source, second: Source
 ) -> None:
-    """The disaster: a new server, empty, at another address. Then the old one comes back."""
+    """Checks a new, empty server at another address, after which the old server comes back."""
     before = stamps(first)
     second.mirror()
     restored = audit("restore", "--apply", "--wait", "1", *second.words)
@@ -336,7 +342,10 @@ def test_one_of_two_mirrors_that_start_together_on_two_servers_is_refused(
 def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite_file(
     client: Client, sqlite_url: str
 ) -> None:
-    """The writer may be a mirror whose Redis does not answer: to wait for it would hold up the other queues, too."""
+    """Checks a writer whose Redis does not answer.
+
+    To wait for this writer would delay the other queues, too.
+    """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)
     source.add("a")

@@ -1,4 +1,4 @@
-"""SQLite with several processes: nobody meets a lock, nothing is written twice, one writes at a time."""
+"""SQLite with several processes: none fails at a lock, no event is written twice, and one process writes at a time."""
 
 from __future__ import annotations
 

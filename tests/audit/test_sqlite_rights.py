@@ -1,4 +1,4 @@
-"""A SQLite database that the mirror's user may not write: one error that says what keeps it and what to do."""
+"""A SQLite database that the mirror's user may not write: one error names the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rq_core(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def audit(tmp_path: Path, valkey_url: str, client: Client) -> Iterator[Path]:
-    """A log in a directory of its own, with no files of a mirror beside it, and a job that waits to be mirrored."""
+    """Yield a log in its own directory without files of a mirror, and a job that waits to be mirrored."""
     directory = tmp_path / "logs"
     directory.mkdir()
     path = directory / "audit.db"

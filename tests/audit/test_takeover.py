@@ -1,4 +1,4 @@
-"""Two mirrors as they are run, each a process, and one of them stops in the middle of a transaction."""
+"""Two mirrors, each a process of its own; one of them is stopped in the middle of a transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Start the mirror's service on a database. What still runs in the end is killed."""
+    """Start the mirror's service on a database, and kill it at the end if it still runs."""
     with contextlib.ExitStack() as stack:
 
         def start(database: Database, *rest: str) -> Child:
@@ -43,7 +43,7 @@ def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
 def stopped_mirror(
     client: Client, database: Database, fleet: Fleet, start: Start, step: str
 ) -> Child:
-    """A mirror of the fleet's queue that has stopped itself at this step; work has gone on since."""
+    """Start a mirror of the fleet's queue that stops itself at this step, and let the workers continue."""
     lay_schema(database)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
@@ -60,7 +60,7 @@ def level(client: Client) -> bool:
 
 
 def assert_whole(client: Client, database: Database) -> None:
-    """No break, nothing twice, nothing missing, and the chain holds."""
+    """Assert that the log has no gap, no event twice and none missing, and that the chain holds."""
     kinds = auditlog.rows(database, "SELECT kind FROM mirror_epoch")
     assert {row["kind"] for row in kinds} == {"started"}
     assert verify(database).verdict is LogVerdict.HOLDS
@@ -73,7 +73,7 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Within the timeout, by itself; and the one that comes back finds that it lost and does no harm."""
+    """Checks that this happens within the timeout, and that the first mirror notices it on return and does no harm."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)
@@ -106,7 +106,7 @@ def test_another_mirror_takes_over_from_a_stopped_mirror(
 def test_on_sqlite_the_other_mirror_waits_until_the_stopped_one_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
-    """Nobody can take a file's lock from a process that is only stopped. The other says that it waits."""
+    """Checks that the other mirror says that it waits: a stopped process keeps its lock on the file."""
     database = Database(sqlite_url)
     fleet = Fleet(client, 2)
     stopped = stopped_mirror(client, database, fleet, start, "projected")

@@ -1,4 +1,4 @@
-"""`audit verify` on a mirrored log: the untouched one holds, and every planted lie is found and named."""
+"""`audit verify` on a mirrored log: an unchanged log holds, and every planted lie is found and named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database) -> Log:
-    """A mirrored log of a queue with caps and a rate, in many batches."""
+    """Yield a mirrored log of a queue with caps and a rate, in many batches."""
     Story(writer, seed=7).run(250)
     auditlog.drain(make_mirror(limits=BatchLimits(events=25)))
     return Log(database)
@@ -41,7 +41,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 @dataclass
 class Log:
-    """A log, and a liar's access to it."""
+    """A log, with access that bypasses the protections of the schema."""
 
     database: Database
 
@@ -50,7 +50,7 @@ class Log:
         return [row for row in found if kind in (None, row["type"])]
 
     def run(self, *statements: tuple[str, dict[str, Any]]) -> None:
-        """Change what the database refuses to change."""
+        """Run a statement that changes protected rows."""
         with lying(self.database) as connection:
             for statement, values in statements:
                 connection.execute(text(statement), values)
@@ -70,7 +70,7 @@ class Log:
         self.run((f"INSERT INTO job_event ({columns}) VALUES ({marks})", row))
 
     def chain_again(self) -> None:
-        """Make the chain fit what is there, as a liar would who can write everything."""
+        """Compute the chain again from the changed rows, as an attacker with all rights could."""
         log = self.events()
         prev = genesis(audit_id(self.database), QUEUE)
         statements = []
@@ -168,7 +168,7 @@ def test_verify_checks_a_growing_log_up_to_the_events_at_its_start(
 
 
 def lowered_cap(log: Log) -> Row:
-    """A claim carries a lower cap than there were holders."""
+    """Lie: a claim carries a cap lower than the number of its holders."""
     row = next(r for r in log.events("claimed") if any(s[0] == "queue" for s in scopes(r)))
     changed = [[s, 0 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -181,7 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """A claim carries a higher cap than was stored, so that one too many seems allowed."""
+    """Lie: a claim carries a cap higher than the stored one, so that one holder too many seems allowed."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -189,7 +189,7 @@ def raised_cap(log: Log) -> Row:
 
 
 def missing_end(log: Log) -> Row:
-    """The end of a claim is made to look like nothing, so that the next claim overlaps."""
+    """Lie: the end of a claim is made an event without effect, so that the next claim overlaps."""
     claimed = log.events("claimed")
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
@@ -201,7 +201,7 @@ def missing_end(log: Log) -> Row:
 
 
 def doubled_claim(log: Log) -> Row:
-    """A claim is there twice."""
+    """Lie: a claim is in the log twice."""
     row = log.events("claimed")[3]
     in_entry = [r for r in log.events() if r["seq"] == row["seq"]]
     copy = {**row, "ordinal": len(in_entry)}
@@ -210,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """A job that only waited is said to have been claimed as well, when a scope of its was full."""
+    """Lie: a job that only waited is also claimed, while one of its scopes is full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -236,21 +236,21 @@ def hidden_claim(log: Log) -> Row:
 
 
 def illegal_step(log: Log) -> Row:
-    """A running job is pruned."""
+    """Lie: a running job is pruned."""
     row = log.events("succeeded")[2]
     log.change(row, type="pruned")
     return row
 
 
 def stale_fence(log: Log) -> Row:
-    """A settlement with the fence of another claim was accepted."""
+    """Lie: a settlement is accepted with the fence of another claim."""
     row = log.events("succeeded")[4]
     log.change(row, detail='{"fence":"7-7"}')
     return row
 
 
 def skipped_claim(log: Log) -> Row:
-    """A job's claims jump."""
+    """Lie: a job's claim number skips one."""
     row = log.events("claimed")[5]
     log.change(row, claim=row["claim"] + 1)
     return row
@@ -263,14 +263,14 @@ def too_many_failures(log: Log) -> Row:
 
 
 def missing_entry(log: Log) -> Row:
-    """An entry is gone; the one after it is named."""
+    """Lie: an entry is missing; verify names the entry after it."""
     gone = log.events("discarded")[0]
     log.delete(gone)
     return next(r for r in log.events() if r["seq"] > gone["seq"])
 
 
 def earlier_claim(log: Log) -> Row:
-    """A claim is made to look earlier than its rate allowed: the rate is said to be slower."""
+    """Lie: a rate is said to be slower, so that a claim came earlier than the rate allows."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -376,7 +376,7 @@ def test_verify_names_the_batch_of_a_changed_event(
 def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     log: Log, database: Database, lie: str
 ) -> None:
-    """Everyday questions are answered from them."""
+    """Checks the minutes because everyday questions are answered from them."""
     log.run((lie, {}))
 
     result = verify(database)
@@ -486,7 +486,7 @@ def test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain(
 def test_verify_uses_the_singular_for_one_event_entry_batch_or_job(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """It was "1 events in 1 entries and 1 batches"."""
+    """Checks that verify does not print "1 events in 1 entries and 1 batches"."""
     auditlog.drain(mirror)
     began = command(database, "verify").output
     enqueue(writer, "a")

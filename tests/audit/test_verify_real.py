@@ -1,4 +1,4 @@
-"""`audit verify` on what the real scripts do: a queue with caps and rates, and Redis beside SQL."""
+"""`audit verify` on the events of the real scripts: a queue with caps and rates, and Redis compared with SQL."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_verify_names_lost_events_and_reports_no_violation(
 def test_a_difference_after_an_entry_in_quarantine_is_no_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """SQL does not know what such an entry says: that Redis tells more of its jobs proves nothing."""
+    """Checks an entry that SQL cannot read: further events of its jobs in Redis prove no violation."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
     fleet.run(120)
@@ -159,10 +159,10 @@ TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
 """JSON that Python cannot read."""
 
 
-def test_an_event_with_json_that_is_nested_too_deep_is_violated(
+def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
     level: Fleet, client: Client, database: Database
 ) -> None:
-    """`verify` ended with a traceback."""
+    """Checks that `verify` reports the event and ends without a traceback."""
     with lying(database) as connection:
         connection.execute(text("UPDATE job_event SET detail = :detail"), {"detail": TOO_DEEP})
 
@@ -175,7 +175,7 @@ def test_an_event_with_json_that_is_nested_too_deep_is_violated(
 
 @pytest.fixture
 def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
-    """A queue that is mirrored, but for its last entries."""
+    """Yield a queue that is mirrored except for its last entries."""
     fleet = Fleet(client, 3, lanes=False)
     fleet.run(60)
     mirror_all()
@@ -187,7 +187,7 @@ def level(client: Client, mirror_all: Callable[[], int]) -> Fleet:
 def test_an_unreadable_row_in_sql_does_not_end_the_comparison(
     level: Fleet, client: Client, database: Database, detail: str, why: str
 ) -> None:
-    """The doctor ended with a traceback, and looked at no other queue."""
+    """Checks that the doctor ends without a traceback, and examines the other queues."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         connection.exec_driver_sql("DROP TRIGGER job_event_no_update")
@@ -210,7 +210,9 @@ def differences(client: Client, database: Database) -> list[tuple[str, str]]:
     return [(v.invariant, v.says) for v in violations]
 
 
-def test_a_job_that_redis_lost_is_drift(client: Client, database: Database, level: Fleet) -> None:
+def test_verify_reports_a_job_that_redis_lost_as_drift(
+    client: Client, database: Database, level: Fleet
+) -> None:
     (ids,) = client.run(client.calls.delivery.ask([["HKEYS", "rqc:{q}:jobs"]]))
     job_id = ids[0]
     assert differences(client, database) == []
@@ -225,7 +227,9 @@ def test_a_job_that_redis_lost_is_drift(client: Client, database: Database, leve
     assert any("by the log, and Redis does not have it" in says for says in found)
 
 
-def test_an_edited_state_line_is_drift(client: Client, database: Database, level: Fleet) -> None:
+def test_verify_reports_an_edited_state_line_as_drift(
+    client: Client, database: Database, level: Fleet
+) -> None:
     (lines,) = client.run(client.calls.delivery.ask([["HGETALL", "rqc:{q}:state"]]))
     flat = dict(zip(lines[::2], lines[1::2], strict=True)) if isinstance(lines, list) else lines
     job_id, line = next(iter(flat.items()))
@@ -240,10 +244,10 @@ def test_an_edited_state_line_is_drift(client: Client, database: Database, level
     ("column", "value"),
     [("worker", "mallory"), ("detail", '{"seq":7}'), ("claim", 7), ("job_id", "another")],
 )
-def test_a_row_that_differs_from_its_outbox_entry_is_drift(
+def test_verify_reports_a_row_that_differs_from_its_outbox_entry_as_drift(
     client: Client, database: Database, mirror_all: Callable[[], int], column: str, value: Any
 ) -> None:
-    """Though the chain was hashed again. The outbox still has the last entry that is mirrored."""
+    """Checks a chain that was computed again: the outbox still has the last mirrored entry."""
     client.run(client.calls.enqueue.many([NewJob("a", QUEUE, Profile("send"), "{}")]))
     client.run(claims.claim(QUEUE, "w-1", 1))
     mirror_all()
@@ -260,7 +264,7 @@ def test_a_row_that_differs_from_its_outbox_entry_is_drift(
     assert any("differs between Redis and SQL" in says for says in found), found
 
 
-def test_an_outbox_entry_that_was_damaged_after_quarantine_is_drift(
+def test_verify_reports_an_outbox_entry_that_was_damaged_after_quarantine_as_drift(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     client.run(client.calls.enqueue.many([NewJob("a", QUEUE, Profile("send"), "{}")]))
@@ -287,7 +291,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
-    """Runs a job of this id that returns this; SQL has it, and the outbox does not have it any more."""
+    """Run a job of this id with this result; only SQL then has its events, since the outbox is trimmed."""
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
@@ -309,7 +313,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Run such a job, which returns this. Returns its id and its fence."""
+    """Claim such a job, settle it with this result, and return its id and fence."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -318,7 +322,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
-    """What Redis keeps of a job: its line and its value."""
+    """Return what Redis keeps of an ended job: its results line and its value."""
     asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
     line, value = client.run(client.calls.delivery.ask(asked))
     return line, value
@@ -388,7 +392,7 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """The sizes of the keys agree, so that nothing but the log tells."""
+    """Checks a difference that the sizes of the keys do not show, so that only the log shows it."""
     says = plant(client, kept)
 
     for _ in range(2):
@@ -451,8 +455,10 @@ def test_the_result_of_a_job_that_ran_in_a_gap_is_no_violation(
     unseen: Callable[[Client, Database, Callable[[Client], None]], None],
     again: Callable[[Client], None],
 ) -> None:
-    """Its id had another job before, of which the log has the end. Once the baseline behind the gap was complete, this
-    was a violation until the result was over."""
+    """Checks an id whose earlier job ended in the log, and whose later job ran in the gap.
+
+    The baseline after the gap is complete: this must not make the later result a violation.
+    """
     kept("a", '"1"')
     unseen(client, database, again)
     before_it = [v for v in compare(client, database, QUEUE)[0] if v.invariant == "I14"]
@@ -491,7 +497,7 @@ def test_results_of_jobs_that_sql_does_not_have_are_no_violation(
     kept: Callable[[str, str], None],
     mirror_all: Callable[[], int],
 ) -> None:
-    """They ended before the log began, in a gap, or were pruned."""
+    """Checks jobs that ended before the log began, jobs that ended in a gap, and pruned jobs."""
     kept("pruned", '"1"')
     prune_at(database, int(time.time() * 1000) + 100 * DAY)
     assert auditlog.rows(database, "SELECT 1 FROM job_event WHERE job_id = 'pruned'") == []
@@ -526,7 +532,7 @@ def test_ends_in_the_outbox_count_when_the_log_is_switched_on_again(
 def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
-    """The end before it, of the id's first job, was compared with the second one's result."""
+    """Checks that the result of the id's second job is not compared with the end of its first job."""
     kept("a", '"1"')
     held = succeed(client, "a", '"2"')
     assert client.run(claims.complete(QUEUE, "w-1", [held])) == {"a": "gone"}
@@ -582,7 +588,7 @@ def test_verify_compares_with_redis_if_the_url_is_given(
 def test_doctor_compares_with_sql_if_the_url_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
-    """What it can mend within Redis it mends; what only SQL still has it names."""
+    """Checks that the doctor repairs what it can from Redis, and names what only SQL has."""
 
     def doctor(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""`audit verify` exits with 2 where PostgreSQL only refuses a query: that proves no violation."""
+"""`audit verify` exits with 2 if PostgreSQL refuses a query, which proves no violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""scripts/measure/bench in short: every measurement runs, and its report can be read. It says nothing about speed."""
+"""scripts/measure/bench in a short form: every measurement runs, and its report can be read.
+
+The speed is not checked.
+"""
 
 import json
 import subprocess
@@ -55,7 +58,7 @@ def test_each_part_of_the_benchmark_measures_its_figures(tmp_path: Path, part: s
 
 @pytest.fixture
 def figures() -> dict[str, Any]:
-    """Of a run that never was."""
+    """Return the figures of an invented run."""
     found = {
         "enqueue_bulk_per_s": 250_000.0, "drain_async_per_s": 80_000.0, "latency_p50_ms": 0.2, "latency_floor_ms": 0.1,
     }  # fmt: skip
@@ -70,7 +73,7 @@ def figures() -> dict[str, Any]:
 
 
 def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
-    """What the benchmark's modules, which are no package, make of figures."""
+    """Return what the benchmark's modules, which are not a package, compute from figures."""
     path = str(ROOT / "scripts" / "measure" / "benchmarks")
     source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
     done = subprocess.run(
@@ -83,7 +86,7 @@ def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
 def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
     figures: dict[str, Any],
 ) -> None:
-    """250,000 jobs a second are enough by themselves, but not twice those of the best peer of the same run."""
+    """Checks a run of 250,000 jobs per second: the figure is enough, but not twice that of the best peer."""
     code = "import targets; print(json.dumps([(r[0], r[4]) for r in targets.aimed_rows(d)]))"
 
     rows = dict(run_in_bench(code, figures))
@@ -95,7 +98,10 @@ def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
 
 
 def test_only_targets_that_were_met_and_have_a_budget_are_promised(figures: dict[str, Any]) -> None:
-    """A run that falls short promises less; what nothing holds is promised by no run."""
+    """Checks that a run which misses a target does not promise the target.
+
+    A target without a budget is never promised.
+    """
     code = """
 import targets
 rows = lambda d: [[r[:2] for r in part(d)] for part in (targets.promised_rows, targets.aimed_rows)]
@@ -138,7 +144,7 @@ def test_the_report_replaces_only_text_between_markers(figures: dict[str, Any]) 
 def test_a_table_of_both_documents_is_updated_in_both(
     tmp_path: Path, figures: dict[str, Any]
 ) -> None:
-    """The first used it up, and the README kept the figures of another run."""
+    """Checks that the README's table is also replaced, and does not keep the figures of an earlier run."""
     for name in ("docs/performance.md", "README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         part = "peers-short" if name == "README.md" else "peers"

@@ -1,4 +1,4 @@
-"""What each operation costs, in counts: see budgets.toml, where the numbers are."""
+"""Costs of each operation, as counts: budgets.toml has the limits."""
 
 import asyncio
 import cProfile
@@ -48,7 +48,7 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """The growth of used_memory counts, so Redis' tables and the allocator's classes are included."""
+    """Checks the growth of used_memory, which includes Redis' tables and the allocator's size classes."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]
@@ -134,7 +134,7 @@ def test_bytes_sent_are_within_their_budgets(seed: Seed, size: int) -> None:
 
 
 def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
-    """What the server reads meanwhile, one question for it included."""
+    """Return the bytes that the server reads while the block runs, including one question for this count."""
     before: Any = seed.control.info("stats")
     work()
     after: Any = seed.control.info("stats")
@@ -142,7 +142,7 @@ def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
 
 
 class CountingTransport(PoolTransport):
-    """Counts exchanges."""
+    """A transport that counts its exchanges."""
 
     trips = 0
 
@@ -181,18 +181,18 @@ def app(valkey_url: str) -> Iterator[App]:
 
     @app.task(queue="budgets", name="async")
     async def on_the_loop(number: int, text: str) -> None:
-        """Do nothing."""
+        """An async handler that does nothing."""
 
     @app.task(queue="budgets", name="threads")
     def in_a_thread(number: int, text: str) -> None:
-        """Do nothing."""
+        """A sync handler that does nothing."""
 
     yield app
     app.close()
 
 
 def calls_per_job(count: int, work: Callable[[], object]) -> float:
-    """Calls of Python functions and of built-in ones."""
+    """Return the calls of Python and built-in functions per job."""
     profile = cProfile.Profile()
     profile.runcall(work)
     return calls_in(profile) / count
@@ -209,7 +209,7 @@ _SYSTEM_CALL = re.compile(
 
 
 def system_calls_in(profile: cProfile.Profile) -> int:
-    """Sends, receives, and looks whether there is something to receive."""
+    """Return the numbers of sends, receives, and polls for data."""
     stats: Any = pstats.Stats(profile)
     return sum(
         facts[1] for (_, _, name), facts in stats.stats.items() if _SYSTEM_CALL.fullmatch(name)
@@ -246,7 +246,7 @@ PLACES = 100
 
 
 class Gate:
-    """Lets ``PLACES`` coroutines go at once, as threading.Barrier does with threads."""
+    """A barrier for coroutines: it releases ``PLACES`` of them at once, as threading.Barrier does with threads."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -264,7 +264,7 @@ class Gate:
 def counted(url: str, kind: str) -> float:
     """Return the calls per job of a worker that drains a queue.
 
-    They are those of the event loop's thread, on asyncio's own loop, so that its calls are counted too.
+    The calls of the event loop's thread are counted, on asyncio's own loop, so that the loop's calls are included.
     """
     gate, barrier = Gate(), threading.Barrier(PLACES)
     with App(url) as app:
@@ -285,10 +285,11 @@ def counted(url: str, kind: str) -> float:
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
-    """The handlers wait for each other, so that all jobs of a turn end together: a turn costs calls of its own, and how
-    many jobs share one would depend on what else the machine does.
+    """Checks a worker whose handlers wait for each other, so that all jobs of a turn end together.
 
-    It is a process of its own: where many other tests have run, the same code counted up to three times as many.
+    Each turn costs calls of its own; otherwise the load of the machine would decide how many jobs share a turn. The
+    worker runs in its own process: after many other tests in one process, the same code counted up to three times as
+    many calls.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -302,9 +303,9 @@ PACED = 30
 
 
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
-    """From a wake token to the next wait for one, a job at a time; on asyncio's own loop.
+    """Counts the calls from a wake token to the next wait for one, for one job at a time, on asyncio's own loop.
 
-    The least of all jobs: what a worker does every second or so comes the more often the slower the machine is.
+    The minimum over all jobs counts, since a slow machine meets more of the work that a worker does every second.
     """
     task = app.tasks["async"]
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
@@ -370,14 +371,14 @@ def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App
 
 
 def sent(control: redis.Redis) -> int:
-    """Script calls and waits for wake tokens."""
+    """Count script calls and waits for wake tokens."""
     stats: Any = control.info("commandstats")
     names = ("fcall", "evalsha", "blpop", "bzmpop", "blmove", "blmpop")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
 
 
 def drain(app: App) -> int:
-    """Run a worker until nothing is left. Returns how many tasks the loop made."""
+    """Run a worker until the queue is empty, and return how many tasks the loop created."""
     made = 0
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""A command line in this process, on a real server, and a client to set the scene."""
+"""Fixtures: the command line in this process on a real server, and a client that prepares queues."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def kill(client: Client) -> Callable[..., None]:
-    """Make jobs of a queue that die at once."""
+    """Enqueue jobs that die at their first failure, and let them fail."""
 
     def make_dead(queue: str, *ids: str, error: str = "null") -> None:
         from rq_core.model.job import NewJob, profile

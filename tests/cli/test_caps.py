@@ -1,4 +1,4 @@
-"""``rq-core cap``, ``caps``, and what ``job`` says of waiting, on a real server."""
+"""``rq-core cap``, ``caps``, and what ``job`` shows of a waiting job, on a real server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_cap_logs_who_changed_a_cap_and_why(
 def test_the_wait_of_a_rate_follows_the_clock_of_redis_and_is_bounded_by_its_window(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After Redis' clock went back by an hour, what was set before lies an hour ahead; it was called 0 s."""
+    """Checks a clock of Redis that went back by an hour: the wait is at most the window, and is not printed as 0 s."""
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
     app.apply_settings()
     enqueue(task, "first", "next")
@@ -176,7 +176,7 @@ def test_caps_prints_a_table_of_scopes(
 
 
 def test_caps_does_not_print_each_for_a_named_cap_without_a_key(cli: CommandLine, app: App) -> None:
-    """It counts the jobs of all its tasks together, and was shown as 4 each."""
+    """Checks that a named cap, which counts the jobs of all its tasks together, is not printed as "4 each"."""
     app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
     app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
     app.apply_settings()
@@ -219,7 +219,7 @@ def test_caps_shows_the_weights_of_a_fair_queue(cli: CommandLine, app: App) -> N
 
 
 def test_caps_shows_when_exhausted_rates_admit_again(cli: CommandLine, app: App) -> None:
-    """Of a family, when the first of its keys does; that it was set live is said beside it."""
+    """Checks that a family shows the time of its first key, with a note that its limit was set live."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
     app.apply_settings()
@@ -281,7 +281,7 @@ def test_job_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
 def test_ahead_counts_jobs_of_all_lists_and_lanes_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
-    """Jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
+    """Checks that jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)

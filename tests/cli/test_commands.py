@@ -1,4 +1,4 @@
-"""Every verb of the command line, on a real server."""
+"""Every command of the command line, on a real server."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_enqueue_prints_the_id_of_the_new_job(cli: CommandLine, client: Client) 
 def test_a_job_gets_the_options_that_workers_registered_for_its_task(
     cli: CommandLine, client: Client
 ) -> None:
-    """A task with one attempt ran three times when its job came from the command line."""
+    """Checks that a task with one attempt runs once when its job comes from the command line."""
     with App(cli.url) as app:
 
         @app.task(queue="bn", retry=RetryPolicy(max_attempts=1), priority="high", max_losses=7)
@@ -106,7 +106,7 @@ def test_enqueue_of_the_id_of_a_live_job_changes_nothing(cli: CommandLine, clien
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module with an app, in the current directory."""
+    """Write a module with an app into the current directory."""
     name = f"tasks_of_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
         "from rq_core import App, RetryPolicy, Unique\n"
@@ -128,7 +128,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_enqueue_of_a_unique_name_that_is_held_reports_the_outcome(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """It said that the job's id is remembered, and no word of the job that was replaced."""
+    """Checks that the message names the replaced job, and does not say that the job's id is remembered."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip
@@ -209,7 +209,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """The app's own server is meant, unless the command line names one."""
+    """Checks that commands use the app's own server, unless the command line names one."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said
@@ -466,7 +466,7 @@ def test_unique_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None
 
 
 def test_unique_lists_as_many_names_as_the_limit_allows(cli: CommandLine, client: Client) -> None:
-    """A hundred thousand took half a minute."""
+    """Checks the limit because listing a hundred thousand names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -598,7 +598,7 @@ def test_doctor_examines_other_queues_after_an_unreadable_queue(
 def test_server_status_says_1_client_in_the_singular(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was "1 clients"."""
+    """Checks that the command does not print "1 clients"."""
     found = ServerStatus(directory=Path("data"), running=True, pid=7, version="9.0", clients=1)
     monkeypatch.setattr("rq_core.embedded.server.server_status", lambda _: found)
 
@@ -625,7 +625,7 @@ def test_server_commands_use_the_folder_of_the_environment_unless_one_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They looked into .rq-core while every other command used the folder of RQ_CORE_REDIS_URL."""
+    """Checks the folder of RQ_CORE_REDIS_URL, which all other commands use, instead of .rq-core."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

@@ -1,4 +1,7 @@
-"""What an operator sees of a queue whose keys a client changed past the scripts: what is wrong, and what to type."""
+"""What commands show of a queue whose keys a client changed without the scripts.
+
+The message names the damage and the command to type.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ META = "rqc:{mail}:meta"
 
 @pytest.fixture
 def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
-    """Redis itself, with the queue `mail`, which is to be damaged, and `sms`, which is well."""
+    """Return a connection to Redis, with the queue `mail`, which a test damages, and the intact queue `sms`."""
     for queue in ("mail", "sms"):
         cli.ok("enqueue", queue, "send")
     with redis.Redis.from_url(valkey_url, decode_responses=True) as made:
@@ -29,7 +32,7 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
 def test_top_and_doctor_report_a_queue_of_another_layout(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """No client can work with it; top said nothing of that, and doctor that all agrees."""
+    """Checks that `top` reports the queue, which no client can use, and that `doctor` does not say that all agrees."""
     control.hset(META, "layout", "99")
     refused = cli.line(1, "enqueue", "mail", "send")
 
@@ -47,7 +50,7 @@ def test_top_and_doctor_report_a_queue_of_another_layout(
 def test_doctor_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """It ended in a ValueError, with its traceback."""
+    """Checks that `doctor` ends without a ValueError and its traceback."""
     epoch = control.hget(META, "epoch")
     control.hset(META, "epoch", "x")
 
@@ -78,7 +81,7 @@ def test_doctor_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
 
 
 def test_workers_names_an_unreadable_queue(cli: CommandLine, control: redis.Redis) -> None:
-    """It said that no worker runs."""
+    """Checks that `workers` does not say that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
 
@@ -118,7 +121,7 @@ def test_an_impossible_name_in_the_list_of_queues_stops_neither_workers_nor_doct
 def test_commands_name_a_list_of_queues_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
-    """It was an error of the server, of some key."""
+    """Checks that the error names the key, and is not a general error of the server."""
     control.delete("rqc:queues")
     control.set("rqc:queues", "x")
     expected = "key rqc:queues, the list of queues, is no set. `redis-cli RENAME rqc:queues rqc:queues.bad` moves"
@@ -143,7 +146,7 @@ def test_commands_name_a_list_of_queues_of_the_wrong_type(
 def test_doctor_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
-    """`rq-core set QUEUE lease_ms=N` is refused as too long, or is the same as the default and changes nothing."""
+    """Checks that the printed command works: `rq-core set QUEUE lease_ms=N` would be refused or change nothing."""
     cli.ok("set", "mail", "lease=5")
     control.hset(META, name, value)
 
@@ -156,7 +159,7 @@ def test_doctor_prints_the_command_that_restores_a_setting(
 
 
 def test_top_reports_an_outbox_of_the_wrong_type(cli: CommandLine, control: redis.Redis) -> None:
-    """No call can be carried out, and top said nothing of it."""
+    """Checks that `top` reports the queue, on which no call can be carried out."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
 
@@ -170,7 +173,7 @@ def test_top_reports_an_outbox_of_the_wrong_type(cli: CommandLine, control: redi
 def test_doctor_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
-    """No table, no page of metrics and no alarm knew of it, and the doctor said that all agrees."""
+    """Checks that `doctor` names the queue, which no table, metric or alert shows."""
     audit = f"sqlite:///{tmp_path}/audit.db"
     assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
     control.srem("rqc:queues", "mail")
@@ -189,7 +192,7 @@ def test_doctor_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
 def test_doctor_does_not_say_all_agrees_if_the_log_could_not_be_compared(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Beside an error, and beside what the log cannot tell, it said that all agrees."""
+    """Checks the last line beside an error, and beside differences that the log cannot show."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":
@@ -212,7 +215,7 @@ def test_doctor_does_not_say_all_agrees_if_the_log_could_not_be_compared(
 def test_the_command_that_restores_a_setting_names_the_prefix(
     cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
 ) -> None:
-    """Typed as it was printed, it spoke of another queue."""
+    """Checks that the command, typed as printed, changes this queue and not one under the default prefix."""
     cli.ok("enqueue", "mail", "send", "--prefix", "other")
     control.hset("other:{mail}:meta", field, value)
 
@@ -231,7 +234,7 @@ SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
 def test_an_unreadable_state_line_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, client: Client, line: bytes
 ) -> None:
-    """`unique` ended with a traceback, and each list with the first of them."""
+    """Checks that `unique` and each list print the other jobs without a traceback."""
     for job_id in ("bad", "good"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")
@@ -250,7 +253,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
 def test_unique_says_that_its_list_is_cut_though_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
-    """Nothing said that there are more names."""
+    """Checks that the list says that there are more names."""
     for job_id in ("a", "b"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")

@@ -1,4 +1,4 @@
-"""What can go wrong at the command line is told in one line, with an exit status."""
+"""Each error of the command line is one line, with an exit status."""
 
 import contextlib
 import socket
@@ -89,7 +89,7 @@ def test_the_error_of_a_refused_password_does_not_print_it(cli: CommandLine) -> 
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """A server that speaks another protocol."""
+    """Yield a server that speaks another protocol."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -347,7 +347,7 @@ def test_a_directory_that_cannot_hold_the_embedded_server_is_reported(
 def test_an_unexpected_error_shows_its_traceback(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody foresaw must be reported whole."""
+    """Checks that an unforeseen error is printed with its traceback."""
 
     @click.command()
     def broken() -> None:
@@ -386,7 +386,7 @@ def test_errors_are_printed_without_passwords_and_line_ends() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """They were wrapped into one paragraph, behind a backslash and a b."""
+    """Checks that the cron lines are not wrapped into a paragraph behind a backslash and a b."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
@@ -402,7 +402,7 @@ def test_every_command_has_help(cli: CommandLine) -> None:
 
 
 def test_no_help_text_shows_the_no_wrap_mark_of_click() -> None:
-    """In a raw docstring, click prints it and wraps the lines."""
+    """Checks docstrings for raw strings, in which click prints the mark and wraps the lines."""
     helps = [command.help or "" for command in _commands(root)]
 
     assert len(helps) > 30

@@ -1,4 +1,4 @@
-"""`rq-core jobs` lists a queue's jobs, page by page, and names those whose task no worker has."""
+"""`rq-core jobs` lists a queue's jobs page by page, and marks those whose task no running worker has."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def enqueue(client: Client, *ids: str, task: str = "send", **how: Any) -> None:
 
 
 def here(client: Client, worker: str, *tasks: str) -> None:
-    """A worker with these tasks says that it is there."""
+    """Register a running worker with these tasks."""
     says = Presence("h", 1, "0.1.0", f"c0de-{worker}", ("mail",), 10, 0, 1)
     client.run(worker_registry.announce("rqc", worker, says, ["mail"], tasks))
 
@@ -33,7 +33,7 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def queue(client: Client, kill: Callable[..., None]) -> None:
-    """Jobs of each state: dead, running, ready in a list and in a lane, and scheduled."""
+    """Yield a queue with jobs in each state: dead, running, ready in a list and in a lane, and scheduled."""
     kill("mail", "dead")
     enqueue(client, "running")
     client.run(claims.claim("mail", "w-1", 1))
@@ -104,7 +104,7 @@ def test_jobs_marks_a_task_that_no_running_worker_has(cli: CommandLine, client: 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """All commands that are sent."""
+    """Return all commands that the client sends."""
     sent: list[list[Any]] = []
     real = Client.run
 
@@ -127,7 +127,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
-    """A filter that fits nothing reads on, in pages, and stops after so many jobs."""
+    """Checks a filter that matches nothing: the command reads pages, and stops after a fixed number of jobs."""
     monkeypatch.setattr(job_reads, "PAGE", 50)
     monkeypatch.setattr(job_reads, "MEMBERS_MAX", 120)
     monkeypatch.setattr("rq_core.views.jobs.MEMBERS_MAX", 120)
@@ -143,7 +143,7 @@ def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
 
 
 def test_jobs_lists_a_job_that_moves_during_the_read_at_most_once(client: Client) -> None:
-    """It is read where it waits, and runs by then: it is among the running ones, or missing, and never twice."""
+    """Checks a job that is claimed between the two reads: it is listed as running or missing, and never twice."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
     step = next(plan)
@@ -166,7 +166,7 @@ def test_jobs_lists_a_job_that_moves_during_the_read_at_most_once(client: Client
 
 
 def give_back(client: Client, reason: str, *more: Any) -> None:
-    """A worker claims the first job and gives it back."""
+    """Let a worker claim the first job and give it back."""
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     record = (held.id, held.fence, reason, "null", "", *(more or (0,)))
     client.run(claims.rollback("mail", "w-1", [record]))
@@ -186,7 +186,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_job_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """`job` showed a scheduled job, and no word of what it waits for."""
+    """Checks that `job` says what the job waits for, and not only that it is scheduled."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 

@@ -1,4 +1,4 @@
-"""`rq-core metrics` answers Prometheus until it is asked to stop."""
+"""`rq-core metrics` answers Prometheus until a signal stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mirror that a supervisor of workers starts, and ends."""
+"""The mirror that a supervisor of workers starts and ends."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from sql_audit.queries.history import history_of
 def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """SIGTERM reached it before its handler was there: `worker --burst --audit` left its last events unmirrored."""
+    """Checks a SIGTERM from `worker --burst --audit` that arrives before the mirror has installed its handler."""
     audit = str(tmp_path / "audit.db")
     with App(valkey_url) as app:
 

@@ -1,4 +1,4 @@
-"""What documents and messages tell people to type is there: the command, and each of its options."""
+"""Commands that documents and messages tell people to type exist, with each of their options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """What of this command line there is not; None if all is."""
+    """Return which part of this command line does not exist; None if all parts do."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()
@@ -44,7 +44,7 @@ def wrong(line: str) -> str | None:
     return next((f"no option {name}" for name in given if name not in options), None)
 
 
-def test_commands_that_messages_quote_exist() -> None:
+def test_commands_that_messages_quote_exist_in_the_command_line() -> None:
     told = [(path, line) for path in TEXTS for line in commands(path.read_text())]
 
     assert len(told) > 100

@@ -1,7 +1,7 @@
-"""What a job, a worker or a server says reaches a terminal as text, on one line, at a bounded length.
+"""Texts from jobs, workers and servers are printed as text, on one line, with a bounded length.
 
-Hostile text is planted wherever a command may find it. A new command fails here until it is called with it, and until
-it prints by `rq_core.cli.text`.
+Hostile text is planted wherever a command may find it. A new command fails here until these tests call it, and until it
+prints with `rq_core.cli.text`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def plant(client: Client, control: Any) -> str:
 
 
 def by_hand(control: Any) -> None:
-    """What only a hand in redis-cli writes, after the mirror has looked."""
+    """Write hostile values that only redis-cli can write, after the mirror has copied the queue."""
     line = control.hget(KEYS("state"), "dies")
     bad = HOSTILE.replace(" ", "_").replace("\n", "").replace("\r", "")
     control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
@@ -205,7 +205,7 @@ DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
 
 
 def hostile_calls(name: str) -> Iterator[list[str]]:
-    """The calls of a command with hostile text for each of its arguments and options in turn."""
+    """Return the calls of a command with hostile text in each of its arguments and options in turn."""
     command: click.Command = root
     for word in name.split():
         assert isinstance(command, click.Group)
@@ -226,7 +226,7 @@ def hostile_calls(name: str) -> Iterator[list[str]]:
 def test_commands_print_their_arguments_without_control_characters(
     planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty answer repeated the name that was asked for, with whatever was in it."""
+    """Checks that an empty answer, which repeats the requested name, prints none of the name's control characters."""
     redis_url, audit_url = planted
     monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)

@@ -1,4 +1,4 @@
-"""The command line as a process of its own: speed, signals, pipes, workers, the embedded server."""
+"""The command line as a separate process: speed, signals, pipes, workers, and the embedded server."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 def help_and_modules(*words: str) -> tuple[str, set[str]]:
-    """What is printed, and what was imported for it."""
+    """Return what the command printed, and the modules that it imported."""
     program = (
         "import sys; from rq_core.cli.root import root\n"
         f"try: root.main({[*words]})\n"
@@ -49,7 +49,7 @@ def help_and_modules(*words: str) -> tuple[str, set[str]]:
 
 
 def test_help_imports_no_slow_module() -> None:
-    """`--help` must be there at once: what is slow to import is imported when it is needed."""
+    """Checks that `--help` imports no slow module, so that it prints at once; slow modules are imported on use."""
     text, modules = help_and_modules("--help")
 
     slow = {"redis", "hiredis", "pydantic", "rich", "sqlalchemy", "alembic", "asyncio"}
@@ -79,7 +79,7 @@ def test_help_of_audit_imports_none_of_its_commands() -> None:
 
 
 def test_help_of_audit_has_the_first_sentence_of_each_command() -> None:
-    """The list is written without importing them, so it has their first sentences for itself."""
+    """Checks the sentences of the list, which are stored separately so that the list imports no command."""
     context = click.Context(audit)
     for name, listed in audit.commands.items():
         command = audit.get_command(context, name)
@@ -91,7 +91,9 @@ def test_help_of_audit_has_the_first_sentence_of_each_command() -> None:
         )
 
 
-def test_an_error_is_one_line(shell: Callable[..., CompletedProcess[str]]) -> None:
+def test_a_command_reports_an_error_in_one_line(
+    shell: Callable[..., CompletedProcess[str]],
+) -> None:
     done = shell("pause", "nowhere")
 
     assert done.returncode == 2
@@ -130,7 +132,7 @@ def test_a_broken_pipe_prints_no_error(valkey_url: str) -> None:
 
 
 def test_ctrl_c_prints_no_traceback() -> None:
-    """A server that does not answer keeps the command waiting; somebody gives up."""
+    """Checks a command that waits for a server without an answer, until a user presses Ctrl-C."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
@@ -256,7 +258,7 @@ def test_server_run_ends_at_ctrl_c(directory: Path, tmp_path: Path) -> None:
     ],
     ids=["own", "library", "syntax", "missing", "exit"],
 )
-def test_the_error_of_a_module_that_cannot_be_imported_is_one_line(
+def test_a_worker_reports_a_module_that_cannot_be_imported_in_one_line(
     text: str,
     expected: str,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""`rq-core queue delete`: what keeps it from deleting, what it leaves, and what comes after."""
+"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that stay, and the queue's next creation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def enqueue(client: Client, *ids: str) -> None:
 
 
 def empty_queue(client: Client) -> None:
-    """A queue that has worked, and has caps."""
+    """Make an empty queue that has run jobs and has caps."""
     client.run(client.calls.caps.change("mail", "queue", 3))
     enqueue(client, "a")
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
@@ -229,7 +229,7 @@ def test_delete_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event
 def test_verify_reports_a_loss_of_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
-    """A deletion excuses no later loss."""
+    """Checks that the recorded deletion does not explain a later loss."""
     empty_queue(client)
     mirror(valkey.url, database)
     client.run(client.calls.deletion.delete("mail"))

@@ -1,4 +1,4 @@
-"""A queue that is given twice, or two queues: what was given last held, and no word of it."""
+"""Two values of the option for the queue: each command serves both, or refuses the second with a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUES = ("first", "second")
 
 @pytest.fixture
 def jobs(valkey_url: str) -> str:
-    """A server with a job in each of two queues."""
+    """Yield a server with one job in each of two queues."""
     with App(valkey_url) as app:
         for queue in QUEUES:
             app.enqueue(queue, "note", {"queue": queue, "key": f"{queue}-1"})

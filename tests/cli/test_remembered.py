@@ -15,7 +15,7 @@ from tests.cli.conftest import CommandLine
 
 @pytest.fixture
 def done(cli: CommandLine, client: Client) -> str:
-    """The id of a job that has ended, and is remembered."""
+    """Return the id of a job that has ended and is remembered."""
     cli.ok("enqueue", "mail", "send", "--idempotency-key", "order-42", "--remember", "3600")
     (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))

@@ -1,4 +1,4 @@
-"""`rq-core result` shows the outcome of a job, and its result."""
+"""`rq-core result` shows how a job ended, and the value that it returned."""
 
 from __future__ import annotations
 

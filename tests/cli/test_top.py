@@ -1,4 +1,4 @@
-"""`rq-core top` shows the queues and what is wrong, at any width, and changes nothing."""
+"""`rq-core top` shows the queues and their problems at any width, and changes nothing."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_line_of_top_is_wider_than_the_terminal(
 def test_top_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """At 60 and 80 columns `top` named a full cap and left out the lanes, and a mirror, and left out the backlog."""
+    """Checks 60 and 80 columns: a full cap is shown with its lanes, and a mirror with its backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))
@@ -171,9 +171,7 @@ def test_top_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
 
 
 @pytest.mark.parametrize("width", [1, 8, 20])
-def test_a_very_narrow_terminal_is_not_an_error(
-    cli: CommandLine, client: Client, width: int
-) -> None:
+def test_top_works_on_a_very_narrow_terminal(cli: CommandLine, client: Client, width: int) -> None:
     cli.ok("enqueue", LONG, "send")
 
     assert max(map(len, printed(frame(client), None, width).splitlines())) <= width
@@ -242,7 +240,7 @@ def test_top_refreshes_until_q_or_ctrl_c(cli: CommandLine, key: bytes, status: i
 def test_top_shows_causes_that_page_before_all_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
-    """Twelve paused queues hid the one that cannot be read: it stood behind them."""
+    """Checks an unreadable queue beside twelve paused queues: the unreadable one is listed first."""
     for n in range(14):
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")
@@ -266,7 +264,7 @@ def test_top_shows_causes_that_page_before_all_other_causes(
 def test_top_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
-    """A mirror that was dead for days looked well without --audit."""
+    """Checks that a mirror which died days ago is visible without --audit."""
     cli.ok("enqueue", "mail", "send")
     assert "the audit log was not read" not in cli.ok("top", "--once")
     client.run(client.calls.audit.attach("mail", "a-1"))

@@ -1,4 +1,4 @@
-"""`rq-core workers` shows who works, and which code each worker runs."""
+"""`rq-core workers` lists the running workers, and the version of the code that each runs."""
 
 import re
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import CommandLine
 
 
 def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> None:
-    """A worker says that it is there."""
+    """Register a running worker."""
     says = Presence("web-1", 4711, "0.1.0", code, queues, 10, 3, 1_795_225_746_000)
     client.run(worker_registry.announce("rqc", worker, says, queues, ["send"]))
 
@@ -53,7 +53,7 @@ def test_workers_says_that_no_worker_runs(cli: CommandLine) -> None:
 
 
 def test_workers_shows_a_dash_for_an_unknown_start(cli: CommandLine, client: Client) -> None:
-    """It ran since 20780 days."""
+    """Checks that a worker with an unknown start is not shown as running for 20780 days."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
     client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
@@ -65,7 +65,7 @@ def test_workers_shows_a_dash_for_an_unknown_start(cli: CommandLine, client: Cli
 def test_workers_drops_columns_before_it_breaks_words(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    """Heads and names were broken into parts of two letters."""
+    """Checks that headings and names are not broken into parts of two letters."""
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "reports", "send")
     cli.ok("pause", "reports")

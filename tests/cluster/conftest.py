@@ -1,4 +1,4 @@
-"""The cluster of the run, one per engine, emptied and made whole before each test."""
+"""Fixture: the run's cluster, one per engine, which is emptied and repaired before each test."""
 
 from collections.abc import Callable, Iterator
 

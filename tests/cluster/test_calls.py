@@ -1,4 +1,4 @@
-"""Producers and plain calls in a cluster: each finds the shard of its queue."""
+"""Calls of producers in a cluster: each call goes to the shard of its queue."""
 
 import itertools
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Each queue is on one shard; together the queues are on all shards."""
+    """Checks one queue per shard, so that the queues together cover all shards."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -94,7 +94,10 @@ def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:
 
 
 async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisCluster) -> None:
-    """A worker settles and claims in queues of all shards at once, and each answer comes to its call."""
+    """Checks that a worker settles and claims in queues of several shards at once.
+
+    Each call gets its own answer.
+    """
     queues = names(cluster)
     async with AsyncClient(cluster.url) as client:
         wanted = {}
@@ -120,7 +123,7 @@ async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisClu
 
 
 def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) -> None:
-    """A function is known to the node that loaded it only."""
+    """Checks each primary, since only the node that loaded a function has the function."""
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -135,7 +138,10 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
 def test_a_new_queue_is_listed_before_it_is_used(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list is on another shard, which may be away just then. Unlisted, no mirror would ever find the queue."""
+    """Checks that the queue's name is in the list of queues before the queue is used.
+
+    The list is on another shard, which may be unreachable; no mirror finds a queue outside the list.
+    """
     listed = queues_key()
     apart = next(
         name
@@ -164,7 +170,7 @@ def test_a_new_queue_is_listed_before_it_is_used(
 
 
 def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
-    """MOVED is followed, at once and later, by a transaction too."""
+    """Checks that the client follows MOVED at once and in later calls, also in a transaction."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -180,7 +186,7 @@ def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
 
 
 def test_reads_of_a_migrating_slot_follow_ask(cluster: RedisCluster) -> None:
-    """ASK is followed: a single key that is not on the old node is on the new one."""
+    """Checks that the client follows ASK for a key that has left the old node."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -205,7 +211,7 @@ def test_reads_of_a_migrating_slot_follow_ask(cluster: RedisCluster) -> None:
 def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
     cluster: RedisCluster,
 ) -> None:
-    """The first call raises it, and not a later call with an error about a slot."""
+    """Checks that the first call raises the error, rather than a later call with an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
@@ -238,7 +244,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 
 @pytest.mark.parametrize("whole", ["yes", "no"])
 def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: str) -> None:
-    """The start of a worker and the doctor run this check."""
+    """Checks the warning at the start of a worker and in the doctor."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
@@ -250,7 +256,7 @@ def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: s
 def test_the_server_check_warns_of_full_coverage_on_a_single_node(
     cluster: RedisCluster, place: int
 ) -> None:
-    """One node was asked, and the others' setting counts as much: each decides for the queues that it has."""
+    """Checks that each node is asked, since each node's setting applies to the queues on that node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
@@ -266,7 +272,7 @@ def test_the_server_check_warns_of_full_coverage_on_a_single_node(
 def test_the_error_of_an_unreachable_cluster_or_sentinel_says_what_to_check(
     scheme: str, says: str
 ) -> None:
-    """It said "Is it running?", and to install the embedded server."""
+    """Checks that the error does not ask whether the server runs, nor advise the embedded server."""
     url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
     with (
         Client(url, patience=Patience(unsent=0.05)) as client,

@@ -1,4 +1,4 @@
-"""The mirror of a cluster of which a node is frozen: the queues of the other shards are mirrored meanwhile."""
+"""The mirror of a cluster with a frozen node: the queues of the other shards are mirrored in the meantime."""
 
 from __future__ import annotations
 

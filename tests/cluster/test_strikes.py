@@ -1,4 +1,4 @@
-"""A node of a cluster is frozen, or cut off from the others, under load: the queues of other shards do not notice.
+"""A node of a cluster is frozen, or cut off from the others, under load; other shards' queues continue.
 
 The long form: scripts/prove/live outages --kind frozen_node|bus_partition.
 """
@@ -19,8 +19,10 @@ from tests.rigs import shards
 def test_a_failed_node_delays_only_its_own_shard(
     cluster: RedisCluster, tmp_path: Path, kind: str
 ) -> None:
-    """Its queue is served by the new primary as soon as there is one, and a process that begins then finds it, though
-    the node that was struck is the first that its URL names."""
+    """Checks that the new primary serves the shard's queue as soon as it is promoted.
+
+    A process that starts then finds it, though the failed node is the first that the process' URL names.
+    """
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
 
@@ -32,7 +34,10 @@ def test_a_failed_node_delays_only_its_own_shard(
 def test_with_full_coverage_a_failed_node_stops_all_shards_and_no_job_is_lost(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
-    """What `cluster-require-full-coverage yes`, Redis' default, does; the doctor and the worker's start warn of it."""
+    """Checks `cluster-require-full-coverage yes`, the default of Redis.
+
+    The doctor and the start of a worker warn of this setting.
+    """
     cluster.set("cluster-require-full-coverage", "yes")
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, "frozen_node", shards.SECONDS_MIN, tmp_path, cluster.engine)

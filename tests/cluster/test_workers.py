@@ -1,4 +1,4 @@
-"""Workers and the mirror in a cluster: while a slot moves, and while a shard has no primary."""
+"""Workers and the mirror in a cluster, while a slot moves and while a shard has no primary."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import pytest
 
 from rq_core.app.app import App
+from rq_core.connections.client import Client
 from rq_core.errors import ServerUnavailable
-from rq_core.model.keys import queue_keys
+from rq_core.model.keys import queue_keys, queues_key
 from rq_core.process.supervisor import meet
 from rq_core.worker import Worker, WorkerOptions, startup
 from sql_audit.proof.result import QueueResult
@@ -32,7 +33,7 @@ dies has none for some two seconds at least (NODE_TIMEOUT_MS and an election).""
 
 
 class Load:
-    """Producers of some queues, and what their jobs say when they run."""
+    """Producers of several queues, and the records that their jobs write when they run."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -43,7 +44,7 @@ class Load:
         app.task(queue="any", name="note")(self.note)
 
     def declare(self, *queues: str) -> None:
-        """Let workers make these queues, whose jobs are enqueued by name."""
+        """Let workers create these queues; their jobs are enqueued by name."""
         for queue in queues:
             self.app.queue(queue)
 
@@ -53,7 +54,7 @@ class Load:
         await asyncio.sleep(0.002)
 
     async def produce(self, queue: str) -> None:
-        """Enqueue a job after the other, for as long as nobody cancels it."""
+        """Enqueue one job after another until the task is cancelled."""
         for number in itertools.count():
             key = f"{queue}-{number}"
             try:
@@ -80,7 +81,7 @@ class Load:
         return {key: times for key, times in self.ran.items() if times > 1}
 
     def gap(self, queue: str, since: float, until: float) -> float:
-        """The longest time in which no job of a queue ran."""
+        """Return the longest time in which no job of a queue ran."""
         moments = [since, *(at for at in self.times.get(queue, []) if since < at < until), until]
         return max(b - a for a, b in itertools.pairwise(moments))
 
@@ -93,7 +94,10 @@ def load(cluster: RedisCluster) -> Iterator[Load]:
 
 
 def check_log(url: str, *queues: str, lossy: str | None = None) -> dict[str, QueueResult]:
-    """What verify says of each queue; it must hold for all, and Redis may have forgotten events of ``lossy`` only."""
+    """Verify each queue's log: it must hold for all queues.
+
+    Redis may have forgotten events of the ``lossy`` queues only.
+    """
     database = Database(url)
     try:
         result = verify(database)
@@ -124,7 +128,7 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
 
 @pytest.mark.alone
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
-    """No call can wait for several slots, so each queue is waited for by itself."""
+    """Checks that the worker waits for each queue separately, since no call can wait for keys in several slots."""
     queues = [names[0] for names in cluster.queues(1).values()]
     load.declare(*queues)
     async with working(load.app, queues=queues):
@@ -141,7 +145,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
 async def test_a_job_that_ends_during_the_grace_does_not_shorten_it_for_other_queues(
     cluster: RedisCluster, load: Load
 ) -> None:
-    """A line that had nothing to report fell over that, and the jobs of all lines were given back."""
+    """Checks that a queue without a report does not fail, so that the jobs of all queues are not given back."""
     one, other, _ = (names[0] for names in cluster.queues(1).values())
     begun, ended = [], []
 
@@ -172,8 +176,10 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Key by key, there and back, with calls of producers, worker and mirror in between: they are told TRYAGAIN, and
-    MOVED after that."""
+    """Moves slots key by key, there and back, between calls of producers, worker and mirror.
+
+    Redis answers these calls with TRYAGAIN, and later with MOVED.
+    """
     queues = [names[0] for names in cluster.queues(1).values()]
     moved = queues[0]
     key = queue_keys(moved)("meta")
@@ -209,7 +215,11 @@ async def test_slots_that_move_under_load_lose_no_job(
 
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
-@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "down"])
+@pytest.mark.parametrize(
+    ("frozen", "with_list"),
+    [(True, False), (False, False), (True, True)],
+    ids=["frozen", "down", "frozen-with-the-list"],
+)
 @pytest.mark.slow
 async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shards(
     cluster: RedisCluster,
@@ -218,16 +228,25 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     monkeypatch: pytest.MonkeyPatch,
     *,
     frozen: bool,
+    with_list: bool,
 ) -> None:
-    """It ended after ten seconds, and no queue was served. A supervisor waited for ten minutes."""
+    """Checks that the worker serves the queues of running shards, and the others as soon as their shard answers.
+
+    ``with_list``: the shard that is down also holds the list of queues. The queues exist before, since a new one could
+    not be added to the list.
+    """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)
     monkeypatch.setattr(startup, "LOOK_S_MAX", 0.1)
     queues = [names[0] for names in cluster.queues(1).values()]
-    victim = cluster.primaries()[0]
+    lists = cluster.primary_of(queues_key())
+    victim = lists if with_list else next(s for s in cluster.primaries() if s is not lists)
     away = next(q for q in queues if cluster.primary_of(queue_keys(q)("meta")) is victim)
     spared = [queue for queue in queues if queue != away]
     load.declare(*queues)
+    with Client(cluster.url) as client:
+        for queue in queues:
+            client.run(client.calls.delivery.handshake(queue))
     shard = cluster.shard_of(victim)
     for server in shard:
         server.freeze() if frozen else server.kill()
@@ -268,7 +287,10 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
 async def test_a_shard_without_a_primary_delays_no_other_shard(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Its jobs wait for the failover; the others' run on, and are enqueued by processes that begin just then."""
+    """Checks that only the shard's own jobs wait for the failover.
+
+    Jobs of other shards run, and processes that start in the meantime can enqueue them.
+    """
     queues = [names[0] for names in cluster.queues(1).values()]
     victim = cluster.primaries()[0]
     struck = next(q for q in queues if cluster.primary_of(queue_keys(q)("meta")) is victim)

@@ -1,4 +1,4 @@
-"""The demo is the whole path, so its run is a test: real files, a killed worker, three records that agree."""
+"""The demo covers the whole path, so its run is a test: real files, a killed worker, three records that agree."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Path]:
-    """Where --keep keeps things; a server that is left there ends."""
+    """Return the directory in which --keep leaves its files, and end a server that is left there."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
         server.stop_server(place)
@@ -106,7 +106,7 @@ def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
 
 
 def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
-    """Event by event: what ends between two claims makes room for the second."""
+    """Checks the count event by event: a job that ends between two claims makes room for the second claim."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)
     log = [
@@ -133,7 +133,7 @@ def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
     engine.dispose()
 
 
-def test_too_few_files_are_a_one_line_error(tmp_path: Path) -> None:
+def test_the_demo_reports_too_few_files_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", "--path", str(tmp_path)],
         capture_output=True,
@@ -148,7 +148,7 @@ def test_too_few_files_are_a_one_line_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", [["--redis", "redis://127.0.0.1:1"], ["--redis", "nonsense"]])
 @pytest.mark.slow
-def test_an_unreachable_server_is_a_one_line_error(option: list[str]) -> None:
+def test_the_demo_reports_an_unreachable_server_in_one_line(option: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", *option],
         capture_output=True,

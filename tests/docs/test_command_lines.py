@@ -1,4 +1,4 @@
-"""Each command line of a page is one that there is: its command, its options, and values that are not placeholders."""
+"""Command lines on pages exist: the command, its options, and values other than placeholders."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ _SHAPE = re.compile(r"[|…·\[\]{}]|\.\.\.")
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """The command lines in blocks of code and in sentences; a comment behind one is cut off."""
+    """Yield the command lines in code blocks and sentences, without their comments."""
     lines = [line for block in _FENCE.findall(text) for line in _LINE.findall(block)]
     for line in [*lines, *_INLINE.findall(_FENCE.sub("", text))]:
         if not _SHAPE.search(line):
@@ -30,7 +30,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def problem_of(line: str) -> str | None:
-    """What is wrong with a command line; None: nothing. Placeholders in capitals stand for any value."""
+    """Return what is wrong with a command line, or None. Placeholders in capitals match any value."""
     words = shlex.split(line)[1:]
     group: click.Command = root
     context = click.Context(root, info_name="rq-core")
@@ -62,7 +62,7 @@ def test_command_lines_on_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
-    """The settings in the page of the command line stood between two backticks, not three, and ran together."""
+    """Checks that no block is fenced with two backticks, which joins its lines into one paragraph."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [] == [line for line in lines if re.match(r" *``(?!`)", line)]

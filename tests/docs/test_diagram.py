@@ -1,4 +1,4 @@
-"""The picture of the states is the table's, and needs no script and no other host."""
+"""The diagram of states agrees with the table of transitions, and needs no script and no other host."""
 
 from xml.etree import ElementTree as ET
 

@@ -1,4 +1,4 @@
-"""Each file of docs/examples does what its page says of it."""
+"""Each file of docs/examples behaves as its page says."""
 
 import asyncio
 import importlib.util
@@ -33,7 +33,7 @@ Load = Callable[[str], Any]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Import an example as a module of its own."""
+    """Import an example as a separate module."""
 
     def loaded(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")

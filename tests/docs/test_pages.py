@@ -1,4 +1,4 @@
-"""What a page shows is what happens when a reader types it."""
+"""Commands on pages print what the page shows."""
 
 import inspect
 import re
@@ -27,7 +27,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
 
 
 def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
-    """A server that a page leaves running would outlive the test."""
+    """Checks the page's last command, since a server that stays running would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
 
@@ -36,7 +36,7 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
 
 
 def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
-    """No release is on one, so pip would find nothing, or a stranger's package."""
+    """Checks that no page says `pip install rq-core`: no release is on an index, and another package might be."""
     root = DOCS.parent
     files = [root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")]
     files += [
@@ -58,6 +58,7 @@ def test_the_check_finds_a_difference_between_page_and_output() -> None:
     assert not agrees(page, ["a job ffffffffffffffffffffffffffffffff", "took 3 s"])
     assert agrees(["a", "b …"], ["b 1", "a"])
     assert not agrees(["a", "b"], ["b", "a"])
+    assert agrees(["a", "… log", "b"], ["x log", "b", "a"])
     assert not agrees(["a", "a"], ["a"])
     assert not agrees(page, ["a job 7", "took 3 s", "end"])
     assert not agrees(["end"], ["end", "and more"])
@@ -91,7 +92,7 @@ def test_the_page_of_the_api_shows_no_internal_names(internal: str) -> None:
 
 
 def test_the_members_that_the_page_of_the_api_hides_exist() -> None:
-    """A member that was renamed would be shown again."""
+    """Checks that each hidden name exists, since a renamed member would be shown again."""
     classes: dict[str, type] = {}
     for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
         for each in inspect.getmro(public) if isinstance(public, type) else ():

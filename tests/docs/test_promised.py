@@ -1,4 +1,4 @@
-"""Pages say what callers must know of how long calls wait, of failovers, of suspects, and of rights."""
+"""Pages state what callers must know about the duration of calls, failovers, suspects, and rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.transcript import DOCS
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a heading, up to the next one of its level, in one line."""
+    """Return the text below a heading, up to the next heading of its level, as one line."""
     text = (DOCS / page).read_text()
     found = re.search(
         rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,3}} |\Z)", text, re.MULTILINE | re.DOTALL
@@ -22,7 +22,7 @@ def section(page: str, heading: str) -> str:
 
 
 def test_a_page_states_how_long_a_sent_call_waits() -> None:
-    """From 4 to 46 s, and no page said so."""
+    """Checks that a page gives the range from 4 to 46 s."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
 

@@ -1,4 +1,4 @@
-"""The site builds without a warning and asks no foreign host for anything; links in Markdown lead somewhere."""
+"""The site builds without a warning and loads nothing from other hosts, and Markdown links lead to existing targets."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_site_builds_strictly_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
-    """In a copy, since Zensical writes beside what it reads."""
+    """Checks a build in a copy of the pages, since Zensical writes beside its sources."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
 
@@ -65,7 +65,7 @@ def test_the_check_allows_links_to_other_hosts() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a Markdown text's headings, as GitHub and Python-Markdown make them."""
+    """Return the anchors of a Markdown text's headings, as GitHub and Python-Markdown make them."""
     found = set()
     for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
         plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
@@ -74,7 +74,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_links_between_markdown_files_lead_to_existing_files() -> None:
-    """Zensical checks the links between pages; this one also those of README and of what else is in Markdown."""
+    """Checks README and all other Markdown files, since Zensical checks only links between pages."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,
@@ -96,7 +96,7 @@ def test_links_between_markdown_files_lead_to_existing_files() -> None:
 
 
 def test_no_page_links_to_a_file_outside_docs() -> None:
-    """A site has no page for what lies outside of docs, so pages name such files and do not link them."""
+    """Checks that pages only name files outside docs, since the site has no page for them."""
     docs = ROOT / "docs"
     outside = [
         f"{path.name}: {link}"

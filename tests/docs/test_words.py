@@ -1,4 +1,4 @@
-"""What users read has none of the phrases that have to be read twice."""
+"""The check of words: it finds the phrases that readers would have to read twice."""
 
 import ast
 import itertools
@@ -164,7 +164,7 @@ _LOGGED = re.compile(rf"%d (?:\w+ )?(?:{_NOUNS})\b")
 
 
 def _plurals(path: Path) -> Iterator[str]:
-    """Texts of a module that put a plural behind a number, whatever that number is."""
+    """Return the texts of a module that put a plural after a number which may be 1."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             for number, behind in itertools.pairwise(node.values):
@@ -177,7 +177,7 @@ def _plurals(path: Path) -> Iterator[str]:
 
 
 def _counts(value: ast.FormattedValue) -> bool:
-    """Whether it looks like a number: a length, or one that is written with its thousands set apart."""
+    """Return whether an expression looks like a number: a length, or a value printed with thousands separators."""
     inner = value.value
     length = isinstance(inner, ast.Call) and ast.unparse(inner.func) == "len"
     spec = ast.unparse(value.format_spec) if value.format_spec else ""
@@ -186,7 +186,7 @@ def _counts(value: ast.FormattedValue) -> bool:
 
 
 def test_a_noun_agrees_with_the_number_before_it() -> None:
-    """It was "1 jobs", "1 connections" and "1 workers"."""
+    """Checks that no message can say "1 jobs", "1 connections" or "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 
     assert len(files) > 100

@@ -1,13 +1,14 @@
-"""Runs what a page shows: files are laid down, commands are typed, and what they print is compared.
+"""Runs a page: writes its files, types its commands, and compares their output with the page.
 
 A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
-after ``$ `` is a command, and the lines after it are what it prints; in a ``sh`` block each line is a command that
-prints what it likes. Times, ids, process numbers and how many jobs
-share an entry differ from run to run and are masked; ``…`` stands for any text, a line of it for any lines.
+after ``$ `` is a command, and the lines after it are its output; in a ``sh`` block each line is a command with any
+output. Times, ids, process numbers and the number of jobs in an entry differ from run to run and are masked; ``…``
+stands for any text, and a line of it for any lines.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -42,7 +43,7 @@ _MASKS: Final = (
 
 @dataclass
 class File:
-    """A file that the page shows."""
+    """A file whose text the page shows."""
 
     name: str
     text: str
@@ -50,19 +51,19 @@ class File:
 
 @dataclass
 class Command:
-    """A command of the page; ``prints`` is None where the page does not say."""
+    """A command of the page; ``prints`` is None if the page does not show the output."""
 
     line: str
     prints: list[str] | None = field(default=None)
 
 
 def with_snippets(text: str) -> str:
-    """The text with the files of docs/examples in the place of their names."""
+    """Replace the names of files of docs/examples by the files' texts."""
     return _SNIPPET.sub(lambda match: (EXAMPLES / match[1]).read_text().rstrip("\n"), text)
 
 
 def steps(text: str) -> Iterator[File | Command]:
-    """What a reader of the page does, in order."""
+    """Return the files and commands of the page, in order."""
     for kind, title, body in _BLOCK.findall(text):
         if kind == "python" and title:
             yield File(title, with_snippets(body))
@@ -96,12 +97,17 @@ def _masked(lines: list[str]) -> list[str]:
 
 
 def agrees(expected: list[str], printed: list[str]) -> bool:
-    """Whether this is what the page says. Lines with ``…`` may come in another order, as those of two processes do."""
+    """Return whether a command printed the lines that the page shows.
+
+    Lines that stand together without ``…`` must come in the order of the page. A line with ``…`` may come anywhere, and
+    so may the lines after it, since two handlers or two processes print at the same time.
+    """
     said = _masked(expected)
     left = _masked(printed)
-    following = iter(left)
-    if not all(line in following for line in said if "…" not in line):
-        return False
+    for exact, group in itertools.groupby(said, lambda line: "…" not in line):
+        following = iter(left)
+        if exact and not all(line in following for line in group):
+            return False
     for line in sorted((line for line in said if line != "…"), key=lambda line: line.count("…")):
         match = next((each for each in left if _same(line, each)), None)
         if match is None:
@@ -111,7 +117,10 @@ def agrees(expected: list[str], printed: list[str]) -> bool:
 
 
 def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
-    """Do what the page says, in ``directory``; returns what came out otherwise, as text. Stops at a failing command."""
+    """Write the page's files and run its commands in ``directory``; return the differences as text.
+
+    The run stops at a failing command.
+    """
     wrong = []
     script = ["exec 2>&1"]
     typed: list[Command] = []
@@ -123,7 +132,14 @@ def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
             script += [f"echo '@@ {len(typed)}'", step.line, 'echo "@@ status $?"']
             typed.append(step)
     home = {"HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    extra = {"PYTHONUNBUFFERED": "1", "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
+    # A line is written at once and as a whole, as at a terminal. With PYTHONUNBUFFERED its end is a second write, and
+    # the line of another thread can come between.
+    site = directory / ".site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import sys\nsys.stdout.reconfigure(line_buffering=True)\n", encoding="utf-8"
+    )
+    extra = {"PYTHONPATH": str(site), "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join(script)], cwd=directory, env=os.environ | home | extra,
         capture_output=True, text=True, timeout=seconds, check=False,

@@ -1,7 +1,7 @@
-"""Where the doctor's tests run.
+"""Fixtures: the engines on which the doctor's tests run.
 
-It reads and mends by commands and scripts that `test_doctor.py` shows on both engines. What it makes of what it read is
-Python's; what a script leaves that is broken in the middle is the script's own order.
+`test_doctor.py` shows on both engines the commands and scripts by which the doctor reads and repairs. All conclusions
+are drawn in Python, and the order of writes is the scripts' own, so that one engine is enough for the rest.
 """
 
 from pathlib import Path

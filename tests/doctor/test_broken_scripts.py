@@ -1,8 +1,8 @@
-"""A script that is broken in the middle of its writes leaves what the doctor can mend (I8).
+"""A script that breaks in the middle of its writes leaves a queue that the doctor can repair (I8).
 
-Redis does not undo. `tests/lua/test_crash.py` shows that nothing breaks a script there by itself;
-here it is broken by force, after every one of its writes, and the queue is held against an oracle
-that shares no code with the doctor.
+Redis does not undo the writes. `tests/lua/test_crash.py` shows that nothing breaks a script there by itself; here it is
+broken by force, after every one of its writes, and the queue is held against an oracle that shares no code with the
+doctor.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 
 def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
-    """Carry the call out as far as its first writes; say whether it would have made more."""
+    """Run the call until its n-th write, and return whether it would have written more."""
     script = timed_with(scene.script, BREAK_AT_WRITE)
     seed.control.set(WRITES_ALLOWED, count)
     try:

@@ -1,4 +1,4 @@
-"""Each damage of the table is found by the outbox, and mended as far as the log knows what was there."""
+"""The doctor finds each damage of the table by the outbox, and repairs it as far as the log has the data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """On one engine: the doctor reads a snapshot."""
+    """Use one engine: the doctor reads a snapshot."""
     with Seed(valkey_url) as made:
         fill(made)
         yield made
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """All that a queue has but its log, and what each repair counts or renews."""
+    """Return everything that a queue has, except its log and the fields that each repair counts or renews."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -52,7 +52,7 @@ def gap(seed: Seed, at: str) -> None:
 
 
 def unreadable(seed: Seed, at: str) -> None:
-    """Write the events again, one of them as another release would."""
+    """Write the events again, one of them in the form of an unknown release."""
     entries = seed.snapshot()["outbox"]
     seed.control.delete(seed.keys("outbox"))
     for entry_id, fields in entries:
@@ -64,7 +64,7 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """By the events that are left it would be ready, and run twice."""
+    """Checks that the job stays running: by the remaining events it would be ready, and run twice."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])
@@ -88,7 +88,7 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
 
 
 def test_the_command_in_the_finding_sets_back_the_version_of_a_limit(seed: Seed) -> None:
-    """Else the next change goes on from the wrong one, and verify calls an honest log violated."""
+    """Checks the version because a wrong one would continue, and verify would call an honest log violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
 

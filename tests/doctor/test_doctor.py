@@ -1,4 +1,4 @@
-"""The doctor names what does not agree, mends it, and then finds nothing."""
+"""The doctor names each disagreement, repairs it, and then finds nothing."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Scene:
-    """A queue with jobs in every state, a client, and a careless hand."""
+    """A queue with jobs in every state, a client, and methods that damage the queue's keys."""
 
     client: Client
     hand: "redis.Redis"
@@ -100,7 +100,7 @@ def scene(redis_url: str) -> Iterator[Scene]:
 
 
 def drain(scene: Scene) -> set[str]:
-    """Claim all that is ready."""
+    """Claim all ready jobs."""
     return {job.id for job in scene.claim(100).jobs}
 
 
@@ -231,7 +231,7 @@ def test_a_lost_lease_is_restored_and_its_worker_can_settle(scene: Scene) -> Non
 
 
 def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
-    """The state of a running job was lost, its worker goes on: it must be able to report."""
+    """Checks that the worker of a running job whose line was lost can still report the job's end."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
 
@@ -275,8 +275,10 @@ def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_a_state_line_that_differs_from_the_log_is_kept_and_logged(scene: Scene) -> None:
-    """Redis decides; the log is told."""
+def test_the_doctor_keeps_a_state_line_that_differs_from_the_log_and_corrects_the_log(
+    scene: Scene,
+) -> None:
+    """Checks that the log is corrected, since Redis decides."""
     changed = scene.state("a").replace("task=send", "task=send attempts=9")
     scene.write("a", changed)
     found = scene.diagnose()
@@ -287,7 +289,7 @@ def test_a_state_line_that_differs_from_the_log_is_kept_and_logged(scene: Scene)
     assert changed == scene.state("a")
 
 
-def test_a_ready_job_without_arguments_is_left_to_the_worker(scene: Scene) -> None:
+def test_the_doctor_leaves_a_ready_job_without_arguments_to_the_worker(scene: Scene) -> None:
     scene.claim(1)
     scene.settle(claims.rollback, "now", "shutdown", "null", "", 0)
     scene.hand.hdel(scene.key("jobs"), "now")
@@ -300,7 +302,7 @@ def test_a_ready_job_without_arguments_is_left_to_the_worker(scene: Scene) -> No
 
 
 def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
-    """Neither Redis nor the log has the line, so the doctor must not guess it."""
+    """Checks that the doctor does not guess a line that neither Redis nor the log has."""
     scene.write("a", "rubbish")
     last = scene.snapshot()["outbox"][-1][0]
     scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)
@@ -314,7 +316,7 @@ def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
 def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
-    """Readers loaded all of it, and each message had all of it."""
+    """Checks that readers do not load the whole line, and that no message contains all of it."""
     line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
     scene.write("a", line)
     calls = scene.client.calls
@@ -345,8 +347,8 @@ def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Sce
     assert drain(scene) == READY
 
 
-def test_a_trimmed_log_is_no_finding(scene: Scene) -> None:
-    """The mirror trims: what the outbox no longer holds cannot be compared."""
+def test_the_doctor_reports_no_finding_for_a_trimmed_log(scene: Scene) -> None:
+    """Checks that entries which the mirror trimmed from the outbox are not compared."""
     entries = scene.snapshot()["outbox"]
     for entry_id, _ in entries:
         scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -355,7 +357,7 @@ def test_a_trimmed_log_is_no_finding(scene: Scene) -> None:
 
 
 def test_a_refused_settlement_in_a_trimmed_log_proves_nothing_about_its_job(scene: Scene) -> None:
-    """All that a trimmed log has of a running job is that another worker's settlement was refused."""
+    """Checks a trimmed log whose only event of a running job is the refused settlement of another worker."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -364,14 +366,14 @@ def test_a_refused_settlement_in_a_trimmed_log_proves_nothing_about_its_job(scen
     assert scene.diagnose() == []
 
 
-def test_a_gap_in_the_log_is_a_finding(scene: Scene) -> None:
+def test_the_doctor_reports_a_gap_in_the_log(scene: Scene) -> None:
     entries = scene.snapshot()["outbox"]
     scene.hand.xdel(scene.key("outbox"), entries[3][0])
 
     assert "log_gap" in named(scene.diagnose())
 
 
-def test_an_unreadable_entry_is_a_finding(scene: Scene) -> None:
+def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
     scene.hand.xadd(scene.key("outbox"), {"type": "promoted", "at": "1", "by": "x", "jobs": "[1]"})
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"})
 
@@ -383,7 +385,7 @@ def test_an_unreadable_entry_is_a_finding(scene: Scene) -> None:
 def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
-    """No event could follow it, so no call could be carried out, and nothing mended it."""
+    """Checks an entry with the highest number, after which no event could be appended and no call carried out."""
     outbox = scene.key("outbox")
     if not log_is_there:
         scene.hand.xtrim(outbox, maxlen=0, approximate=False)
@@ -404,7 +406,10 @@ def test_repair_removes_an_entry_whose_number_stops_all_later_events(
 def test_repair_does_not_copy_a_long_outbox_in_one_call(
     bound: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis would answer no one meanwhile; and a mirror takes what comes before the entry all the same."""
+    """Checks that Redis answers other clients during the repair.
+
+    A mirror still gets the entries before the invalid one.
+    """
     monkeypatch.setattr(audit, bound, 3)
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{2**63}-7")
     before = scene.snapshot()["outbox"]
@@ -417,7 +422,7 @@ def test_repair_does_not_copy_a_long_outbox_in_one_call(
 def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     scene: Scene,
 ) -> None:
-    """Within an epoch events go on behind it, under numbers that SQL cannot keep."""
+    """Checks events of the same epoch after the entry, whose numbers SQL cannot keep."""
     epoch = scene.snapshot()["meta"]["epoch"]
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
     (claimed,) = scene.claim(1).jobs
@@ -451,8 +456,8 @@ def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scen
         scene.diagnose()
 
 
-def test_an_expired_lease_and_a_due_job_are_no_findings(scene: Scene) -> None:
-    """They wait for the next claim, as they should."""
+def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: Scene) -> None:
+    """Checks a lease and a job that only wait for the next claim."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
         pipe.execute()
@@ -494,7 +499,7 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Random members of random indexes vanish, move or appear; the seed repeats it."""
+    """Removes, moves or adds random members of random indexes; a seed repeats the choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

@@ -1,6 +1,6 @@
-"""Every member of every index is lost, changed and joined by a stray: the doctor names the key, and mends it.
+"""Every member of every index is lost, changed, or joined by a false one: the doctor names and repairs the key.
 
-The keys are read off the table of keys. What nothing implies is listed here with the reason.
+The keys come from the table of keys. Members that no state line implies are listed here with the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -142,7 +142,7 @@ def test_a_planted_difference_of_an_index_is_found_and_repaired(
 
 
 @pytest.mark.parametrize(("plant", "key", "start"), NOT_IMPLIED)
-def test_a_member_that_no_line_implies_is_no_finding(
+def test_the_doctor_reports_no_finding_for_a_member_that_no_line_implies(
     seed: Seed, plant: str, key: str, start: str
 ) -> None:
     Busy(seed, fair=key == "fair")

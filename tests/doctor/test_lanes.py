@@ -1,4 +1,4 @@
-"""The doctor on a queue with caps: what is lost is named and mended, and the caps are kept all the while."""
+"""The doctor on a queue with caps: losses are named and repaired, and no cap is exceeded in the meantime."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -154,7 +154,7 @@ HANDS: dict[str, tuple[Callable[[Seed], object], set[str]]] = {
 
 
 def first_blocked(seed: Seed) -> list[str]:
-    """The scope, the order and the name of a lane that is blocked on a tenant."""
+    """Return the scope, the order and the name of a lane that is blocked on a tenant."""
     found = next(m for m in seed.snapshot()["blocked"] if m.startswith("tenant="))
     return str(found).split("|")
 
@@ -181,7 +181,7 @@ def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
-    """Random keys and members vanish, move or appear, over and over while the queue drains; the number repeats it."""
+    """Removes, moves or adds random keys and members while the queue drains; a seed repeats the choice."""
     chance = random.Random(number)
     busy = Busy(seed, fair=number % 2 == 1)
     for _ in range(6):
@@ -216,7 +216,10 @@ def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
 
 @pytest.mark.parametrize("lost", LOST)
 def test_outdated_repairs_do_no_harm(seed: Seed, lost: str) -> None:
-    """Between the doctor's look and its edits the queue goes on: another doctor mends it, and its jobs move."""
+    """Checks a queue that changes between the doctor's examination and its edits.
+
+    Another doctor repairs the queue, and jobs move.
+    """
     busy = Busy(seed, fair=lost == "fair")
     seed.control.delete(seed.keys(lost))
     found = look(seed)
@@ -236,7 +239,7 @@ def test_outdated_repairs_do_no_harm(seed: Seed, lost: str) -> None:
 def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
     seed: Seed, fair: bool
 ) -> None:
-    """The doctor saw it without jobs, and was about to remove its place."""
+    """Checks a lane without jobs whose place the doctor is about to remove when jobs enter the lane."""
     seed.cap("tenant", 1)
     seed.configure(fair=int(fair))
     seed.control.hset(seed.keys("lanes"), "2+tenant=a", "open 2000000000000001")
@@ -252,7 +255,7 @@ def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
 
 
 def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
-    """Each finding rests on its own job, so a busy queue is mended as well as one that stands still."""
+    """Checks that each repair depends on its own job only, so that a busy queue is repaired like an idle one."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
     seed.control.delete(seed.keys("leases"))
@@ -297,7 +300,7 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 
 
 def test_repair_counts_a_running_job_that_a_first_cap_did_not_count(seed: Seed) -> None:
-    """As a cap.lua leaves it that was broken before it wrote the jobs' lines."""
+    """Checks a queue in which cap.lua broke before it wrote the jobs' lines."""
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.control.hset(seed.keys("caps"), "task=t", "1 version=1 from=live")
@@ -313,7 +316,7 @@ def test_repair_counts_a_running_job_that_a_first_cap_did_not_count(seed: Seed) 
 
 
 def test_a_restored_job_is_counted_in_the_cap_of_its_task(seed: Seed) -> None:
-    """The log knows no lane of a job that ran when its task got its first cap."""
+    """Checks a job that ran when its task got its first cap, so that the log has no lane of the job."""
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.cap("task=t", 1)
@@ -326,7 +329,7 @@ def test_a_restored_job_is_counted_in_the_cap_of_its_task(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
-def test_lost_limits_are_a_finding_and_all_jobs_are_admitted(seed: Seed) -> None:
+def test_the_doctor_reports_lost_limits_and_all_jobs_are_admitted(seed: Seed) -> None:
     busy = Busy(seed)
     seed.control.delete(seed.keys("caps"))
 
@@ -341,7 +344,7 @@ def test_lost_limits_are_a_finding_and_all_jobs_are_admitted(seed: Seed) -> None
     assert {i for i in waiting if not i.startswith("rated")} == set(busy.take())
 
 
-def test_an_unreadable_limit_is_a_finding(seed: Seed) -> None:
+def test_the_doctor_reports_an_unreadable_limit(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.control.hset(seed.keys("caps"), "tenant", "many")
 
@@ -391,7 +394,7 @@ def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
 
 
 def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
-    """Its lanes keep their virtual times until their turn comes."""
+    """Checks lanes that keep their virtual times until they are served."""
     busy = Busy(seed, fair=True)
 
     seed.configure(fair=0)
@@ -412,7 +415,7 @@ def test_lanes_that_differ_only_by_the_scope_of_the_task_agree_with_the_log(seed
     assert look(seed) == []
 
 
-def test_a_lane_that_differs_from_the_log_is_a_finding(seed: Seed) -> None:
+def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.enqueue(seed.job("a", scopes=["tenant=a"]))
     seed.control.hset(seed.keys("state"), "a", str(seed.state("a")).replace("tenant=a", "tenant=b"))
@@ -425,8 +428,8 @@ def test_a_lane_that_differs_from_the_log_is_a_finding(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
-def test_an_unfinished_sweep_is_no_finding(seed: Seed) -> None:
-    """A family's limit was changed, and claims go on with the scopes that one call did not reach."""
+def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
+    """Checks a family whose limit was changed: later claims continue with the scopes that one call did not reach."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
     seed.claim()

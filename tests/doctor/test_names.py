@@ -1,4 +1,4 @@
-"""The names of unique jobs as the doctor sees them: which it gives back, which it takes, and which are facts."""
+"""Unique names in the doctor: the names that it restores, removes, or reports as facts."""
 
 from collections.abc import Iterator
 
@@ -85,8 +85,8 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
     assert before == seed.snapshot()["expiring"]
 
 
-def test_a_lost_window_is_no_finding(seed: Seed) -> None:
-    """The job may have ended, so no line implies it: one more call of the window is accepted."""
+def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
+    """Checks that one more call of the window is accepted: the job may have ended, so that no line implies the name."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
     seed.control.zrem(seed.keys("expiring"), "name|t/over")

@@ -1,4 +1,4 @@
-"""The doctor reads a large queue in pages while it works: it finds what is damaged, and nothing else."""
+"""The doctor reads a large queue in pages while the queue works: it finds the damages and nothing else."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Make a busy queue that goes on working between pages, in an order that a number repeats."""
+    """Run work on a queue between the doctor's pages, in an order that a seed repeats."""
     page, steps = whole_queue._page, itertools.count()
 
     def begin(number: int) -> Busy:
@@ -61,7 +61,7 @@ def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
 
 
 @pytest.mark.parametrize("number", [*range(6), 15])
-def test_a_change_between_two_pages_is_no_finding(
+def test_the_doctor_reports_no_finding_for_a_change_between_two_pages(
     work: Callable[[int], Busy], seed: Seed, number: int
 ) -> None:
     work(number)
@@ -82,7 +82,7 @@ def test_a_change_between_two_pages_is_no_finding(
         ("meta", "paused", "log_differs"),
     ],
 )
-def test_a_loss_is_found_and_repaired_while_the_queue_works(
+def test_the_doctor_finds_and_repairs_a_loss_while_the_queue_works(
     work: Callable[[int], Busy], seed: Seed, key: str, member: str, names: str
 ) -> None:
     work(0)

@@ -1,4 +1,4 @@
-"""What the doctor finds of the words of kept lines, and of names that stand until an instant, by the outbox alone."""
+"""Findings of the doctor, from the outbox alone, about the words of results lines and the windows of names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELD = f"unique|{NAME}"
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Jobs that ended in every way; their events are in the outbox."""
+    """Make jobs that ended in every way, with their events in the outbox."""
     with Seed(valkey_url) as made:
         made.enqueue("anchor", delay_ms=HOUR)
         made.advance(1)
@@ -83,7 +83,7 @@ def test_the_finding_names_the_differing_field(seed: Seed) -> None:
 def test_a_results_line_is_not_compared_if_the_first_event_of_its_job_was_trimmed(
     seed: Seed, job_id: str
 ) -> None:
-    """Only its last event is there: what it asked for is not known, and stays as it is."""
+    """Checks an outbox that has only the job's last event, so that the requested retention is unknown."""
     at = [e.id for e in seed.entries() if any(j.job_id == job_id for j in e.jobs)][-1]
     seed.control.xtrim(seed.keys("outbox"), minid=str(at), approximate=False)
     forge(seed, job_id, " until=18", " until=17")
@@ -152,15 +152,18 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
     assert "early" in seed.snapshot()["results"]
 
 
-def test_a_results_line_older_than_the_log_is_no_finding(seed: Seed) -> None:
-    """The outbox and the facts were lost, and with them what told of its job."""
+def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
+    """Checks a queue that lost its outbox and facts, which had the events of the line's job."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
-def test_an_id_remembered_by_a_restore_is_no_finding(seed: Seed) -> None:
-    """No event tells of it: its job ended in what Redis forgot. Another job of the id had ended before."""
+def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed: Seed) -> None:
+    """Checks an id whose job ended in events that Redis forgot, so that no event explains the id.
+
+    An earlier job of the same id had ended before.
+    """
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
@@ -174,8 +177,10 @@ def test_an_id_remembered_by_a_restore_is_no_finding(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_a_results_line_that_refers_to_another_job_is_no_finding(seed: Seed) -> None:
-    """Such a call is no event, and a job that had the id before has ended."""
+def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
+    seed: Seed,
+) -> None:
+    """Checks a call that names another job, which appends no event, after an earlier job of the id ended."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)
@@ -208,7 +213,7 @@ def test_the_expiry_of_a_name_is_not_compared_if_the_event_of_its_job_was_trimme
 def test_the_expiry_of_a_name_is_not_compared_if_entries_after_the_enqueue_are_missing(
     seed: Seed,
 ) -> None:
-    """Another job of the id may have taken the name there."""
+    """Checks that another job of the id may have taken the name in the missing entries."""
     throttle(seed, "late")
     seed.enqueue("x", "y", delay_ms=HOUR)
     seed.enqueue("z", delay_ms=HOUR)

@@ -1,4 +1,4 @@
-"""What the doctor finds and mends of kept results."""
+"""Findings of the doctor about kept results, and their repairs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cut_a_value(seed: Seed) -> None:
 
 
 def damage_a_byte_of_a_value(seed: Seed) -> None:
-    """It ended the doctor with a traceback, and its repair."""
+    """Change one byte of a value so that it is not UTF-8; the doctor must not end with a traceback."""
     seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
 
 
@@ -63,7 +63,7 @@ def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
 
 
 def call_a_cancelled_job_a_success(seed: Seed) -> None:
-    """Its line, and a value with it."""
+    """Write a results line and a value that call a cancelled job succeeded."""
     seed.enqueue("cancelled", keep_ms=HOUR)
     seed.cancel("cancelled")
     tell_of(seed, "cancelled", "a")
@@ -77,7 +77,7 @@ def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
 
 
 def tell_of(seed: Seed, job_id: str, other: str) -> None:
-    """Let a job have the result of another one."""
+    """Give a job the result of another job."""
     before = seed.snapshot()
     seed.control.hset(seed.keys("results"), job_id, before["results"][other])
     seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_the_result_of_another_job_if_the_outbox_has_only_the_end_of_the_own_job(
+def test_repair_removes_another_jobs_result_if_the_outbox_has_only_the_end_of_the_right_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -162,7 +162,7 @@ def test_repair_removes_the_result_of_another_job_if_the_outbox_has_only_the_end
 
 
 def use_an_id_again_in_a_gap(seed: Seed) -> None:
-    """Entries are gone that had another job of the id, and its end."""
+    """Remove the entries of another job of the id and of its end."""
     before = len(seed.snapshot()["outbox"])
     run_again(seed)
     again = [at for at, _ in seed.snapshot()["outbox"][before:]]
@@ -171,7 +171,7 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """The entry of its end is one of another release."""
+    """Write the entry of the other job's end in the form of an unknown release."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"
@@ -191,7 +191,7 @@ def run_again(seed: Seed) -> None:
 def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
-    """--repair removed it, since the last end that could be read was that of the job before."""
+    """Checks that the repair does not compare the result with the last readable end, which is an earlier job's."""
     plant(seed)
 
     assert "results" not in named(look(seed))

@@ -1,4 +1,4 @@
-"""What a client writes into a queue's facts past the scripts is noticed, as far as the log says otherwise."""
+"""Changes of a queue's facts that a client made without the scripts, found by the doctor from the log."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """On one engine: the doctor reads a snapshot."""
+    """Use one engine: the doctor reads a snapshot."""
     with Seed(valkey_url) as made:
         Busy(made)
         yield made
@@ -28,7 +28,7 @@ def only(found: list[Finding], kind: Kind) -> str:
 
 @pytest.mark.parametrize("value", ["1", "garbage", "9" * 5_000])
 @pytest.mark.parametrize("name", [*SETTINGS, *FLAGS])
-def test_a_setting_that_differs_from_the_log_is_a_finding(
+def test_the_doctor_reports_a_setting_that_differs_from_the_log(
     seed: Seed, name: str, value: str
 ) -> None:
     seed.control.hset(seed.keys("meta"), name, value)
@@ -40,7 +40,7 @@ def test_a_setting_that_differs_from_the_log_is_a_finding(
     assert len(says) < 4 * SHOWN_MAX + 100
 
 
-def test_a_setting_that_was_changed_by_a_call_is_no_finding(seed: Seed) -> None:
+def test_the_doctor_reports_no_finding_for_a_setting_that_was_changed_by_a_call(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"lease_ms": 5_000}))
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 0}))
@@ -48,7 +48,7 @@ def test_a_setting_that_was_changed_by_a_call_is_no_finding(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_a_pause_that_was_ended_by_hand_is_a_finding(seed: Seed) -> None:
+def test_the_doctor_reports_a_pause_that_was_ended_by_hand(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1}))
     seed.control.hset(seed.keys("meta"), "paused", "0")
 
@@ -73,7 +73,7 @@ def test_settings_are_not_compared_after_a_gap_in_the_log(seed: Seed) -> None:
     assert [each for each in look(seed) if "paused" in each.says] == []
 
 
-def test_an_epoch_that_differs_from_the_last_event_is_a_finding(seed: Seed) -> None:
+def test_the_doctor_reports_an_epoch_that_differs_from_the_last_event(seed: Seed) -> None:
     epoch = seed.control.hget(seed.keys("meta"), "epoch")
     seed.control.hset(seed.keys("meta"), "epoch", "5")
 
@@ -81,7 +81,7 @@ def test_an_epoch_that_differs_from_the_last_event_is_a_finding(seed: Seed) -> N
 
 
 @pytest.mark.parametrize("limit", ["9", "none"])
-def test_a_limit_that_was_changed_by_hand_is_a_finding(seed: Seed, limit: str) -> None:
+def test_the_doctor_reports_a_limit_that_was_changed_by_hand(seed: Seed, limit: str) -> None:
     seed.cap("tenant", 3)
     stored = seed.control.hget(seed.keys("caps"), "tenant")
     seed.control.hset(seed.keys("caps"), "tenant", f"{limit} {stored.partition(' ')[2]}")
@@ -101,7 +101,7 @@ ROWS: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_an_unreadable_row_is_a_finding(seed: Seed, name: str) -> None:
+def test_the_doctor_reports_an_unreadable_row(seed: Seed, name: str) -> None:
     ROWS[name](seed)
 
     says = only(look(seed), Kind.UNREADABLE)

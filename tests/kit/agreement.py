@@ -1,4 +1,4 @@
-"""Redis, the projection and the log say the same: what must be true after every loss, and after every repair."""
+"""Assertions that Redis, the projection and the log agree, for use after each loss and each repair."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[
 
 
 def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """What the projection must be: every job folded from its surviving events alone."""
+    """Return the projection as it must be: every job folded from its surviving events only."""
     events = auditlog.events(database, QUEUE)
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
@@ -46,9 +46,9 @@ def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[ob
 def assert_agree(
     client: Client, database: Database, verdict: LogVerdict, *, pruned: bool = False
 ) -> QueueResult:
-    """The mirror catches up; then Redis, the projection and the log say the same.
+    """Let the mirror catch up, and assert that Redis, the projection and the log agree.
 
-    Of a log that was pruned only verify can say whether its chain holds.
+    For a pruned log only verify can check the chain.
     """
     drain(client, database)
 

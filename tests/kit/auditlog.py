@@ -1,4 +1,4 @@
-"""What tests read of an audit database, and what it must agree with."""
+"""Reads of an audit database for tests, and assertions about its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS
 
 
 def drain(mirror: Mirror, turns: int = 1000) -> int:
-    """Mirror until nothing is new. Returns the number of events."""
+    """Mirror until no entry is left, and return the number of events."""
     events = 0
     for _ in range(turns):
         turn = mirror.turn()
@@ -31,7 +31,7 @@ def drain(mirror: Mirror, turns: int = 1000) -> int:
 
 
 def rows(database: Database, statement: str, **values: Any) -> list[dict[str, Any]]:
-    """The rows of a query, as dicts."""
+    """Return the rows of a query as dicts."""
     with database.readers.connect() as connection:
         return [dict(row) for row in connection.execute(text(statement), values).mappings()]
 
@@ -55,7 +55,7 @@ Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
-    """What entries say, read by rq_core.model.events."""
+    """Return the events of stream entries, read by rq_core.model.events."""
     told: list[Told] = []
     for entry_id, raw in log:
         entry = decode(entry_id, {name: value.decode() for name, value in raw.items()})
@@ -68,7 +68,7 @@ def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]
 
 
 def told_by_sql(database: Database, queue: str) -> list[Told]:
-    """What the rows of job_event say: the same entries, put together again from their columns."""
+    """Return the events of job_event's rows, put together from their columns."""
     told: list[Told] = []
     for row in events(database, queue):
         event = Event(row["type"])
@@ -93,7 +93,7 @@ def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def assert_minutes_hold(database: Database) -> None:
-    """What claim_minute counts are the claims that ended."""
+    """Assert that the counts of claim_minute equal the claims that ended."""
     key = "outcome, minute_ms, queue, task, worker, error_type"
     counted = rows(database, f"SELECT * FROM claim_minute ORDER BY {key}")
     there = rows(
@@ -112,7 +112,7 @@ def assert_minutes_hold(database: Database) -> None:
 
 
 def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """The rows of the log that a batch brought, as its digest covers them."""
+    """Return the rows that a batch wrote, in the form that its digest covers."""
     first = OutboxId(batch["first_epoch"], batch["first_seq"])
     last = OutboxId(batch["last_epoch"], batch["last_seq"])
     return [
@@ -123,7 +123,7 @@ def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any,
 
 
 def assert_chain_holds(database: Database, queue: str) -> None:
-    """Every batch's digest is that of its rows, and every head follows from the one before."""
+    """Assert that every batch's digest fits its rows, and that every head follows from the head before."""
     log = events(database, queue)
     head = genesis(audit_id(database), queue)
     batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)

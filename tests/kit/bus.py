@@ -1,7 +1,7 @@
-"""The bus of a cluster on loopback: each link between two nodes passes through here, so that a node can be cut off.
+"""The bus of a cluster on loopback: all links between nodes pass through it, so that a node can be cut off.
 
-A node announces the port of its door here, and binds the connections that it makes to an address of its own, by which
-the other doors know it. Clients, and replicas of a node, are not on the bus: they reach it still.
+A node announces the port of its door in the bus, and connects from an address of its own, by which the other doors
+recognise it. Clients and replicas do not use the bus, and still reach the node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READ: Final = 65_536
 
 @dataclass(eq=False)
 class _Link:
-    """One connection of one node to another."""
+    """One connection from one node to another."""
 
     ends: tuple[int, int]
     writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
@@ -30,11 +30,13 @@ class _Link:
 
 
 class Bus(DoorKeeper):
-    """Relays the links between nodes, on a thread of its own. Nodes are numbered from 0; ``door`` is the port that one
-    announces to the others."""
+    """Relays the links between nodes, on a thread of its own.
+
+    Nodes are numbered from 0; ``door`` is the port that a node announces to the others.
+    """
 
     def __init__(self, ports: list[int]) -> None:
-        """``ports``: where the nodes listen for each other."""
+        """``ports`` are the ports on which the nodes listen for each other."""
         super().__init__("bus", len(ports))
         self._ports = ports
         self._cut: set[int] = set()
@@ -42,12 +44,12 @@ class Bus(DoorKeeper):
 
     @staticmethod
     def address(number: int) -> str:
-        """Where the connections come from that this node makes."""
+        """Return the address from which this node connects."""
         return f"127.0.1.{number + 1}"
 
     @contextlib.contextmanager
     def cutting_off(self, number: int) -> Iterator[None]:
-        """This node hears no other, and none hears it, during the block."""
+        """Cut this node off during the block: it neither sends to nor receives from other nodes."""
         self._loop.call_soon_threadsafe(self._cut_off, number)
         try:
             yield

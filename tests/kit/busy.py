@@ -1,4 +1,4 @@
-"""A queue with caps in the middle of its work, as the doctor and its tests meet it."""
+"""A busy queue with caps, for the doctor's tests."""
 
 from typing import Any
 
@@ -13,8 +13,10 @@ RATE = "host@10s"
 
 
 class Busy:
-    """A queue in the middle of its work: plain jobs, lanes that are open and blocked on a task's cap, on tenants and
-    on a rate, jobs that run, wait for a moment, and are dead."""
+    """A busy queue: plain jobs, lanes that are open or blocked, and running, scheduled and dead jobs.
+
+    Lanes are blocked on a task's cap, on tenants and on a rate.
+    """
 
     def __init__(self, seed: Seed, *, fair: bool = False) -> None:
         self.seed = seed
@@ -61,14 +63,14 @@ class Busy:
         return [c.id for c in claimed]
 
     def end(self, job_id: str | None = None) -> str:
-        """Complete one that runs: this one, or the first."""
+        """Complete this running job, or the first one."""
         at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
         done = self.held.pop(at)
         self.seed.complete(done)
         return done.id
 
     def drain(self) -> set[str]:
-        """Run all that is left, and say what ran. Time goes on when nothing else can."""
+        """Run all jobs that are left, and return their ids. The clock advances when no job can run."""
         ran: set[str] = set()
         for _ in range(100):
             self.take()

@@ -1,4 +1,4 @@
-"""A certificate authority for one test, and certificates of a server and a client, made with openssl."""
+"""A certificate authority for one test, and the certificates of a server and a client, made with openssl."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files in one directory."""
+    """A directory of PEM files."""
 
     directory: Path
 
     def __call__(self, name: str) -> str:
-        """The path of a file, such as ``ca.crt``."""
+        """Return the path of a file, for example ``ca.crt``."""
         return str(self.directory / name)
 
 

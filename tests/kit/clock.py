@@ -1,4 +1,4 @@
-"""Scripts that read the time from a key, so that leases and due times are exact and seeds replay."""
+"""Scripts that read the time from a key, so that leases and due times are exact and a seed repeats a run."""
 
 from functools import cache
 
@@ -28,18 +28,18 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 
 def timed(name: str) -> Script:
-    """The script on the test's clock, as a function. Goes where Operations takes ``scripts``."""
+    """Return the script on the test's clock, as a function, in the form that Operations takes as ``scripts``."""
     return build_function(name, TIMED)
 
 
 @cache
 def timed_with(name: str, prelude: str) -> Script:
-    """The same with Lua text before its includes and body."""
+    """Return the script on the test's clock, with Lua text before its includes and body."""
     return build_script(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
 
 
 class Clock:
-    """The time that timed scripts see. It stands still until it is told to go."""
+    """The time that timed scripts read. It changes only when a test advances it."""
 
     def __init__(self, control: redis.Redis, now_ms: int, *, running: bool = True) -> None:
         self._control = control

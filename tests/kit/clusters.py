@@ -1,8 +1,7 @@
-"""A Redis Cluster of six processes on loopback: three primaries, each with a replica.
+"""A Redis Cluster of six processes on loopback: three primaries, each with one replica.
 
-Nodes hear each other by a bus that can be cut (tests/kit/bus.py).
-
-Tests in `tests/cluster` get one through the fixture `cluster`; others may make one of their own.
+Nodes talk over a bus that can be cut (tests/kit/bus.py). Tests in `tests/cluster` get a cluster from the fixture
+`cluster`; other tests may start their own.
 """
 
 import contextlib
@@ -27,7 +26,7 @@ RESET = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "
 
 
 class RedisCluster:
-    """Six servers that know each other."""
+    """Six servers that form a cluster."""
 
     def __init__(self, engine: Engine, directory: Path, **options: str) -> None:
         self.engine = engine
@@ -61,7 +60,7 @@ class RedisCluster:
         return f"redis+cluster://{seeds}"
 
     def start(self) -> "RedisCluster":
-        """Start and introduce them; the first three get the slots."""
+        """Start the servers and join them; the first three get the slots."""
         self.bus.start()
         for server in self.servers:
             server.start()
@@ -80,7 +79,7 @@ class RedisCluster:
         return self
 
     def wait_whole(self) -> None:
-        """Wait until every shard has a primary and a replica that is level with it, and all nodes say so."""
+        """Wait until each shard has a primary and an up-to-date replica, and all nodes agree."""
         self._wait("every shard is whole", self._sees_all_shards)
         for server in self.servers:
             wait_until(
@@ -115,7 +114,7 @@ class RedisCluster:
         self.bus.close()
 
     def ask(self, server: RedisServer, *words: Any) -> Any:
-        """One command to one server."""
+        """Send one command to one server."""
         with server.client(decode_responses=True) as client:
             # Not redis-py's own readings of the replies.
             client.response_callbacks.clear()
@@ -131,7 +130,7 @@ class RedisCluster:
     # Who serves what.
 
     def primary_of(self, key: str) -> RedisServer:
-        """The server of the slot of `key` by what the nodes say that run."""
+        """Return the server that has the slot of `key`, according to the running nodes."""
         owner = self._owner(next(s for s in self.servers if s.running), slot_of(key))
         return next(server for server in self.servers if server.port == owner)
 
@@ -139,7 +138,7 @@ class RedisCluster:
         return [s for s in self.servers if s.running and self.ask(s, "ROLE")[0] == "master"]
 
     def shard_of(self, primary: RedisServer) -> list[RedisServer]:
-        """A primary and its replica."""
+        """Return the primary and the replica of a shard."""
         name = self.id_of(primary)
         ports = {
             int(n[1].split("@")[0].split(":")[1]) for n in self._nodes(primary) if n[3] == name
@@ -147,7 +146,7 @@ class RedisCluster:
         return [primary, *(server for server in self.servers if server.port in ports)]
 
     def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
-        """Names of queues, `count` on each shard: primary's port → names."""
+        """Return the names of queues, `count` on each shard, by the port of the primary."""
         found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
         for number in itertools.count():
             name = f"{prefix}{number}"
@@ -165,7 +164,7 @@ class RedisCluster:
     # What happens to it.
 
     def reset(self) -> None:
-        """Empty it, and make it whole if a test has broken it."""
+        """Empty the cluster, and repair it if a test has broken it."""
         for server in self.servers:
             if not server.running:
                 server.start()
@@ -177,7 +176,7 @@ class RedisCluster:
             self.ask(server, "FUNCTION", "FLUSH")
 
     def migrating(self, key: str, target: RedisServer) -> Iterator[str]:
-        """Move the slot of `key` to `target`, in steps: after each this yields what has just been done."""
+        """Move the slot of `key` to `target` in steps, and yield the name of each step after it is done."""
         slot, source = slot_of(key), self.primary_of(key)
         assert source is not target
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
@@ -199,13 +198,16 @@ class RedisCluster:
             pass
 
     def strike(self, primary: RedisServer) -> Callable[[], bool]:
-        """SIGKILL a primary. What is returned says whether its replica has taken its place, and all know it."""
+        """Kill a primary with SIGKILL; return a function that says whether its replica has taken over.
+
+        The function is true once all nodes know the new primary.
+        """
         promoted = self.watch(primary)
         primary.kill()
         return promoted
 
     def watch(self, primary: RedisServer) -> Callable[[], bool]:
-        """What is returned says whether another server has taken the place of a primary, and all others know it."""
+        """Return a function that says whether another server took over from a primary, and all others know."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         others = [server for server in self.servers if server.running and server is not primary]
 
@@ -217,12 +219,12 @@ class RedisCluster:
 
     @contextlib.contextmanager
     def cutting_off(self, server: RedisServer) -> Iterator[None]:
-        """Cut a node off from the others during the block. Clients reach it still."""
+        """Cut a node off from the other nodes during the block. Clients still reach the node."""
         with self.bus.cutting_off(self.servers.index(server)):
             yield
 
     def set(self, name: str, value: str) -> None:
-        """CONFIG SET on all nodes, until the next test."""
+        """Change a setting on all nodes with CONFIG SET, until the next test."""
         for server in self.servers:
             self.ask(server, "CONFIG", "SET", name, value)
 
@@ -230,6 +232,6 @@ class RedisCluster:
         return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)
 
     def _ranges(self, server: RedisServer) -> list[tuple[int, int, int]]:
-        """Who serves what by one server: first slot, last slot, primary's port."""
+        """Return the slot ranges that a server reports: first slot, last slot, primary's port."""
         shards = self.ask(server, "CLUSTER", "SLOTS")
         return [(first, last, primary[1]) for first, last, primary, *_ in shards]

@@ -6,7 +6,7 @@ from rq_core.cli.root import root
 
 
 def command(*words: str, **environment: str | None) -> Result:
-    """``command("queues", "--json")``. What is no error of rq-core is raised."""
+    """Run ``command("queues", "--json")``. Exceptions other than rq-core's errors are raised."""
     result = CliRunner().invoke(root, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -14,5 +14,5 @@ def command(*words: str, **environment: str | None) -> Result:
 
 
 def audit(*words: str, **environment: str | None) -> Result:
-    """``audit("head", "--json")``, the same for `rq-core audit`."""
+    """Run ``audit("head", "--json")``, as `command` does with `rq-core audit`."""
     return command("audit", *words, **environment)

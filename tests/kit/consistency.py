@@ -1,6 +1,6 @@
-"""Whether a queue's indexes, its state lines and its log agree (invariants I4, I5, I6 and I8).
+"""Checks that a queue's indexes, state lines and log agree (invariants I4, I5, I6 and I8).
 
-Written from the design and not from the doctor, so that each can be held against the other.
+The checks follow the design and not the doctor's code, so that each can be compared with the other.
 """
 
 import functools
@@ -40,13 +40,15 @@ FOLDED: dict[str, tuple[str, Any]] = {
 
 
 def entries_of(snapshot: dict[str, Any]) -> list[events.Entry]:
-    """The outbox, decoded."""
+    """Return the entries of the outbox, decoded."""
     return [entry_of(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
 
 
 def entry_of(entry_id: str, raw: Mapping[str, str]) -> events.Entry:
-    """One entry of the outbox, decoded. Do not change it: histories of many steps read each entry after every step, so
-    it is decoded once."""
+    """Return one decoded entry of the outbox, which the caller must not change.
+
+    The entry is decoded once, because histories of many steps read each entry after every step.
+    """
     return _decoded(entry_id, tuple(raw.items()))
 
 
@@ -56,20 +58,20 @@ def _decoded(entry_id: str, raw: tuple[tuple[str, str], ...]) -> events.Entry:
 
 
 def _holds_name(job: dict[str, str]) -> bool:
-    """Whether a job holds its name by its line: until it ends, or until its first claim."""
+    """Return whether a job holds its name by its line: until its end, or until its first claim."""
     if "stands" not in job:
         return job["state"] != "dead"
     return job["stands"].startswith("claim:") and "claim" not in job
 
 
 def without_task(lane: str | None) -> str | None:
-    """The lane without the task's scope; None if no other is left."""
+    """Return the lane without the task's scope; None if no other scope is left."""
     rest = [part for part in (lane or "").split("+") if not part.startswith("task=")]
     return "+".join(rest) if len(rest) > 1 else None
 
 
 def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
-    """Say everything that does not agree. ``whole_log`` False: the outbox may have lost its beginning."""
+    """Return everything that does not agree. ``whole_log`` False: the outbox may lack its beginning."""
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     found = [*_lines(jobs), *_indexes(snapshot, jobs), *_log(snapshot, whole_log)]
     if whole_log:
@@ -78,7 +80,7 @@ def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
 
 
 def looked_at(line: str, by_index: float | None) -> float:
-    """When a claim looks at a line of ``results``: when its value is over, and else when all of it is."""
+    """Return when a claim examines a line of ``results``: at the expiry of its value, or else of the whole line."""
     moments = {name: float(at) for name, at in re.findall(r" (once|until)=(\d+)", line)}
     if " bytes=" in line:
         return moments["until"]

@@ -1,6 +1,6 @@
 """Tasks of the worker tests, and worker processes that run them.
 
-The tasks write what they do into a witness file, so that a test can see what really ran, whatever Redis says.
+The tasks write their runs into a witness file, so that a test sees what really ran, whatever Redis says.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _snooze() -> None:
 
 @app.task(queue="crew", retry=quick)
 def snoozes() -> None:
-    """More often than it may fail."""
+    """Snooze more often than the job may fail."""
     _snooze()
 
 
@@ -92,7 +92,7 @@ def later() -> None:
 
 @app.task(queue="crew", retry=quick)
 async def sleeping(seconds: float) -> None:
-    """On the loop; can be cancelled."""
+    """Sleep on the event loop; a cancellation ends the sleep."""
     note("begin")
     await asyncio.sleep(seconds)
     note("end")
@@ -100,7 +100,7 @@ async def sleeping(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def tidying(seconds: float) -> None:
-    """On the loop; takes its time to clean up when it is cancelled."""
+    """Sleep on the event loop, and clean up for a while after a cancellation."""
     note("begin")
     try:
         await asyncio.sleep(60)
@@ -111,7 +111,7 @@ async def tidying(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def stubborn() -> None:
-    """On the loop; does not let itself be cancelled."""
+    """Sleep on the event loop, and ignore cancellations."""
     note("begin")
     while True:
         with contextlib.suppress(asyncio.CancelledError):
@@ -120,7 +120,7 @@ async def stubborn() -> None:
 
 @app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
-    """In a thread; looks whether it should stop."""
+    """Sleep in a thread, and check whether the job should stop."""
     note("begin")
     job = current_job()
     job.wait_cancelled(seconds)
@@ -130,7 +130,7 @@ def dozing(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 def deaf(seconds: float) -> None:
-    """In a thread; looks at nothing."""
+    """Sleep in a thread, and never check whether the job should stop."""
     note("begin")
     time.sleep(seconds)
     note("end")
@@ -138,7 +138,7 @@ def deaf(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def gated() -> None:
-    """On the loop; ends when the test says so."""
+    """Wait on the event loop until the test opens the gate."""
     note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     await wait_until_async(gate.exists, "the test says so", timeout=60)
@@ -147,7 +147,7 @@ async def gated() -> None:
 
 @app.task(queue="crew", retry=quick)
 def gated_in_thread() -> None:
-    """In a thread; looks at nothing but whether the test says that it ends."""
+    """Wait in a thread until the test opens the gate, and check nothing else."""
     note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     wait_until(gate.exists, "the test says so", timeout=60)
@@ -160,7 +160,7 @@ def _gate(path: str | Path, claim: int) -> Path:
 
 @app.task(queue="crew", retry=quick)
 def stopping() -> None:
-    """Stops its process the first time that it runs; ends when somebody lets the process go on."""
+    """Stop the worker's process (SIGSTOP) in the first run; end when a test lets the process continue."""
     note("begin")
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -169,21 +169,21 @@ def stopping() -> None:
 
 @app.task(queue="crew", retry=quick, timeout=0.2)
 async def leaving(seconds: float) -> None:
-    """Leaves a thread behind at its timeout."""
+    """Leave a thread running after the timeout."""
     note("begin")
     await asyncio.to_thread(time.sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def clinging(seconds: int) -> None:
-    """Lets its process hold the GIL when it ends, in C, so that it cannot end itself."""
+    """Let the process hold the GIL in C code while it exits, so that it cannot end by itself."""
     note("begin")
     atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def hogging(seconds: float) -> None:
-    """Blocks the event loop."""
+    """Block the event loop."""
     note("begin")
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     note("end")
@@ -191,14 +191,14 @@ async def hogging(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 def gripping(seconds: int) -> None:
-    """Holds the GIL, in C."""
+    """Hold the GIL in C code."""
     note("begin")
     ctypes.PyDLL(None).sleep(seconds)
     note("end")
 
 
 def mourn(job: DeadJob) -> None:
-    """The hook of what dies."""
+    """A hook that records each dead job."""
     note("mourned", dead=job.id, facts=asdict(job))
 
 
@@ -219,18 +219,18 @@ async def mortal_async() -> None:
 
 
 class Ending(BaseException):
-    """Neither an Exception nor a cancellation, like those of test and async frameworks."""
+    """An exception that is neither an Exception nor a cancellation, as test and async frameworks raise."""
 
 
 class Speechless(Exception):
-    """Nobody can say what it is."""
+    """An exception whose text cannot be computed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class Count(BaseModel):
-    """Its own check raises what pydantic does not catch."""
+    """A type whose own check raises an exception that pydantic does not catch."""
 
     n: int
 
@@ -259,7 +259,7 @@ _RAISED: dict[str, type[BaseException]] = {
 
 @app.task(queue="crew", retry=quick)
 async def raising(name: str) -> None:
-    """On the loop."""
+    """Raise an exception on the event loop."""
     raise _RAISED[name]
 
 
@@ -270,7 +270,7 @@ def raising_in_thread(name: str) -> None:
 
 @app.task(queue="crew", retry=quick)
 def exiting(status: int) -> None:
-    """Ends its process at once."""
+    """End the worker's process at once."""
     note("exiting")
     if current_job().claim == 1:
         os._exit(status)
@@ -278,20 +278,20 @@ def exiting(status: int) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def poison() -> None:
-    """Takes its worker down."""
+    """Kill the worker that runs the job."""
     note("poison")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart(n: int = 0) -> None:
-    """In a process of its own."""
+    """Run in a separate process."""
     note("apart", n=n, mine=os.getpid())
 
 
 @app.task(queue="crew", retry=quick, isolation="process", keep_result=True)
 def apart_lasting(seconds: float) -> str:
-    """Looks at nothing."""
+    """Run for long in a separate process, and never check whether to stop."""
     note("lasting")
     time.sleep(seconds)
     return "done"
@@ -299,14 +299,14 @@ def apart_lasting(seconds: float) -> str:
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_hanging() -> None:
-    """Holds the GIL of its process, in C, for ever."""
+    """Hold the GIL of the separate process in C code for ever."""
     note("begin")
     ctypes.PyDLL(None).sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_starting(crashes: bool) -> None:
-    """Starts a program, then hangs or crashes."""
+    """Start a program in a separate process, then hang or crash."""
     note("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
     if crashes:
         ctypes.string_at(0)
@@ -315,7 +315,7 @@ def apart_starting(crashes: bool) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart_crashing() -> None:
-    """Crashes in native code."""
+    """Crash in native code, in a separate process."""
     note("begin")
     ctypes.string_at(0)
 
@@ -328,7 +328,7 @@ def apart_greedy() -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def apart_sleeping(seconds: float) -> None:
-    """Can be cancelled, and says so."""
+    """Sleep in a separate process, and record a cancellation."""
     note("begin")
     try:
         await asyncio.sleep(seconds)
@@ -358,7 +358,7 @@ def apart_raising(kind: str) -> None:
 
 
 def unsure(failures: int) -> float:
-    """A backoff function that breaks."""
+    """A backoff function that raises an exception."""
     raise ZeroDivisionError(failures)
 
 
@@ -381,19 +381,19 @@ def retried_unsurely_apart(message: str) -> None:
 
 
 class Witness(witness.Witness):
-    """What the tasks wrote."""
+    """The file of the runs that the tasks recorded."""
 
     def let_end(self, claim: int = 1) -> None:
-        """Open the gate that the gated tasks wait for in this claim of theirs."""
+        """Open the gate of this claim's gated task."""
         _gate(self.path, claim).touch()
 
     def log(self) -> str:
-        """What the worker processes said."""
+        """Return the log output of the worker processes."""
         return self.path.with_suffix(".log").read_text()
 
 
 def worker_process(url: str, seen: Witness, *options: str) -> Child:
-    """A ``rq-core worker`` process of these tasks."""
+    """Start a ``rq-core worker`` process with these tasks."""
     return worker(
         "tests.kit.crew:app",
         ["crew"],

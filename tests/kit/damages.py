@@ -1,7 +1,7 @@
-"""Damage that a client plants in a queue past the scripts, as one table: what it does, and what is to be said of it.
+"""One table of the damages that a client can do to a queue without the scripts.
 
-The doctor is to find it by the outbox (``tests/doctor/test_damages.py``), and with SQL, once the mirror has trimmed the
-outbox (``tests/audit/test_damages.py``).
+Each row has the damage and the expected finding. The doctor finds it by the outbox (``tests/doctor/test_damages.py``),
+and with SQL once the mirror has trimmed the outbox (``tests/audit/test_damages.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Damage(NamedTuple):
 
 
 def fill(seed: Seed) -> None:
-    """Make jobs that ended in every way and are remembered, that wait, run, and are spent against a rate."""
+    """Make jobs that ended in every way and are remembered, and jobs that wait or run, with a spent rate."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
     seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})
@@ -111,7 +111,7 @@ def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
 
 
 def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
-    """A word of a line of ``results``, of which the queue's facts have the length."""
+    """Change a word of a line of ``results``, whose length the queue's facts have."""
 
     def plant(seed: Seed) -> None:
         before = str(seed.control.hget(seed.keys("results"), job_id))
@@ -123,7 +123,7 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """The instant until which a name stands, in all places that have it but the log."""
+    """Change the end of a name's window in every place that has it, except the log."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"

@@ -1,6 +1,6 @@
-"""Lets connections in, and loses none of them when it is shut at any moment.
+"""A listening socket that leaves no connection open when it is shut at any moment.
 
-``asyncio.start_server`` does: a connection whose task is cancelled before its first step stays open, and so does one
+``asyncio.start_server`` can: a connection stays open if its task is cancelled before its first step, and so does one
 that is just being accepted.
 """
 
@@ -20,7 +20,10 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these after the block. If it is cancelled, at once: else a connection with bytes to send waits for them."""
+    """Close these writers after the block, and at once if the block is cancelled.
+
+    Otherwise the close of a connection with unsent bytes would wait until they are sent.
+    """
     try:
         yield
     except asyncio.CancelledError:
@@ -33,7 +36,7 @@ def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
 
 
 class Door:
-    """Serves each connection to a listening socket by a task of its own, on the loop that runs."""
+    """Serves each connection to a listening socket in a task of its own, on the running loop."""
 
     def __init__(self, listening: socket.socket, serve: Serve) -> None:
         self._listening = listening
@@ -60,7 +63,7 @@ class Door:
                 await self._serve(reader, writer)
 
     async def shut(self) -> None:
-        """Close the listening socket, and end all connections."""
+        """Close the listening socket and all its connections."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
         for task in self._inside:
@@ -73,8 +76,10 @@ class Door:
 
 
 class DoorKeeper:
-    """Serves connections to listening sockets on loopback, numbered from 0, on a thread of its own. Use it in a
-    ``with``, or start and close it."""
+    """Serves connections to listening sockets on loopback, numbered from 0, on a thread of its own.
+
+    Use it in a ``with``, or start and close it.
+    """
 
     def __init__(self, name: str, doors: int = 1) -> None:
         self._doors = [socket.create_server(("127.0.0.1", 0)) for _ in range(doors)]
@@ -83,7 +88,7 @@ class DoorKeeper:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def door(self, number: int = 0) -> int:
-        """The port of a socket."""
+        """Return the port of a socket."""
         port: int = self._doors[number].getsockname()[1]
         return port
 
@@ -122,5 +127,5 @@ class DoorKeeper:
     async def _serve(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve a connection to this socket."""
+        """Serve one connection to this socket."""
         raise NotImplementedError

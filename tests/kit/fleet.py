@@ -1,4 +1,4 @@
-"""Workers, producers and people who do things to one queue at random, on a real server."""
+"""Workers, producers and operators that do random things to one queue on a real server."""
 
 import json
 import random
@@ -24,7 +24,7 @@ NAMED: Final[tuple[Mapping[str, Any], ...]] = (
 
 
 class Fleet:
-    """Workers and people who do things at random, through the client."""
+    """Workers and operators that do random things through the client."""
 
     def __init__(
         self, client: Client, seed: int, *, lanes: bool = True, ties: bool = False
@@ -106,7 +106,7 @@ class Fleet:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def edit(self) -> None:
-        """With a number of its own, so that other steps stay as they were."""
+        """Edit a job, with random numbers of a separate generator, so that all other steps stay the same."""
         if self.known and self.ties:
             job_id, dice = self.ties.choice(self.known), self.ties
             change = Change(

@@ -1,11 +1,11 @@
-"""Work that is done in a forked child."""
+"""Run work in a forked child."""
 
 import os
 from collections.abc import Callable
 
 
 def forked(work: Callable[[], str]) -> str:
-    """What ``work`` returns there."""
+    """Return what ``work`` returns in a forked child."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

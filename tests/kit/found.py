@@ -1,9 +1,9 @@
-"""What the doctor and ``audit verify`` find in each test, as a list, so that two commits can be compared.
+"""Lists what the doctor and ``audit verify`` find in each test, so that two commits can be compared.
 
     RQ_FOUND=/tmp/found scripts/test tests/doctor tests/audit -p tests.kit.found
     sort -u /tmp/found
 
-Each line has a test, who found something, and what: a kind of finding with its keys, or an invariant.
+Each line has a test, the program that found something, and the finding: a kind with its keys, or an invariant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Tasks with dependencies: on the loop, in threads, in processes. What is entered and left goes into a witness file."""
+"""Tasks with dependencies on the loop, in threads and in processes.
+
+A witness file records each dependency that is entered and left.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ QUICK: Final = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=Fa
 
 @contextmanager
 def witnessed(name: str) -> Iterator[None]:
-    """Say when it is entered and left, with which error, and where the job stands then."""
+    """Record when the dependency is entered and left, with which error, and the state of the job at that time."""
     job = current_job()
     write("entered", name=name, claim=job.claim)
     error: str | None = None
@@ -116,7 +119,7 @@ async def apart_async(how: str, db: None = Depends(async_session)) -> None:
 
 @app.task(queue="crew", retry=QUICK, isolation="process")
 async def apart_forgetful(db: None = Depends(async_session)) -> None:
-    """Leaves something running."""
+    """Return from a separate process while something that it started still runs."""
 
     async def rest() -> None:
         try:

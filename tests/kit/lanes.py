@@ -1,4 +1,4 @@
-"""Whether lanes and holders are what the state lines make of them, and whether anybody waits in vain (I10)."""
+"""Checks that lanes and holders agree with the state lines, and that no lane waits without a reason (I10)."""
 
 from collections import defaultdict
 from typing import Any
@@ -14,13 +14,13 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Claimed jobs of the scope are kept as its holders."""
+    """Return whether the scope's claimed jobs are kept as its holders."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 
 
 def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
-    """The cap in force; None if it takes any number. Rates have none."""
+    """Return the cap in force; None if the scope has no limit. Rates have no cap."""
     family = scope.partition("=")[0]
     own = snapshot["caps"].get(scope)
     entry = own if own is not None or family == "task" else snapshot["caps"].get(family)
@@ -29,7 +29,7 @@ def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
 
 
 def holders_of(snapshot: dict[str, Any]) -> dict[str, set[str]]:
-    """Who holds which scope."""
+    """Return the holders of each scope."""
     held: dict[str, set[str]] = defaultdict(set)
     for member in snapshot["holders"]:
         scope, _, job_id = member.partition("|")
@@ -45,7 +45,7 @@ def has_room(snapshot: dict[str, Any], scope: str) -> bool:
 
 
 def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
-    """Say everything that does not agree."""
+    """Return every disagreement of lanes and holders."""
     found = []
     waiting: dict[str, list[int]] = defaultdict(list)
     members = set()
@@ -70,7 +70,7 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Where lanes stand, by `lanes`, by `open` and `blocked`, and by their heads."""
+    """Return the places of lanes by `lanes`, by `open` and `blocked`, and by their first jobs."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
@@ -92,7 +92,11 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 
 
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
-    """I10: no scope has room and a blocked lane unless an open lane contains it, or its re-evaluation is on its way."""
+    """Return the lanes that wait without a reason (I10).
+
+    No scope may have both room and a blocked lane, unless an open lane contains the scope or the lane is about to be
+    examined again.
+    """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}
     return [
@@ -106,7 +110,7 @@ def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
 
 
 def breaches(snapshot: dict[str, Any]) -> list[str]:
-    """Scopes with more holders than their cap: legal only after a cap was lowered."""
+    """Return the scopes with more holders than their cap, which is legal only after a cap was lowered."""
     return [
         f"{scope}: {len(held)} hold it, its cap is {cap}"
         for scope, held in holders_of(snapshot).items()

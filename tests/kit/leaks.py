@@ -1,4 +1,4 @@
-"""What a test may not leave behind: threads, child processes, asyncio tasks."""
+"""Checks that a test leaves no threads, child processes or asyncio tasks behind."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,10 @@ def children() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """The children's ids. Linux tells them; elsewhere all processes are gone through, which takes milliseconds."""
+    """Return the ids of the child processes.
+
+    Linux lists them; on other systems all processes are examined, which takes milliseconds.
+    """
     told = list(Path("/proc/self/task").glob("*/children"))
     if not told:
         return {child.pid for child in psutil.Process().children()}
@@ -64,7 +67,7 @@ def assert_no_new_children(before: dict[int, str]) -> None:
 
 
 async def assert_no_other_tasks(before: "set[asyncio.Task[object]]") -> None:
-    """Check a loop's tasks after giving those that are being cancelled time to end."""
+    """Assert that a loop has no other tasks, after giving cancelled tasks time to end."""
 
     def left() -> list[str]:
         return sorted(map(repr, asyncio.all_tasks() - before - {asyncio.current_task()}))

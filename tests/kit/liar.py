@@ -1,4 +1,4 @@
-"""Changes to an audit database by someone who may do everything: the schema is the same before and after."""
+"""Changes to an audit database by an attacker with all rights; the schema stays the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit import auditlog
 
 @contextlib.contextmanager
 def lying(database: Database) -> Iterator[Connection]:
-    """A transaction in which no trigger refuses anything, and on SQLite no CHECK either."""
+    """Open a transaction in which no trigger refuses anything, and on SQLite no CHECK either."""
     with database.writing(wait=True) as connection:
         assert connection is not None
         if database.dialect == "postgresql":
@@ -42,7 +42,7 @@ def lying(database: Database) -> Iterator[Connection]:
 
 
 def forge_chain(database: Database) -> None:
-    """Make the chain and the cursor of each queue fit the rows that are there."""
+    """Compute the chain and the cursor of each queue again from its rows."""
     with database.readers.connect() as connection:
         chain_id = connection.execute(CHAIN_ID).scalar_one()
         batches: dict[str, list[Link]] = {}

@@ -1,4 +1,4 @@
-"""Who waits for ends of jobs, on the channel of a queue."""
+"""A client that waits for the ends of jobs on a queue's channel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MARK = "-"
 
 
 class Listener:
-    """A connection of its own, which hears what is published to one queue at a time."""
+    """A connection that receives the messages of one queue at a time."""
 
     def __init__(self, seed: Seed) -> None:
         self._control = seed.control
         self._heard: Any = seed.control.pubsub()  # type: ignore[no-untyped-call]
 
     def listen(self, seed: Seed) -> None:
-        """Hear the ends of this queue's jobs from now on, and no other's."""
+        """Receive the ends of this queue's jobs from now on, and of no other queue."""
         seed.client.run(seed.calls.endings.listen(seed.queue))
         if self._heard.subscribed:
             self._heard.sunsubscribe()
@@ -27,7 +27,7 @@ class Listener:
         self.told()
 
     def told(self) -> list[str]:
-        """The ids that were told since the last time, in order."""
+        """Return the ids that were received since the last call, in order."""
         self._control.execute_command("SPUBLISH", self._channel, MARK)  # type: ignore[no-untyped-call]
         found: list[str] = []
         while True:

@@ -1,4 +1,4 @@
-"""The patterns that Lua code matches texts with, read off the code, and texts that are hard for each of them."""
+"""Lua patterns that the code matches texts with, read from the code, and texts that are hard for each pattern."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPERANDS: Final = ("", "q")
 
 
 class Pattern(NamedTuple):
-    """A pattern, and the function of Lua that tries it."""
+    """A pattern, and the Lua function that uses it."""
 
     where: str
     function: str
@@ -37,7 +37,10 @@ class Pattern(NamedTuple):
 
 
 def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
-    """The Lua code in these folders, by file: whole files, and the texts of Python modules that call Redis."""
+    """Return the Lua code in these folders, by file.
+
+    Lua files are read whole; of Python modules that call Redis, the string literals.
+    """
     for folder in folders:
         for path in sorted(folder.rglob("*.lua")):
             yield path.name, path.read_text()
@@ -59,7 +62,7 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
 
 
 def patterns_of(where: str, code: str) -> Iterator[Pattern]:
-    """The patterns of each call of match, gmatch, gsub and find; a ``find`` of plain text has none."""
+    """Return the patterns in calls of match, gmatch, gsub and find; a ``find`` of plain text has no pattern."""
     tokens = [found for found in _TOKEN.finditer(code) if not found["comment"]]
     for at, token in enumerate(tokens[:-1]):
         if token["name"] in ("match", "gmatch", "gsub", "find") and tokens[at + 1][0] == "(":
@@ -72,7 +75,7 @@ def patterns_of(where: str, code: str) -> Iterator[Pattern]:
 
 
 def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """The arguments of a call, from behind its bracket on."""
+    """Return the arguments of a call, given the text after its opening bracket."""
     found: list[list[re.Match[str]]] = [[]]
     depth = 0
     for token in tokens:
@@ -93,7 +96,7 @@ def _has_text(expression: list[re.Match[str]]) -> bool:
 def _assigned(
     tokens: list[re.Match[str]], used: list[re.Match[str]]
 ) -> Iterator[list[re.Match[str]]]:
-    """The texts that a file assigns to this name, or to a member of it."""
+    """Return the texts that a file assigns to this name, or to a member of this name."""
     name, found = used[0][0], False
     for at, token in enumerate(tokens[:-1], start=1):
         if token[0] != name:
@@ -120,8 +123,11 @@ def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
 
 
 def hard_texts(pattern: str) -> set[tuple[str, str]]:
-    """Beginnings, and what is repeated behind them: each piece of what the pattern matches behind each beginning of it,
-    and each letter that it names."""
+    """Return pairs of a beginning and a text to repeat after it.
+
+    Each piece that the pattern matches is repeated after each beginning of the pattern, and so is each letter that it
+    names.
+    """
     letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
     for frontier, item, more in _ITEM.findall(pattern):
         was_literal = is_literal
@@ -148,6 +154,6 @@ def hard_texts(pattern: str) -> set[tuple[str, str]]:
 
 
 def _matches(item: str, letter: str) -> bool:
-    """Whether an item of a pattern matches a letter."""
+    """Return whether an item of a pattern matches a letter."""
     translated = re.sub(r"%(.)", lambda found: _CLASSES.get(found[0], re.escape(found[1])), item)
     return re.fullmatch(translated, letter, re.DOTALL) is not None

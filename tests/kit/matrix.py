@@ -1,7 +1,7 @@
-"""The matrix of servers, and which tests go through all of it.
+"""The matrix of servers, and the tests that run on all of it.
 
-A test runs on each engine whose fixture it asks for, and on each database. Where the second proves no more than the
-first, a `conftest.py` says so, with the reason, and calls `run_once`.
+A test runs on each engine whose fixture it uses, and on each database. Where a second one proves nothing more, a
+`conftest.py` says so, with the reason, and calls `run_once`.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,11 @@ FIRST: Final = {"engine": engines()[0], "audit_url": "sqlite"}
 
 
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
-    """Leave the first engine and the first database to those tests under ``where`` for which ``is_once(file, test)``
-    is true; a test is named with its parameters. For `pytest_collection_modifyitems`."""
+    """Let some tests under ``where`` run on the first engine and the first database only.
+
+    They are those for which ``is_once(file, test)`` is true; a test is named with its parameters. For
+    `pytest_collection_modifyitems`.
+    """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
 
 

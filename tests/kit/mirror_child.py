@@ -1,4 +1,4 @@
-"""A mirror in a process of its own, which kills itself at a chosen step.
+"""A mirror in a separate process, which kills itself at a chosen step.
 
 python -m tests.kit.mirror_child REDIS_URL AUDIT_URL QUEUE STEP OCCURRENCE
 """

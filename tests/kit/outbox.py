@@ -1,5 +1,4 @@
-"""A small stand-in for the queue's scripts: real outbox entries in a real stream, and the mirror's
-side of it."""
+"""A small stand-in for the scripts: real outbox entries in a real stream, and the calls of the mirror."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ return 1
 
 
 class StreamSource:
-    """The OutboxSource protocol over plain commands."""
+    """The OutboxSource protocol with plain commands."""
 
     def __init__(self, url: str, prefix: str = "rqc") -> None:
         # redis-py types every reply as text or bytes.
@@ -108,7 +107,7 @@ class StreamSource:
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
     def place(self, queue: str) -> object:  # noqa: ARG002 - all are in one place
-        """See OutboxSource."""
+        """Return the source's place, as OutboxSource specifies it."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
@@ -120,7 +119,7 @@ class StreamSource:
 
 
 class StreamWriter:
-    """Appends entries as the scripts will, numbered without a gap, and remembers them."""
+    """Appends entries as the scripts do, numbered without a gap, and remembers them."""
 
     def __init__(self, source: StreamSource, queue: str, epoch: int = 1_795_225_746_504) -> None:
         self.source = source
@@ -143,7 +142,7 @@ class StreamWriter:
         return self.raw({"type": kind, "by": "-", "data": json.dumps(values)})
 
     def jobs(self, kind: str, *jobs: Sequence[Any], by: str = "w-1", why: str | None = None) -> str:
-        """Append one entry of job events. Returns its id: the fence, if they are claims."""
+        """Append one entry of job events, and return its id, which is the fence of its claims."""
         fields = {"type": kind, "by": by, "jobs": json.dumps(jobs, separators=(",", ":"))}
         return self.raw(fields if why is None else {**fields, "why": why})
 
@@ -163,12 +162,12 @@ class StreamWriter:
         return entry_id
 
     def backlog(self) -> tuple[int, int]:
-        """Jobs and bytes that wait to be mirrored, as Redis counts them."""
+        """Return the jobs and bytes that wait to be mirrored, as Redis counts them."""
         jobs, size = self.source.redis.hmget(self.keys("meta"), ["backlog_jobs", "backlog_bytes"])
         return int(jobs), int(size)
 
     def life(self, *ids: str, by: str = "w-1", task: str = "send") -> None:
-        """Jobs from enqueue to success, three entries."""
+        """Append the three entries of a job's life from enqueue to success."""
         enqueue(self, *ids, task=task)
         fence = self.jobs("claimed", *([i, 1] for i in ids), by=by)
         self.jobs("succeeded", *([i, fence] for i in ids), by=by)

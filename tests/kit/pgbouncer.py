@@ -1,4 +1,4 @@
-"""A PgBouncer in transaction mode before a PostgreSQL of the tests."""
+"""A PgBouncer in transaction mode in front of a test's PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ STOP_S = 10
 
 @contextmanager
 def pgbouncer(upstream: int, *, connections: int = 1) -> Iterator[int]:
-    """Pool the databases of the server at port ``upstream`` during the block. Yields the port.
+    """Pool the databases of the server at port ``upstream`` during the block. Yields the pool's port.
 
-    One server's connection serves all clients of a database unless ``connections`` says more, so that what a client
-    leaves on it meets the next one. Raises ServerDidNotStart.
+    All clients of a database share one connection to the server unless ``connections`` says more, so that what one
+    client leaves on the connection meets the next one. Raises ServerDidNotStart.
     """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:

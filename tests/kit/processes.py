@@ -1,6 +1,7 @@
 """Child processes of tests and rigs: workers, mirrors, producers, commands.
 
-Their output is kept in a file, and shown when a wait for one fails. They are ended with all that they started.
+Their output goes to a file, and is shown when a wait for one fails. At its end, a child is killed with all processes
+that it started.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ SHOWN_MAX: Final = 3_000
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process in a session of its own, whose output is kept in ``log``. Use it in a ``with``, or close it."""
+    """A process in a session of its own, whose output goes to ``log``.
+
+    Use it in a ``with``, or close it.
+    """
 
     def __init__(
         self,
@@ -38,8 +42,10 @@ class Child(subprocess.Popen[bytes]):
         shared: bool = False,
         directory: Path = ROOT,
     ) -> None:
-        """``variables`` are added to the environment. ``shared``: it may outlive the test that starts it. ``directory``
-        is where it runs."""
+        """``variables`` are added to the environment; ``directory`` is where the process runs.
+
+        ``shared``: the process may outlive the test that starts it.
+        """
         self._closed = False
         self._log = log
         with log.open("ab") as sink:
@@ -56,7 +62,7 @@ class Child(subprocess.Popen[bytes]):
         reaper().watch(self.pid, shared=shared)
 
     def said(self) -> str:
-        """The output since the start, with that of other processes that write into the same file."""
+        """Return the output since the start, including that of other processes that write into the same file."""
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
     def end_of_log(self) -> str:
@@ -64,7 +70,7 @@ class Child(subprocess.Popen[bytes]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process got SIGSTOP. Raises AssertionError if it has ended."""
+        """Return whether the process was stopped by SIGSTOP. Raises AssertionError if it has ended."""
         assert self.poll() is None, self._description()
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
@@ -78,7 +84,7 @@ class Child(subprocess.Popen[bytes]):
         return status
 
     def wait_said(self, text: str, timeout: float = 30.0) -> None:
-        """Wait until the output has this text."""
+        """Wait until the output contains this text."""
         wait_until(
             lambda: text in self.said(),
             lambda: f"the process prints {text!r}. {self._description()}",
@@ -86,23 +92,23 @@ class Child(subprocess.Popen[bytes]):
         )
 
     def finish(self, timeout: float) -> str:
-        """Wait for the end and return the output. Raises AssertionError for any status but 0."""
+        """Wait for the end and return the output. Raises AssertionError for an exit status other than 0."""
         assert self.wait(timeout) == 0, self._description()
         return self.said()
 
     def end(self, timeout: float = 30.0) -> str:
-        """Send SIGTERM, then do as `finish`."""
+        """Send SIGTERM, then do as `finish` does."""
         self.terminate()
         return self.finish(timeout)
 
     def resources(self) -> resource.struct_rusage:
-        """Wait for the end and return what the process used."""
+        """Wait for the end and return the resources that the process used."""
         _, status, used = os.wait4(self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
         return used
 
     def close(self) -> None:
-        """Kill what still runs of the session, stopped or not, and reap the process."""
+        """Kill the processes of the session that still run, stopped or not, and reap the child."""
         if self._closed:
             return
         self._closed = True
@@ -125,7 +131,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs. One that has ended and is not reaped yet does not."""
+    """Return whether a process runs; a process that ended and is not reaped yet does not count."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -133,7 +139,7 @@ def lives(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """The words that a process was started with; empty if it has ended, which it may do while it is asked."""
+    """Return the command line of a process; empty if it has ended, even during this call."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:
@@ -141,12 +147,12 @@ def command_of(pid: int) -> str:
 
 
 def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -> Child:
-    """``python -m WORDS``."""
+    """Start ``python -m WORDS``."""
     return Child([sys.executable, "-m", *words], log, variables)
 
 
 def worker_words(app: str, queues: Sequence[str], url: str) -> list[str]:
-    """The words after ``python -m`` that start a worker."""
+    """Return the words after ``python -m`` that start a worker."""
     return ["rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url]
 
 
@@ -158,17 +164,17 @@ def worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Child:
-    """``rq-core worker``; with ``--processes`` or ``--audit`` it is a supervisor."""
+    """Start ``rq-core worker``; with ``--processes`` or ``--audit`` the process is a supervisor."""
     return python(*worker_words(app, queues, url), *options, log=log, variables=variables)
 
 
 def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:
-    """The mirror's service, which may stop itself: see tests/kit/mirror_service.py."""
+    """Start the mirror's service, which may stop itself: see tests/kit/mirror_service.py."""
     return python("tests.kit.mirror_service", redis_url, audit_url, *rest, log=log)
 
 
 def rq_core(*words: str, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end. ``options`` are those of `subprocess.run`."""
+    """Run an rq-core command to its end. ``options`` are those of `subprocess.run`."""
     options = {"cwd": ROOT, "capture_output": True, "text": True, **options}
     command = [sys.executable, "-m", "rq_core.cli", *words]
     return subprocess.run(command, check=False, timeout=timeout, **options)

@@ -1,7 +1,7 @@
-"""A proxy between clients and Redis that loses, cuts and delays what passes, by chance, while it is told to.
+"""A proxy between clients and Redis that randomly loses, cuts and delays data while a mode is on.
 
-Each mode is a way in which networks and proxies fail. What matters most is the difference between a request that is
-lost and a reply that is lost: the client sees the same, and the server has executed one of them.
+Each mode is a way in which networks and proxies fail. The most important difference is between a lost request and a
+lost reply: the client sees the same, but only in the second case has the server executed the command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Mode(StrEnum):
-    """What happens to what passes."""
+    """The ways in which the proxy handles the data that passes."""
 
     PLAIN = "plain"
     """Everything passes."""
@@ -72,7 +72,7 @@ class Proxy(DoorKeeper):
 
     @contextlib.contextmanager
     def doing(self, mode: Mode) -> Iterator[None]:
-        """Behave so during the block."""
+        """Apply this mode during the block."""
         self._loop.call_soon_threadsafe(self._turn_to, mode)
         try:
             yield
@@ -116,7 +116,7 @@ class Proxy(DoorKeeper):
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: Mode
     ) -> None:
-        """Pass on what comes one way, until either side ends or a mode ends it."""
+        """Pass on the data of one direction, until either side ends or a mode ends the connection."""
         holes = self._holes
         with contextlib.suppress(OSError):
             while data := await self._read(reader, holes):
@@ -127,7 +127,7 @@ class Proxy(DoorKeeper):
                 await self._pass_on(data, writer)
 
     async def _read(self, reader: asyncio.StreamReader, holes: int) -> bytes:
-        """What comes next, or nothing at the end; never returns for a connection that is dead."""
+        """Return the next data, or nothing at the end; never returns for a dead connection."""
         data = b""
         with contextlib.suppress(OSError):
             data = await reader.read(READ)
@@ -136,7 +136,7 @@ class Proxy(DoorKeeper):
         return data
 
     async def _stay_dead(self) -> None:
-        """The connection stays open until the proxy itself ends, which cancels this."""
+        """Keep the connection open without data until the proxy itself ends, which cancels this call."""
         self.taken += 1
         await self._never.wait()
 

@@ -1,7 +1,7 @@
-"""Quiet for tests that hold the machine to a time: while one runs, the other processes of the run wait.
+"""Exclusive time for tests that measure time: while such a test runs, the other test processes wait.
 
-A test that is marked ``alone`` measures how long something takes. Beside two others it would measure those. Its bounds
-are promises, so it is not they that give way.
+A test that is marked ``alone`` measures a duration. Beside other tests it would measure their load, and its limits are
+promises that must not be relaxed.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Room:
-    """A room that any number of tests share, or one has for itself; in each process, a file's locks."""
+    """A lock that any number of tests share, or one test holds alone, by the locks of a file."""
 
     def __init__(self, directory: Path) -> None:
         self._door = directory / "door"
@@ -19,7 +19,7 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Be in the room. Who waits to be alone lets nobody else in meanwhile."""
+        """Hold the lock during the block. A test that waits to be alone keeps newcomers out."""
         with self._door.open("ab") as door, self._room.open("ab") as room:
             fcntl.flock(door, fcntl.LOCK_EX)
             fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -1,8 +1,8 @@
-"""The last one out: ends what a test run started, whatever ended the run itself.
+"""Ends what a test run started, whatever ended the run itself.
 
-A process that reads its standard input, a pipe held open by the test run. When the run is killed
-the pipe closes, and what is still registered is ended by its id. Fixtures end their servers
-themselves; this is for Ctrl-C twice, SIGTERM and SIGKILL.
+The reaper is a process that reads its standard input, a pipe held open by the test run. When the run is killed, the
+pipe closes, and the reaper ends each registered process by its id. Fixtures end their servers themselves; the reaper is
+for a second Ctrl-C, SIGTERM and SIGKILL.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Reaper:
-    """The test run's end of the pipe."""
+    """The test run's end of the reaper's pipe."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -28,7 +28,10 @@ class Reaper:
         self.pid = self._process.pid
 
     def watch(self, pid: int, number: int = signal.SIGKILL, *, shared: bool = True) -> None:
-        """Have a process ended with the run. ``shared``: it may outlive the test that starts it, and is no leak."""
+        """Register a process that must end with the run.
+
+        ``shared``: the process may outlive the test that starts it, and does not count as a leak.
+        """
         if shared:
             self.watched.add(pid)
         self._say(f"watch {pid} {int(number)}")
@@ -55,7 +58,7 @@ class Reaper:
 
 @functools.cache
 def reaper() -> Reaper:
-    """Return the run's one reaper, started when first asked for."""
+    """Return the run's only reaper, which starts at the first call."""
     return Reaper()
 
 

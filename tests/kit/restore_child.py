@@ -1,4 +1,4 @@
-"""A restore in a process of its own, which kills itself when a call was carried out.
+"""A restore in a separate process, which kills itself after a number of calls.
 
 python -m tests.kit.restore_child REDIS_URL AUDIT_URL QUEUE CALLS
 """

@@ -1,6 +1,6 @@
-"""For each script, a queue in which one call of it touches every key that it ever touches.
+"""For each script, a queue in which one call touches every key that the script can touch.
 
-The crash tests break such a call in every place they can think of.
+The crash tests break such a call at every possible point.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ SLOT = "scene.slot"
 
 @dataclass(frozen=True)
 class Scene:
-    """A call about to be made."""
+    """A prepared queue, and a call to make on it."""
 
     script: str
     args: dict[str, Any]
@@ -36,7 +36,7 @@ class Scene:
     """Values of records, by place."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
-        """The call, of this build of the script: of a function once it is loaded, or as EVAL."""
+        """Return the command of the call in this build of the script: FCALL once it is loaded, or EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
         tail = {place: unpack_result(value) for place, value in self.values.items()}
         command = made.filled(made.head(seed.keys, made.on_demand), self.args, self.each, tail)
@@ -75,13 +75,16 @@ def _caps(seed: Seed) -> None:
 
 
 def _in_lane(seed: Seed, job_id: str, *more: str, **options: Any) -> NewJob:
-    """A job of the capped task, with these other scopes."""
+    """Enqueue a job of the capped task, with these further scopes."""
     return seed.job(job_id, task="c", scopes=["task=c", *more], **options)
 
 
 def _capped(seed: Seed) -> list[Claim]:
-    """Two that hold the scopes of a task and of a tenant each; lanes that are blocked on the task, on either tenant
-    and on a rate that is spent, and jobs behind each other in them."""
+    """Make a queue whose caps are full and whose lanes wait.
+
+    Two jobs hold the scopes of a task and of a tenant each; lanes are blocked on the task, on either tenant and on a
+    spent rate, and jobs wait behind each other in them.
+    """
     _caps(seed)
     seed.enqueue(_in_lane(seed, "spends", RATE))
     seed.complete(*seed.claim(1).jobs)
@@ -101,7 +104,7 @@ CALL = "=70c5"
 
 
 def _remembered(seed: Seed) -> None:
-    """An id that is remembered, one that is so as another job, and two that no longer are."""
+    """Make an id that is remembered, one that refers to another job, and two that have expired."""
     seed.configure(results_max=100)
     for name, window in (("over", 1), ("over-too", 1), ("ended", DAY)):
         seed.enqueue(name, remember_ms=DAY, call=CALL, priority="critical")
@@ -198,14 +201,14 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Leaves most of what step 0 brought: it goes back to the head, or to the tail, of its list."""
+    """Claim one job, so that most jobs that step 0 promoted go back to the head or the tail of their list."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
 
 @scene
 def claim_of_all(seed: Seed) -> Scene:
-    """Meets every lane: rates are spent and refuse, and what is plain is moved into its lane."""
+    """Claim from every lane: rates are spent and refuse, and plain jobs move into their lanes."""
     made = claim(seed)
     seed.cap("queue", "none")
     seed.take_token()
@@ -228,9 +231,9 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """(id, fence) of four running jobs and one cancelling, and of two that are refused.
+    """Return (id, fence) of four running jobs, one cancelling job, and two whose settlement is refused.
 
-    Two of them hold scopes, and lanes wait for these; and the queue is full.
+    Two of them hold scopes for which lanes wait; the queue is full.
     """
     capped = _capped(seed)
     _remembered(seed)
@@ -253,7 +256,7 @@ def complete(seed: Seed) -> Scene:
 
 @scene
 def turn(seed: Seed) -> Scene:
-    """Reports what the queue is full of, one of them long over its lease, and claims what waited for that."""
+    """Report the jobs that fill the queue, one of them long after its lease, and claim the jobs that waited."""
     made = claim(seed)
     seed.complete(*seed.claim(2).jobs)
     seed.cap("queue", "none")
@@ -345,7 +348,7 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Jobs of every kind, and one that waits for its retry; the line of one of them is another one."""
+    """Make waiting jobs of every kind, one of them before a retry, and one with another line than the call expects."""
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
     seed.fail(seed.running("retried-c", task="e", scopes=["tenant=g"]), delay_ms=5_000)
@@ -370,7 +373,7 @@ def edit_later(seed: Seed) -> Scene:
 
 @scene
 def edit_now(seed: Seed) -> Scene:
-    """With their old places in line."""
+    """Edit the jobs to run now, with their old places in line."""
     change = {"priority": "", "due": "+0", "expires": str(seed.now + 100_000)}
     return Scene("edit", {**_by(), **change}, _waiting(seed))
 
@@ -425,7 +428,7 @@ def restore(seed: Seed) -> Scene:
 
 @scene
 def cap(seed: Seed) -> Scene:
-    """The first of a task that is busy, one that is raised, one key's own, a rate that goes on, a weight, the gate."""
+    """Change limits: a busy task's first cap, a raised cap, a key's own cap, a rate, a weight, and the gate."""
     capped = _capped(seed)
     seed.enqueue("busy", "busy-2", task="b")
     seed.claim(2)
@@ -515,7 +518,7 @@ def configure(seed: Seed) -> Scene:
 
 
 def _emptied(seed: Seed) -> Scene:
-    """A queue without jobs, and with much else."""
+    """Make a queue without jobs, but with everything else."""
     _caps(seed)
     seed.enqueue("done", _in_lane(seed, "done-c", "tenant=a"))
     seed.complete(*seed.claim(2).jobs)
@@ -529,7 +532,7 @@ def delete(seed: Seed) -> Scene:
 
 @scene
 def delete_what_is_mirrored(seed: Seed) -> Scene:
-    """The event; it waits for the mirror."""
+    """Append the event of a deletion, which waits for the mirror."""
     scene = _emptied(seed)
     seed.attach()
     return scene

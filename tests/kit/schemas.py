@@ -1,6 +1,6 @@
-"""Audit databases with this release's schema, as copies of one that was migrated.
+"""Audit databases with this release's schema, as copies of one migrated database.
 
-To migrate one takes a fifth of a second of processor time, and the tests want hundreds. `test_database.py` is about the
+A migration takes a fifth of a second of processor time, and the tests need hundreds. `test_database.py` tests the
 migrations themselves.
 """
 
@@ -23,7 +23,7 @@ TEMPLATE = "migrated"
 
 
 def lay_schema(database: Database) -> None:
-    """Do to an empty database what `migrate.upgrade` does. Nobody may be connected to it."""
+    """Create the schema in an empty database, as `migrate.upgrade` does. No client may be connected."""
     audit_id = secrets.token_hex(16)
     if database.dialect == "sqlite":
         shutil.copyfile(_migrated_file(), database.path)
@@ -51,9 +51,10 @@ def lay_schema(database: Database) -> None:
 
 @contextlib.contextmanager
 def copied(database: Database) -> Iterator[Database]:
-    """A copy of a database, as pg_dump and cp make one: all rows, its audit id included. It is removed after the block.
+    """Yield a copy of a database, as pg_dump and cp make one, and remove it after the block.
 
-    Its connections are closed first: PostgreSQL copies only a database that nobody uses.
+    The copy has all rows, including the audit id. The original's connections are closed first, since PostgreSQL copies
+    only a database without connections.
     """
     database.close()
     name = f"copy_{secrets.token_hex(6)}"
@@ -90,7 +91,7 @@ def _migrated_file() -> Path:
 
 @cache
 def _migrate_template(host: str, port: int) -> None:
-    """Make the template of a server."""
+    """Make the template database of a server."""
     with _connect(host, port) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
     migrate.upgrade_schema(f"postgresql+psycopg://postgres@{host}:{port}/{TEMPLATE}")

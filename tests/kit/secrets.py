@@ -1,4 +1,4 @@
-"""A secret, and what is asked to keep it."""
+"""A secret, and redactors that should remove it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ SECRET = "s3ntinel-41e9"  # noqa: S105 - it is what must not be found
 
 
 def redact(text: str) -> str:
-    """As an app might."""
+    """Remove the secret, as an app's redactor might."""
     return text.replace(SECRET, "…")
 
 
 def broken(text: str) -> str:
-    """Breaks, and says why, as careless code does."""
+    """Raise an error whose text contains the secret, as careless code does."""
     raise ValueError(text)

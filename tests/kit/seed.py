@@ -1,4 +1,4 @@
-"""Bringing a queue into a given state by real calls, on a clock that stands still."""
+"""Brings a queue into a given state by real calls, on a clock that a test advances."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ ERROR = '{"type":"ValueError","message":"no"}'
 
 
 class Seed:
-    """One queue, a client on the test's clock, and the shortest way to say what happens to it."""
+    """One queue, a client on the test's clock, and short methods for its events."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Seed:
         self.keys = queue_keys(queue)
 
     def of(self, queue: str) -> "Seed":
-        """The same client and clock, for another queue. Close the first."""
+        """Return a seed for another queue, with the same client and clock. Close the first one."""
         other = copy(self)
         other._meet(queue)
         return other
@@ -87,7 +87,7 @@ class Seed:
 
     @property
     def now(self) -> int:
-        """The time that the scripts see."""
+        """Return the time that the scripts read."""
         if not self._real_clock:
             return self.clock.now_ms
         server: Any = self.control
@@ -95,16 +95,16 @@ class Seed:
         return int(seconds * 1_000 + micros // 1_000)
 
     def _now_ms(self, queue: str) -> Plan[int]:  # noqa: ARG002 - as Reads has it
-        """Reads.now_ms on the test's clock."""
+        """Return the time of the test's clock, in place of Reads.now_ms."""
         yield from ()
         return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass while nobody calls: more than two thirds of a lease looks like an outage."""
+        """Advance the clock while no client calls; more than two thirds of a lease counts as an outage."""
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Let time pass while some worker keeps extending, so that leases end when they should."""
+        """Advance the clock while a worker keeps extending, so that leases end when they should."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -132,8 +132,10 @@ class Seed:
         call: str = "=",
         **ties: Any,
     ) -> NewJob:
-        """``ties`` as ties_of takes them; so is ``unique``, which is keep if there is a ``name``. ``call`` is what a
-        remembered job's call is compared by, behind ``=``."""
+        """Return a job; ``ties`` and ``unique`` are those of ties_of, and ``unique`` is keep if there is a ``name``.
+
+        ``call`` is the text, after ``=``, by which the calls of a remembered job are compared.
+        """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
         lane = lane or lane_name(made.rank, scopes)
@@ -143,7 +145,7 @@ class Seed:
         )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
-        """Hand over jobs; one given by its id alone gets the options."""
+        """Enqueue jobs; a job that is given as an id gets the options."""
         return self.client.run(
             self.client.calls.enqueue.many(
                 [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
@@ -157,7 +159,7 @@ class Seed:
         return claims.claim(self.queue, worker, limit, **bounds)
 
     def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
-        """Claim the first job in line, which must be this one."""
+        """Claim the first job in line, and assert that it is this job."""
         (claim,) = self.claim(1, worker=worker).jobs
         assert claim.id == job_id
         return claim
@@ -179,7 +181,7 @@ class Seed:
         values: Mapping[int, str] = claims.NO_VALUES,
         **bounds: int,
     ) -> Claimed:
-        """Report successes and claim, in one call."""
+        """Report successes and claim jobs, in one call."""
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
         return self.client.run(claims.turn(self.queue, worker, limit, pairs, values, **bounds))
 
@@ -240,7 +242,7 @@ class Seed:
         return self.client.run(self.client.calls.names.free(self.queue, names))
 
     def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
-        """What puts a job back that Redis lost."""
+        """Return the record that restores a job which Redis lost."""
         record = JobRecord(job_id, state, facts.pop("task", "t"))
         missing = facts.pop("missing", False)
         for name, value in facts.items():
@@ -248,18 +250,18 @@ class Seed:
         return put_back(record, spec(record.task or "t"), digest_of("{}"), missing=missing)
 
     def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
-        """What takes a job out that had ended."""
+        """Return the record that removes a revived job, which had ended."""
         return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
 
     def restore(self, *records: Restoration) -> dict[str, str]:
-        """Put back and take out; returns what became of each."""
+        """Restore lost jobs and remove revived jobs; return the outcome of each."""
         after = self.meta("restored") or "-"
         return self.client.run(
             self.client.calls.audit.restore(self.queue, records, after=after)
         ).outcomes
 
     def cap(self, scope: str, limit: int | str, version: int = -1, **how: str) -> CapChange:
-        """Change a limit; returns what became of it."""
+        """Change a limit and return the outcome."""
         return self.client.run(
             self.client.calls.caps.set(self.queue, [(scope, str(limit), version)], **how)
         )[scope]
@@ -273,7 +275,7 @@ class Seed:
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        """All of the queue, but for the version of its facts, which has the server's time."""
+        """Return everything in the queue, except the version of its facts, which contains the server's time."""
         found: Snapshot = self.client.run(self.client.calls.reads.snapshot(self.queue))
         found["meta"].pop("v", None)
         return found
@@ -282,7 +284,7 @@ class Seed:
         assert_consistent(self.snapshot())
 
     def state(self, job_id: str) -> str | None:
-        """How a job stands, None if Redis does not have it."""
+        """Return the state of a job, or None if Redis does not have it."""
         line: Any = self.control.hget(self.keys("state"), job_id)
         value: Any = self.control.hget(self.keys("jobs"), job_id)
         if line is not None or "\n" not in (value or ""):
@@ -301,11 +303,11 @@ class Seed:
         self.control.delete(self.keys("wake"))
 
     def entries(self) -> list[Entry]:
-        """The outbox, decoded."""
+        """Return the entries of the outbox, decoded."""
         return [decode(entry_id, raw) for entry_id, raw in self.snapshot()["outbox"]]
 
     def changes(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """What a call changes in the whole queue, its own slot aside; checks that all agrees afterwards."""
+        """Return what a call changes in the whole queue, except its own slot, and check that all indexes agree."""
         before = self.snapshot()
         call()
         after = self.snapshot()
@@ -340,5 +342,5 @@ def events_of(entries: Sequence[Entry], job_id: str) -> list[str]:
 
 
 def spec(task: str = "t", args_json: str = "{}") -> str:
-    """The immutable JSON of a job, as Redis keeps it."""
+    """Return the immutable JSON of a job, as Redis keeps it."""
     return json.dumps({"task": task, "args": json.loads(args_json)}, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Redis under Sentinel, on loopback: a primary, its replicas and three sentinels, which fail over when they must."""
+"""Redis under Sentinel on loopback: a primary, its replicas, and three sentinels that carry out failovers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROMOTED_WITHIN: Final = 40.0
 
 
 class SentinelProcess:
-    """One sentinel. It keeps its port when it is started again, and what it has learned in its file."""
+    """One sentinel process. After a restart it has the same port, and the state that it saved in its file."""
 
     def __init__(
         self, engine: Engine, directory: Path, primary: RedisServer, words: Mapping[str, str]
@@ -65,7 +65,7 @@ class SentinelProcess:
             return False
 
     def knows_all(self, count: int) -> bool:
-        """Whether it sees the primary, so many replicas that it could promote, and two other sentinels."""
+        """Return whether the sentinel knows the primary, enough promotable replicas, and two other sentinels."""
         try:
             with self.client() as client:
                 (facts,) = client.sentinel_masters().values()
@@ -80,7 +80,7 @@ class SentinelProcess:
         )
 
     def hurry(self, *, hurry: bool) -> None:
-        """Ask and tell more often, or as by default."""
+        """Let the sentinels exchange messages more often, or at the default rate."""
         periods = {name: HURRY_MS if hurry else usual for name, usual in PERIODS_MS.items()}
         words = [word for pair in periods.items() for word in pair]
         with self.client() as client:
@@ -103,7 +103,7 @@ class SentinelProcess:
 
 
 class SentinelGroup:
-    """A primary, its replica (or several) and their sentinels. Use ``up`` in a ``with``."""
+    """A primary, its replicas and their sentinels. Use ``up`` in a ``with``."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class SentinelGroup:
 
     @property
     def url(self) -> str:
-        """What a user of the group is given."""
+        """Return the URL that a user of the group would get."""
         password, sentinel_password = self._passwords
         user = f":{password}@" if password else ""
         query = f"?sentinel_password={sentinel_password}" if sentinel_password else ""
@@ -166,7 +166,7 @@ class SentinelGroup:
                 server.kill()
 
     def role(self, server: RedisServer) -> str | None:
-        """What a server says of itself; None if it does not answer."""
+        """Return the role that a server reports; None if it does not answer."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 said: list[bytes] = client.execute_command("ROLE")
@@ -175,7 +175,7 @@ class SentinelGroup:
             return None
 
     def wait_whole(self) -> None:
-        """Wait until one server is the primary, the others replicate it and every sentinel knows that."""
+        """Wait until one server is the primary, the others replicate it, and every sentinel knows it."""
         replicas = len(self.servers) - 1
         for sentinel in self.sentinels:
             sentinel.hurry(hurry=True)
@@ -196,13 +196,13 @@ class SentinelGroup:
         return next(each for each in self.servers if self.role(each) == "master")
 
     def wait_replicated(self) -> None:
-        """Wait until every replica has all that the primary has."""
+        """Wait until every replica has all writes of the primary."""
         replicas = len(self.servers) - 1
         with self.primary.client() as client:
             assert client.execute_command("WAIT", replicas, 10_000) == replicas
 
     def takes_writes(self, server: RedisServer) -> bool:
-        """Whether a server is a primary that has the replicas that it asks for."""
+        """Return whether a server is a primary that has the number of replicas that it requires."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 client.delete("nothing of this name is there")
@@ -214,17 +214,17 @@ class SentinelGroup:
         return next(each for each in self.servers if each is not server)
 
     def need(self, quorum: int) -> None:
-        """So many sentinels must agree that the primary is down; more than there are never do.
+        """Set how many sentinels must agree that the primary is down; a number above their count prevents a failover.
 
-        Killing sentinels would not do: one that is started again does not know how long the primary has been down, and
-        takes a replica for too old whose link was down for longer.
+        Killing sentinels would not do: a restarted sentinel does not know how long the primary has been down, and
+        rejects a replica whose link was down for longer.
         """
         for sentinel in self.sentinels:
             with sentinel.client() as client:
                 client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
 
     def cut_replica_off(self) -> RedisServer:
-        """From now on the primary's writes do not reach its replica, until that is thawed."""
+        """Freeze the replication from the primary to its replica, until the replica is thawed."""
         replica = self.other(self.primary)
         replica.freeze()
         # What is on its way into a socket would be read when it goes on.
@@ -233,7 +233,7 @@ class SentinelGroup:
         return replica
 
     def lose_primary(self) -> RedisServer:
-        """SIGKILL to the primary; returns it, to be started again."""
+        """Kill the primary with SIGKILL, and return it for a later start."""
         lost = self.primary
         lost.kill()
         return lost

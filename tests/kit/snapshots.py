@@ -1,4 +1,4 @@
-"""Comparing the whole of a queue before and after a call."""
+"""Comparison of a whole queue before and after a call."""
 
 import re
 from typing import Any
@@ -14,10 +14,10 @@ SLOT_LIFE_MS = 3_600_000
 
 
 def diff(before: Snapshot, after: Snapshot) -> Diff:
-    """Say what changed, key by key; a key that did not change is left out.
+    """Return what changed, key by key, without unchanged keys.
 
-    A hash or a sorted set gives {member: (old, new)} with None for absent, a list (old, new), a stream the
-    entries that were added, or (old, new) if others changed.
+    A hash or a sorted set gives {member: (old, new)} with None for a missing member, a list (old, new), and a stream
+    the added entries, or (old, new) if other entries changed.
     """
     assert set(before) == set(after)
     return {key: _change(before[key], after[key]) for key in before if before[key] != after[key]}
@@ -36,9 +36,9 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Take the call's own slot out of a diff, having checked it. Returns the rest and the name of the slot.
+    """Check the call's own slot, and remove it from a diff. Returns the rest and the name of the slot.
 
-    The name is None if the call used none.
+    The name is None if the call used no slot.
     """
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()
@@ -86,7 +86,7 @@ _READ: dict[str, Any] = {
 
 
 def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
-    """Everything under keys of a pattern, by the type that each key has, whatever type it should have."""
+    """Return all values of keys that match a pattern, read by the type that each key has."""
     keys: list[Any] = sorted(control.keys(pattern))
     with control.pipeline(transaction=False) as pipe:
         for key in keys:
@@ -98,7 +98,10 @@ def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
 
 
 def lines_of(snapshot: Snapshot) -> dict[str, str]:
-    """How each live job stands, by id. What only waits has no line in `state`, but one before its JSON."""
+    """Return the line of each live job, by id.
+
+    A job that only waits has no line in `state`, but has one before its JSON.
+    """
     waiting = {
         job_id: "ready " + value.split("\n")[0]
         for job_id, value in snapshot["jobs"].items()
@@ -109,7 +112,7 @@ def lines_of(snapshot: Snapshot) -> dict[str, str]:
 
 
 def fields_of(line: str) -> dict[str, str]:
-    """The fields of a state line, its first word as ``state``."""
+    """Return the fields of a state line, with its first word as ``state``."""
     word, *rest = line.split(" ")
     return {"state": word, **dict(part.split("=", 1) for part in rest)}
 

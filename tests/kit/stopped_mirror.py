@@ -2,8 +2,8 @@
 
 python -m tests.kit.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
 
-STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. The timeout of
-its sessions is some seconds, not half a minute, so that a test need not wait for that.
+STEP is one of sql_audit.mirror.turn.STEPS, or ``copying``: within a COPY of PostgreSQL. Its sessions time out after
+some seconds rather than half a minute, so that a test need not wait that long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logs of a queue with caps, made without its scripts: an honest queue, or one that cheats on purpose."""
+"""Logs of a queue with caps, made without scripts: of an honest queue, or of one that breaks rules on purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENANTS = ("acme", "umbrella", "wayne", "stark")
 
 
 class Appends(Protocol):
-    """What a story is told to: a stream, or memory."""
+    """The interface to which a story appends its entries: a stream, or memory."""
 
     now_ms: int
 
@@ -29,7 +29,7 @@ class Appends(Protocol):
 
 
 class MemoryWriter:
-    """Entries in memory, and the rows that the mirror would make of them."""
+    """Keeps entries in memory, with the rows that the mirror would make of them."""
 
     def __init__(self, epoch: int = 1_795_225_746_504, queue: str = "mail") -> None:
         self.queue = queue
@@ -65,8 +65,10 @@ class MemoryWriter:
 
 
 class Story:
-    """A queue with a cap on its task, on each tenant, on itself, and a rate. ``slack`` N lets each
-    scope take N too many; the events still carry the true caps."""
+    """A queue with a cap on its task, on each tenant and on itself, and a rate.
+
+    ``slack`` N lets each scope admit N jobs too many; the events still carry the true caps.
+    """
 
     def __init__(self, log: Appends, seed: int = 0, *, slack: int = 0) -> None:
         self.log = log
@@ -192,7 +194,7 @@ class Story:
         return self.random.choice(ids) if ids else None
 
     def _settle(self, kind: str, job_id: str, *facts: Any) -> None:
-        """The worker that holds a job reports how it ended."""
+        """Append the settlement by the worker that holds the job."""
         fence = self.running.pop(job_id)
         self.log.jobs(kind, [job_id, fence, *facts], by=self.workers[job_id])
 
@@ -249,7 +251,7 @@ class Story:
             self.log.jobs("requeued", [job_id, 1], by="ada")
 
     def edit(self) -> None:
-        """A delayed job is to run now, in the line of another priority."""
+        """Append an edit that makes a delayed job ready, in the line of another priority."""
         if self.scheduled:
             job_id = self.scheduled.pop(0)
             self.waiting.append(job_id)

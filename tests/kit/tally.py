@@ -1,4 +1,4 @@
-"""How many commands a server carries out, scripts' own included: what a call costs, whatever the machine."""
+"""The number of commands that a server carries out, including those of scripts: the cost of a call on any machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ class Tally:
 
     @contextmanager
     def counting(self) -> Iterator["Tally"]:
-        """Add what happens during the block."""
+        """Add the calls that happen during the block."""
         before = self._read()
         try:
             yield self
@@ -42,7 +42,7 @@ class Tally:
 
 
 def calls_of(control: redis.Redis, work: Callable[[], object]) -> int:
-    """How many ``redis.call``s some script calls make."""
+    """Return how many ``redis.call``s some script calls make."""
     tally = Tally(control)
     with tally.counting():
         work()

@@ -1,4 +1,4 @@
-"""Connections that lose what they should bring, at a moment that the test says."""
+"""Transports that lose replies at a moment that the test chooses."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ def _is_call(command: Sequence[Any]) -> bool:
 
 
 def is_claim(command: Sequence[Any]) -> bool:
-    """Whether a command claims jobs, with or without a report."""
+    """Return whether a command claims jobs, with or without a report."""
     return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
 
 
 class LossyTransport:
-    """A PoolTransport that can lose the replies of exchanges with script calls, after they were carried out.
+    """A PoolTransport that can lose the replies of exchanges with script calls, after the server has run them.
 
-    ``lose`` says how many more times, ``keep`` how many of the replies still come; ``between`` is called after
-    each loss, so before the client sends again. ``flush`` makes the server forget its functions before the command
-    with that index. ``sent`` keeps every exchange.
+    ``lose`` is the number of exchanges still to lose, and ``keep`` the number of replies that still arrive; ``between``
+    is called after each loss, before the client sends again. ``flush`` makes the server forget its functions before the
+    command with that index. ``sent`` keeps every exchange.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,13 +65,16 @@ class LossyTransport:
 
     @property
     def calls(self) -> list[Sequence[Any]]:
-        """Every script call that was sent."""
+        """Return every script call that was sent."""
         return [c for exchange in self.sent for c in exchange if _is_call(c)]
 
 
 class LossyAsyncTransport(AsyncPoolTransport):
-    """The same for asyncio: ``lose`` says how many exchanges with script calls still lose their replies; with
-    ``flush``, the server forgets its scripts before the second command of every pipeline."""
+    """The same as `LossyTransport` for asyncio.
+
+    ``lose`` is the number of exchanges with script calls that still lose their replies; with ``flush``, the server
+    forgets its scripts before the second command of every pipeline.
+    """
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -93,7 +96,7 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts the exchanges with claims: ``sent`` so far, ``under_way`` now, ``most`` that were at once."""
+    """Counts exchanges with claims: ``sent`` in total, ``under_way`` now, and ``most`` at the same time."""
 
     sent = under_way = most = 0
 

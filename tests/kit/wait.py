@@ -1,4 +1,4 @@
-"""Waiting for something to become true, instead of sleeping and hoping."""
+"""Waits for a condition, instead of a sleep of fixed length."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ POLL_S_MAX = 0.1
 def wait_until(
     predicate: Callable[[], T], describe: str | Callable[[], str], *, timeout: float = TIMEOUT_S
 ) -> T:
-    """Call `predicate` until it returns something true, and return that.
+    """Call `predicate` until it returns a true value, and return that value.
 
-    `describe` says what was awaited; a callable is asked at the end and may tell the last state.
+    `describe` says what was awaited; a callable is called at the end and may report the last state.
     """
     deadline = time.monotonic() + timeout
     pause = POLL_S
@@ -47,7 +47,7 @@ async def wait_until_async(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Any:
-    """Do as `wait_until` without blocking the loop; `predicate` may be async."""
+    """Do as `wait_until` does without blocking the loop; `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
     while True:

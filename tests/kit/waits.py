@@ -1,4 +1,4 @@
-"""Waits in threads, which are told of the ends of their jobs."""
+"""Waits in threads that receive the messages about the ends of their jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOREVER_S: Final = 600.0
 
 
 def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outcome[Any]]:
-    """The outcome of a wait in another thread, which has begun."""
+    """Start a wait in another thread, and return a function for its outcome once the wait has begun."""
     pool = ThreadPoolExecutor(1)
     began = threading.Event()
 
@@ -29,14 +29,17 @@ def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outco
 
 
 def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
-    """The outcome of a wait in another thread, which listens by now and has found the job alive."""
+    """Start a wait in another thread, and return a future of its outcome.
+
+    The wait is then subscribed, and has found the job alive.
+    """
     future = meanwhile(handle)
     listens(app)
     return future
 
 
 def listens(app: App) -> None:
-    """Wait until all that wait have been looked at, and hear."""
+    """Wait until all waits have been polled once and are subscribed."""
     waiter: Any = app.connections.waiter
 
     def all_hear() -> bool:

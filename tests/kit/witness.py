@@ -1,4 +1,4 @@
-"""Lines that handlers write of their own runs into a file, so that a test sees what really ran, whatever Redis says."""
+"""Lines that handlers write about their own runs, so that a test sees what really ran, whatever Redis says."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ WITNESS: Final = "RQ_CORE_TEST_WITNESS"
 
 
 def write(what: str, **facts: Any) -> None:
-    """Append one line in one write: a line of a process that is killed then is there whole.
+    """Append one line in one write, so that a killed process leaves no half line.
 
-    It has two times: of the clock that all processes of the machine share (s), and of Unix (ms).
+    The line has two times: of the clock that all processes of the machine share (s), and of Unix (ms).
     """
     known = {
         "what": what,
@@ -36,14 +36,17 @@ def write(what: str, **facts: Any) -> None:
 
 
 def note(what: str, **facts: Any) -> None:
-    """Write a line with the job that runs, and the number of its claim."""
+    """Write a line with the running job, and the number of its claim."""
     job = current_job()
     write(what, queue=job.queue, job=job.id, claim=job.claim, **facts)
 
 
 @contextlib.contextmanager
 def noted(**facts: Any) -> Iterator[None]:
-    """Note that the handler starts, and how it ends: ``end`` if it comes to its end, ``failed`` if it raises."""
+    """Record the start and the end of a handler.
+
+    The end is ``end`` if the handler returns, and ``failed`` if it raises.
+    """
     note("start", **facts)
     try:
         yield
@@ -54,7 +57,7 @@ def noted(**facts: Any) -> Iterator[None]:
 
 
 class Witness:
-    """The lines of a file, read as they come."""
+    """The lines of a file, read as they are written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +65,7 @@ class Witness:
         self._lines: list[dict[str, Any]] = []
 
     def lines(self, what: str | None = None) -> list[dict[str, Any]]:
-        """Return all lines so far, or those that say this."""
+        """Return all lines so far, or those with this word."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._read)

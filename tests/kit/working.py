@@ -1,4 +1,4 @@
-"""Workers that work in the test's own process during a block."""
+"""Workers that run in the test's own process during a block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END_S = 30.0
 
 @contextlib.asynccontextmanager
 async def at_work(worker: Worker) -> AsyncIterator[None]:
-    """The worker works during the block, then stops and must end."""
+    """Run the worker during the block; afterwards the worker is stopped and must end."""
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -27,7 +27,7 @@ async def at_work(worker: Worker) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
-    """``async with working(app, queues=("mail",)) as worker``: as `at_work`, then close the app's connections."""
+    """Run a worker as `at_work` does, then close the app's connections."""
     worker = Worker(app, WorkerOptions(**options))
     try:
         async with at_work(worker):

@@ -1,7 +1,7 @@
-"""Fixtures of the script tests: an empty queue on a clock that stands still.
+"""Fixtures of the script tests: an empty queue on a clock that a test advances.
 
-What is promised of every script (when it may move a job, what an error leaves, what a call that is sent again answers)
-is tested on both engines; the rest on one, since Lua and the commands that scripts make are the same on both.
+Both engines test the promises of every script: when it may move a job, what an error leaves, and what a repeated call
+answers. One engine tests the rest, since Lua and the scripts' commands are the same on both.
 """
 
 from collections.abc import Generator, Iterator
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After each test, the indexes, the state lines and the log of its queue agree, unless it has damaged them."""
+    """After each test, check that the indexes, state lines and log of its queue agree, unless the test damaged them."""
     result = yield
     seed = pyfuncitem.funcargs.get("seed")
     if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:

@@ -1,4 +1,4 @@
-"""What is kept and what is read in one call stays bounded, also by a function that remembers facts."""
+"""Bounds on what the functions remember and on what one call reads."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ return false
 
 @pytest.fixture
 def seed(redis_url: str) -> Iterator[Seed]:
-    """Functions on the server's own clock: what they remember ends by it."""
+    """Use functions on the server's own clock, which ends what they remember."""
     with Seed(redis_url, real_clock=True, scripts=function) as made:
         yield made
 
 
 def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(seed: Seed) -> None:
-    """Appends were counted over all queues, so that of two that were called in turn one was never trimmed."""
+    """Checks that appends are counted per queue, so that both of two alternating queues are trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
         first.enqueue(f"j-{n}")
@@ -61,7 +61,7 @@ def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(se
 
 
 def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
-    """A claim that found a full page of it looked no further for 100 ms."""
+    """Checks that a claim that found a full page of expired entries looks again at once, and not after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)
@@ -137,7 +137,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
 def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
     seed: Seed,
 ) -> None:
-    """Lua looked for a rule from every letter of it on: 20 KB of it held up the server for seconds."""
+    """Checks 20 KB: a pattern tried from every letter of it would block the server for seconds."""
     job = NewJob("a", "q", profile("t"), "{}", lane="2+k=x", full="x" * 20_000 + " most|1")
     seed.control.config_resetstat()
 
@@ -152,7 +152,7 @@ def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
 def test_a_claim_skips_a_long_line_that_no_script_wrote_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
-    """A claim tried a pattern from every letter of it on: 16,000 letters held up the server for ten seconds."""
+    """Checks 16,000 letters: a pattern tried from each of them would block the server for ten seconds."""
     seed.enqueue("a", "b")
     beginning = "ready task=" if key == "state" else "task="
     seed.control.hset(seed.keys(key), "a", beginning + "q" * letters)

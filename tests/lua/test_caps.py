@@ -1,4 +1,4 @@
-"""Caps: who may run, who waits where, and who comes next."""
+"""Caps: the jobs that may run, where other jobs wait, and the order of admission."""
 
 from tests.kit.lanes import breaches, holders_of
 from tests.kit.seed import Seed
@@ -34,7 +34,7 @@ def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
 
 
 def test_task_and_key_caps_hold_together(seed: Seed) -> None:
-    """Ten tenants of cap 1 under a task cap of 3, oldest first."""
+    """Checks ten tenants with a cap of 1 under a task cap of 3: the oldest jobs run first."""
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)
     for n in range(20):
@@ -79,7 +79,7 @@ def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> No
 
 
 def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
-    """Per second and per day at once: each refuses in its turn, and each resumes by itself."""
+    """Checks a rate per second with a rate per day: each refuses when it is spent, and admits again by itself."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])
@@ -101,7 +101,10 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
 def test_a_rate_place_of_a_refused_job_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
-    """The day takes two. The second job is refused by its second, so the third gets what the day had granted it."""
+    """Checks that the place that the day's rate granted to a refused job goes to the next job.
+
+    The day's rate admits two jobs; the second job's rate per second refuses it, so the third job runs.
+    """
     seed.cap("day@86400s", "2/86400000ms/2")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue("first", "second", scopes=["day@86400s=x", "second@1s=x"])
@@ -161,7 +164,7 @@ def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
 
 
 def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
-    """Else another server, or one that forgot its functions, would serve the key as if it had had nothing."""
+    """Checks that a server without the functions' memory does not serve the key as if the key had run nothing."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
 
@@ -176,7 +179,7 @@ def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
 def test_a_lane_of_higher_priority_does_not_wait_for_lanes_enqueued_before_it(
     seed: Seed,
 ) -> None:
-    """In the same call; it was blocked behind the open lane of low priority, and so behind every normal job."""
+    """Checks jobs of one call: the lane of high priority does not wait behind the open lane of low priority."""
     seed.cap("tenant", 1)
     seed.enqueue(
         seed.job("low", priority="low", scopes=["tenant=a"]),
@@ -202,7 +205,7 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
 
 
 def test_a_discard_rule_uses_the_cap_in_the_code_until_a_cap_is_stored(seed: Seed) -> None:
-    """Before the first worker of a task has started, nothing is stored; enqueue took every job then."""
+    """Checks a task whose workers have not started yet, so that no cap is stored."""
     rule = {"scopes": ["tenant=a"], "full": "discard|tenant=a|1"}
 
     first = seed.enqueue("j-1", "j-2", **rule)

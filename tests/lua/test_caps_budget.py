@@ -1,4 +1,4 @@
-"""What caps may cost, counted in ``redis.call``s, so that a slow machine changes nothing."""
+"""Costs of caps, counted in ``redis.call``s, so that the machine's speed does not matter."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 def test_a_job_with_free_scopes_is_in_the_next_claim_despite_many_blocked_jobs(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """However many wait for the scope, and though nobody has claimed since they came."""
+    """Checks any number of jobs that wait for the scope, also if none was claimed since they came."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -49,7 +49,10 @@ def test_a_job_with_free_scopes_is_in_the_next_claim_despite_many_blocked_jobs(
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
-    """An empty claim, and one of a job beside them: as many calls with 20,000 blocked as with 100, within 20 %."""
+    """Checks an empty claim, and a claim of one unblocked job.
+
+    Each makes as many calls beside 20,000 blocked jobs as beside 100, within 20 %.
+    """
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     seed.running("holder", scopes=["host=full", "tenant=full"])
@@ -75,7 +78,7 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 @pytest.mark.damaged
 def test_the_cost_of_a_completion_is_the_same_from_the_first_to_the_last(seed: Seed) -> None:
-    """A task cap of 10 over 200 tenants of cap 1: settling a job and claiming the next."""
+    """Checks a task cap of 10 over 200 tenants with a cap of 1: each step settles one job and claims the next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
     seed.cap("tenant", 1)
@@ -106,7 +109,7 @@ def test_the_cost_of_a_completion_is_the_same_from_the_first_to_the_last(seed: S
 
 
 def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed: Seed) -> None:
-    """It opens the first lanes; claims go on with the rest, a bounded number each."""
+    """Checks that the change opens only the first lanes, and that later claims open a bounded number each."""
     lanes = 1_000
     seed.cap("tenant", 0)
     fill(seed, (seed.job(f"j-{n}", scopes=[f"tenant=t{n}"]) for n in range(lanes)))
@@ -128,7 +131,7 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
 def test_the_redis_calls_of_a_jobs_life_are_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
-    """Enqueue, claim and complete together: a batch of 100 makes hardly more calls than one job."""
+    """Checks enqueue, claim and complete together: a batch of 100 jobs makes hardly more calls than one job."""
     seed.cap("task=t" if scopes else "task=other", 1_000)
     if "tenant=a" in scopes:
         seed.cap("tenant", 1_000)
@@ -148,8 +151,11 @@ def test_the_redis_calls_of_a_jobs_life_are_within_the_budget(
 def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each new lane looked at all that the call had put behind the spent rate before it: four times as many jobs kept
-    the server busy sixteen times as long. Compared with a rate that nobody spent, in Redis' own time."""
+    """Checks the growth of Redis' time with the number of lanes, compared with a rate that is not spent.
+
+    A new lane must not read all lanes that the call has blocked on the spent rate before: otherwise four times as many
+    jobs took sixteen times as long.
+    """
     monkeypatch.setattr("rq_core.protocol.calls.enqueue.ENQUEUE_CHUNK", JOINING)
     seed.cap("spent@60s", "1/60000ms/1")
     seed.cap("free@60s", "none")
@@ -172,8 +178,10 @@ def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
 
 
 def test_the_first_job_of_a_key_is_in_the_next_claim_of_a_fair_queue(seed: Seed) -> None:
-    """However many jobs another key has waiting, of the same priority and under the same cap; and no more calls than
-    beside 100 of them, within 20 %."""
+    """Checks any number of another key's jobs, of the same priority and under the same cap.
+
+    The claim makes no more calls than beside 100 of them, within 20 %.
+    """
     seed.configure(fair=1)
     seed.cap("task=t", 10)
     costs = []

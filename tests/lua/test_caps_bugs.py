@@ -1,4 +1,7 @@
-"""Bugs that caps had elsewhere, or here, each as a history that shows it. The docstrings say what went wrong."""
+"""Bugs that caps had in this or other queues, each as a history that would show the bug.
+
+Each docstring describes the bug.
+"""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +26,7 @@ def ids(claimed: Any) -> list[str]:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Make calls at the same time, each on a connection of its own."""
+    """Make calls at the same time, each on its own connection."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [made.result() for made in [pool.submit(call) for call in calls]]
 
@@ -37,7 +40,7 @@ def holders(seed: Seed, scope: str) -> set[str]:
 
 @CAPS
 def test_concurrent_claims_do_not_exceed_a_cap(redis_url: str, cap: int) -> None:
-    """The cap was read, then the claim was made: two claimants both read that one place is free, and both took it."""
+    """The bug: two claims both read that one place is free, before either of them took the place."""
     crowd = [Seed(redis_url, name=f"c-{n}") for n in range(4)]
     seed = crowd[0]
     seed.cap("task=t", cap)
@@ -71,7 +74,7 @@ def ended(entries: list[Entry]) -> int:
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) -> None:
-    """The job was counted among the holders and then compared with >=, so that N allowed N-1 and 1 allowed none."""
+    """The bug: the job was counted among the holders and then compared with >=, so that a cap of N admitted N-1."""
     seed.cap(scope.replace("=x", ""), cap)
     scopes = ["task=t", "tenant=x"]
     seed.enqueue(*(f"j-{n:02}" for n in range(cap + 2)), scopes=scopes)
@@ -83,8 +86,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
 
 
 def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
-    """A claim that was given back since the second cap refused stayed in the first, so the slot was stuck until a
-    timeout."""
+    """The bug: a claim that the second cap refused kept its place in the first scope until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", "x-2", scopes=["task=t", "tenant=x"])
@@ -99,7 +101,7 @@ def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
 
 
 def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
-    """A claim given back by its worker was kept among the holders until its lease ended."""
+    """The bug: a claim that its worker gave back stayed among the holders until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", scopes=["task=t", "tenant=x"])
@@ -112,7 +114,7 @@ def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
 
 
 def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> None:
-    """Waiting for a cap spent an attempt each time, or put the job behind those that came later."""
+    """The bug: each refusal by a cap spent an attempt, or moved the job behind later ones."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
     (first,) = seed.claim().jobs
@@ -129,7 +131,7 @@ def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> 
 
 
 def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
-    """A rollback spent an attempt, so that jobs died of waiting; or the job went to the end of the line."""
+    """The bug: a rollback spent an attempt, so that jobs died of waiting, or put the job at the end of the line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
     for _ in range(5):
@@ -142,7 +144,7 @@ def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
 
 
 def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -> None:
-    """Each took the one scope that the other needed, both rolled back, and the slot stayed empty while both waited."""
+    """The bug: each of two claims took a scope that the other needed; both rolled back, and the place stayed empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
         one.cap("host", 1)
@@ -159,7 +161,10 @@ def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -
 
 
 def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
-    """The last holder released the slot between the look at it and the wait for it: nobody woke the job for minutes."""
+    """The bug: no worker was woken for minutes if the last holder left at the wrong moment.
+
+    The moment was between the look at the scope and the wait for it.
+    """
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
         worker.enqueue("j-0", scopes=["task=t"])
@@ -176,7 +181,7 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
-    """A worker that was declared dead released its slot again each time that it came back: a cap of 1 ran eleven."""
+    """The bug: a worker that was declared dead freed a place at each return; a cap of 1 admitted eleven jobs."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
     (zombie,) = seed.claim(1, worker="w-zombie").jobs
@@ -196,7 +201,7 @@ def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> None:
-    """A counter of free slots went up at each end of the same claim."""
+    """The bug: a counter of free places increased at each settlement of the same claim."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])
     (first,) = seed.claim().jobs
@@ -209,7 +214,7 @@ def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> 
 
 
 def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
-    """A slot had an expiry of its own: it ended while the job still ran, and another job ran beside it."""
+    """The bug: a place had its own expiry, which ended while the job still ran, so that another job ran beside it."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
     (held,) = seed.claim().jobs
@@ -224,7 +229,7 @@ def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
 
 
 def test_a_place_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
-    """The lease was over and nobody had looked: the slot counted as free although the claim was still in force."""
+    """The bug: the place counted as free once the lease had expired, though no script had ended the claim."""
     seed.cap("task=t", 1)
     seed.enqueue("long", scopes=["task=t"])
     (held,) = seed.claim().jobs
@@ -243,7 +248,7 @@ def test_a_place_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
 
 
 def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
-    """The log said that it was taken first and discarded then, so by the log it was gone, and it ran."""
+    """The bug: the log recorded the enqueue before the discard, so that by the log the running job was gone."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
 
@@ -256,8 +261,10 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
 
 
 def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
-    """A lane that was filled, served and emptied in one claim was filled again, and blocked as if it were still open
-    and ahead of itself: the job waited although its scopes had room, and nobody would open the lane (I10)."""
+    """The bug: a lane that was filled again in the same claim was blocked as if it waited behind itself.
+
+    The job waited although its scopes had room, and nothing would open the lane (I10).
+    """
     seed.cap("task=t", 2)
     seed.enqueue("first", "second", scopes=["tenant=x"])
 
@@ -267,7 +274,7 @@ def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(s
 
 
 def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
-    """The same with another lane, in whose favour the second job was blocked: a younger one went before it."""
+    """The bug: another lane was blocked behind the emptied lane, so that a younger job ran first."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
     seed.enqueue("second", scopes=["tenant=x"])
@@ -277,8 +284,11 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
 
 
 def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
-    """In a fair queue a lane that was blocked for long had a virtual time far in the past. When its scope got room, its
-    key was served until it had caught up, and another key's first job waited for all of that."""
+    """The bug: in a fair queue, a lane that was blocked for long kept a virtual time far in the past.
+
+    When its scope got room, its key was served until the lane had caught up, and another key's first job waited for all
+    these jobs.
+    """
     seed.configure(fair=1)
     seed.cap("task=t", 0)
     seed.enqueue(*(f"x-{n}" for n in range(20)), scopes=["task=t", "fair=x"])
@@ -294,8 +304,10 @@ def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
 
 
 def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed) -> None:
-    """A spent rate was asked again only when it resumed by its old limit, if nothing waited for it when it was raised:
-    with a window of a day, the next job of that key waited a day."""
+    """The bug: if no job waited when a spent rate was raised, the rate resumed only by its old limit.
+
+    With a window of a day, the next job of the key waited a day.
+    """
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])
     assert ids(seed.claim()) == ["first"]
@@ -310,7 +322,7 @@ def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed)
 
 
 def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
-    """The same for a job that waited for a cap meanwhile."""
+    """The bug: a raised rate resumed by its old limit if its jobs waited for a cap at the time."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])
@@ -327,7 +339,10 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
 
 
 def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed: Seed) -> None:
-    """Whether a job with a policy is kept out takes an exact count; that many hold other scopes says nothing then."""
+    """The bug: a count made for a discard rule was later read as "the scope is full".
+
+    The rule counts exactly one scope; the count says nothing about the job's other scopes.
+    """
     seed.cap("task=t", 5)
     seed.cap("tenant", 1)
     seed.enqueue("a", "b", scopes=["task=t"])
@@ -341,7 +356,7 @@ def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed
 def test_places_that_become_free_in_a_call_are_counted_in_that_call(
     seed: Seed,
 ) -> None:
-    """Two leases expire: their jobs return to their lane, which looks for room, before their places are free."""
+    """The bug: jobs of expired leases returned to their lane, which looked for room before their places were free."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
     assert ids(seed.claim()) == ["a", "b"]
@@ -354,8 +369,10 @@ def test_places_that_become_free_in_a_call_are_counted_in_that_call(
 def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
     seed: Seed, how: str
 ) -> None:
-    """Its first lane gone, the scope's second is opened; gone too, in the same call, nobody opened the third, which
-    waited with room until something else touched the scope."""
+    """The bug: the third lane of a scope was never opened if two lanes were emptied in one call.
+
+    The lane waited, with room in its scope, until another call touched the scope.
+    """
     seed.cap("tenant", 1)
     seed.enqueue(
         seed.job("a", scopes=["tenant=x"]),
@@ -374,7 +391,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 @pytest.mark.damaged
 def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed) -> None:
-    """A lane that came twice in a row, and led nowhere both times, stopped the claim with an error of Lua."""
+    """The bug: a lane that came twice in a row without a readable job stopped the claim with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
     seed.control.hdel(seed.keys("state"), "a", "b")
@@ -384,7 +401,10 @@ def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
-    """An entry of another lane names it too, before or behind that lane's jobs: it would be counted where it is not."""
+    """The bug: a job was claimed from an entry in another lane, and counted in that lane's scopes.
+
+    The entry is before or behind the lane's own jobs.
+    """
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])
     seed.enqueue("b", scopes=["tenant=y"])

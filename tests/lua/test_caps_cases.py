@@ -1,8 +1,8 @@
-"""When a scope is re-evaluated. Without one of the cases a job waits in vain.
+"""The cases in which a scope is examined again; without any one of them a job would wait for ever.
 
 A lane is opened when (a) a place in its scope becomes free, (b) the scope's limit changes or its rate resumes, (c) an
 open lane that contains the scope moves on. Each history here ends with a job that may run and an idle worker that
-claims as often as it likes. Mutants take one case out, and the job never runs: see tests/rigs/mutants/mutants.toml.
+claims repeatedly. Mutants remove one case each, and the job never runs: see tests/rigs/mutants/mutants.toml.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from tests.kit.seed import Seed
 
 
 def expect(seed: Seed, job_id: str) -> None:
-    """An idle worker gets the job, however often it asks, and nothing else."""
+    """Assert that an idle worker gets this job and no other, however often it claims."""
     claimed = [c.id for _ in range(5) for c in seed.claim().jobs]
 
     assert claimed == [job_id], waiting_in_vain(seed.snapshot())
@@ -54,7 +54,7 @@ def test_a_lane_opens_when_its_rate_resumes(seed: Seed) -> None:
 
 
 def taken(seed: Seed) -> int:
-    """How many jobs an idle worker gets that claims again and again."""
+    """Return how many jobs an idle worker gets that claims repeatedly."""
     return sum(len(seed.claim().jobs) for _ in range(8))
 
 
@@ -62,7 +62,7 @@ def taken(seed: Seed) -> int:
 def test_a_rate_resumes_within_its_interval_after_the_clock_went_back(
     seed: Seed, scopes: int
 ) -> None:
-    """Its jobs stood still for as long as the clock had gone back."""
+    """Checks that the rate's jobs do not wait for as long as the clock has gone back."""
     for family in ("a@10s", "b@10s"):
         seed.cap(family, "1/10000ms/1")
     names = [f"{family}={n}" for family in ("a@10s", "b@10s") for n in range(scopes)]
@@ -89,7 +89,7 @@ def test_a_raised_rate_resumes_within_its_new_interval(seed: Seed) -> None:
 
 
 def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
-    """A place in the task is offered to x first; but x itself is full, so y has to be asked next."""
+    """Checks a place of the task that is offered first to x, which is full itself, and then to y."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("w-1", scopes=["task=t", "tenant=w"])
@@ -105,7 +105,7 @@ def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) 
 
 
 def test_a_lane_opens_when_the_lane_before_it_is_emptied(seed: Seed) -> None:
-    """A place in the task is offered to a job that is cancelled before it takes it."""
+    """Checks a place of the task that is offered to a job which is cancelled before its claim."""
     seed.cap("task=t", 1)
     for job_id, tenant in [("w-1", "w"), ("x-1", "x"), ("y-1", "y")]:
         seed.enqueue(job_id, scopes=["task=t", f"tenant={tenant}"])

@@ -1,7 +1,7 @@
-"""What stops a call before its first write leaves every byte as it was; and nothing stops it afterwards.
+"""A call that stops before its first write changes no byte, and no call stops after its first write.
 
-Redis does not undo a script. So each script checks everything first, and these tests break it in every place
-before its first write, with every kind of wrong key and argument.
+Redis does not undo a script. So each script checks everything first, and these tests stop it at every place before its
+first write, with every kind of wrong key and argument.
 """
 
 import json
@@ -64,20 +64,20 @@ scenes = pytest.mark.parametrize("name", list(SCENES))
 
 
 def calls_of(seed: Seed, scene: Scene) -> list[str]:
-    """Carry the call out, and say which commands it made."""
+    """Run the call, and return the commands that it sent."""
     seed.control.execute_command(*scene.command(seed, timed_with(scene.script, RECORD)))
     return [command for command, _ in touched(seed)]
 
 
 def touched(seed: Seed) -> list[tuple[str, str]]:
-    """The commands that the call made, and the first argument of each, which is a key of nearly all."""
+    """Return the commands that the call sent, each with its first argument, which is nearly always a key."""
     made = seed.control.lrange("test:calls", 0, -1)
     seed.control.delete("test:calls")
     return [(command, first) for command, _, first in (line.partition(" ") for line in made)]
 
 
 def refused(seed: Seed, command: list[Any]) -> Any:
-    """The reply to a call that must change nothing; an error is returned."""
+    """Run a call that must change nothing, and return its reply or its error."""
     pattern = f"rqc:{{{seed.queue}}}:*"
     before = raw(seed.control, pattern)
     try:
@@ -100,7 +100,7 @@ def test_every_script_has_a_scene(seed: Seed) -> None:
 
 @scenes
 def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
-    """So that nothing can fail after it: what is written has been checked."""
+    """Checks that no read can fail after the first write: everything that is written was checked before."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
 
@@ -127,9 +127,9 @@ def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
 
 @scenes
 def test_a_wrong_type_of_any_key_changes_no_byte(seed: Seed, name: str) -> None:
-    """A careless hand in redis-cli: a call that writes or reads the key stops, and says so, before it has written.
+    """Checks a key of a wrong type, as an operator's mistake in redis-cli leaves: the call raises before it writes.
 
-    The script remembers nothing, so it touches the same keys again; the function may know what it need not read.
+    The script remembers nothing, so that it reads each key again; the function may remember some keys.
     """
     rehearsal = SCENES[name](seed.of("rehearsal"))
     seed.control.execute_command(
@@ -158,7 +158,7 @@ def test_a_wrong_type_of_any_key_changes_no_byte(seed: Seed, name: str) -> None:
 
 
 def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
-    """The message names the doctor."""
+    """Checks that the message names the doctor."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("scheduled"))
     seed.control.set(seed.keys("scheduled"), "x")
@@ -269,7 +269,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """A queue with `paused` 2 would log that it is paused, and go on."""
+    """Checks that a queue with `paused` 2 does not log that it is paused and go on."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 
@@ -290,7 +290,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
 
 
 def test_a_trim_to_a_forgotten_anchor_trims_nothing(seed: Seed) -> None:
-    """It would leave no anchor, and take away what shows the mirror where its history was left."""
+    """Checks that the trim leaves an anchor, which shows the mirror where its history ends."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
@@ -340,7 +340,7 @@ def test_a_call_on_another_history_changes_nothing(
 def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
     seed: Seed, name: str
 ) -> None:
-    """Though the functions remember that there was one a moment ago."""
+    """Checks a lost outbox although the functions remember one."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
     appends = "XADD" in calls_of(seed.of("rehearsal"), rehearsal)
@@ -359,7 +359,7 @@ def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
 
 @pytest.fixture
 def full(seed: Seed) -> Iterator[Callable[[], None]]:
-    """Say when Redis' memory is full."""
+    """Report that Redis' memory is full."""
 
     def fill() -> None:
         seed.control.config_set("maxmemory", "1")
@@ -375,7 +375,7 @@ REFUSED_WHEN_FULL = {"enqueue", "edit", "requeue", "restore", "schedule", "tick"
 def test_a_full_server_refuses_only_calls_that_add_work(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
-    """Everything that drains the queue, or that a worker or mirror needs to begin, goes on."""
+    """Checks that calls which drain the queue, or which workers and mirrors need at their start, still work."""
     scene = SCENES[name](seed)
     command = scene.command(seed, timed(scene.script))
     full()
@@ -389,7 +389,7 @@ def test_a_full_server_refuses_only_calls_that_add_work(
 def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
     seed: Seed, redis_url: str, full: Callable[[], None]
 ) -> None:
-    """A worker that starts just then must still meet the queue, or nobody ever makes room."""
+    """Checks a worker that starts at that time: it must be able to join the queue, or no memory is ever freed."""
     seed.enqueue("a", "b")
     full()
     before = raw(seed.control)
@@ -410,7 +410,7 @@ def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
 
 
 def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None]) -> None:
-    """A failover to a full replica would otherwise stop the workers for ever."""
+    """Checks that a failover to a full replica does not stop the workers."""
     seed.enqueue("a")
     lose_replid(seed)
     full()
@@ -427,7 +427,10 @@ def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None
 def test_a_killed_server_restarts_with_a_consistent_queue(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Appendonly, always synced: what was acknowledged is there, and a broken-off call was whole or not at all."""
+    """Checks an always-synced append-only file: acknowledged calls are there after a restart.
+
+    An interrupted call is there whole or not at all.
+    """
     server = start_redis(appendonly="yes", appendfsync="always")
     acknowledged: set[str] = set()
     settled: set[str] = set()
@@ -504,5 +507,5 @@ def test_a_killed_server_restarts_with_a_consistent_queue(
         assert_consistent(seed.snapshot())
 
 
-def test_the_clock_key_is_no_key_of_the_queue(seed: Seed) -> None:
+def test_the_key_of_the_test_clock_is_not_a_key_of_the_queue(seed: Seed) -> None:
     assert CLOCK_KEY not in seed.keys.all()

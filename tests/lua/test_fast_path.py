@@ -1,4 +1,4 @@
-"""The fast path of claims takes ordinary jobs while nothing else comes before them; without it claims do the same."""
+"""The fast path of claims, for ordinary jobs while nothing else comes first; without it claims do the same."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """All of them, by one claim; afterwards everything is where it belongs."""
+    """Return all ids in the order of one claim, after checking all indexes."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()
@@ -141,7 +141,7 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Two places become free in one call, which opens one lane: when that one moves on, the next is opened."""
+    """Checks two places that one call frees: the call opens one lane, and that lane's next step opens the other."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -154,7 +154,7 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
 
 
 def test_tenants_are_served_by_age(seed: Seed) -> None:
-    """Each tenant runs one; its next job comes after the first has ended, in order."""
+    """Checks that each tenant runs one job, and its next job after the first has ended, in order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
@@ -184,7 +184,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """A job that was claimed before has another line, one that was cancelled none."""
+    """Checks that a job which was claimed before has another line, and a cancelled job has none."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

@@ -1,4 +1,4 @@
-"""The scripts as Redis functions: nothing of a call is left for the next one, and servers without functions will do."""
+"""The scripts as Redis functions: no call leaves data for the next one, and servers without functions work."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -25,14 +25,17 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """The same text, sent with EVALSHA: every call begins from nothing."""
+    """The same text, sent with EVALSHA, so that every call begins without variables."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def history(seed: Seed, number: int) -> Iterator[Snapshot]:
-    """The queue after each of some random calls that meet, block, open and empty lanes, fail halfway, and repeat."""
+    """Return the queue after each of some random calls.
+
+    The calls block, open and empty lanes, fail halfway, and repeat.
+    """
     chance = random.Random(number)
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)
@@ -76,7 +79,7 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) -> None:
-    """A function's variables outlive a call, those of a script do not: both must write the same bytes."""
+    """Checks that functions, whose variables outlive a call, write the same bytes as scripts, whose variables end."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]
     told = []
     for scripts in kinds:
@@ -92,7 +95,7 @@ def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) 
 
 @pytest.fixture
 def narrow(redis_url: str) -> Iterator[Seed]:
-    """A client whose user may run scripts but no functions."""
+    """Return a client whose user may run scripts but no functions."""
     with Seed(redis_url, name="c-admin") as admin:
         admin.control.execute_command(
             "ACL", "SETUSER", "narrow", "on", ">secret", "~*", "+@all", "-fcall", "-function"
@@ -123,8 +126,8 @@ def test_a_full_server_without_functions_drains_by_scripts(seed: Seed) -> None:
         seed.control.config_set("maxmemory", "0")
 
 
-def test_every_function_has_the_name_of_its_script(seed: Seed) -> None:
-    """`SLOWLOG` and `MONITOR` show the function's name where they would show a digest."""
+def test_every_function_is_named_after_its_script(seed: Seed) -> None:
+    """Checks the names because `SLOWLOG` and `MONITOR` show a function's name where they would show a digest."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
@@ -133,7 +136,7 @@ def test_every_function_has_the_name_of_its_script(seed: Seed) -> None:
 
 
 def test_a_negative_zero_in_an_argument_is_not_remembered(seed: Seed) -> None:
-    """Remembered as `-0`, it would be said in every later call of every client, and Redis takes it for no index."""
+    """Checks that no later call sends `-0`, which Redis refuses as an index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"
@@ -160,10 +163,10 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
 def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """All texts of Lua lie in one table; the more there are, the longer takes each that a script makes."""
+    """Checks the memory because Lua keeps all texts in one table: the more texts, the slower each new one."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """With so many lanes in use: what is left right after a collection is the least of many rounds."""
+        """Return the memory after a collection, as the minimum of many rounds, with this number of lanes in use."""
         found = []
         for number in range(16):
             client.run(

@@ -1,4 +1,4 @@
-"""The server is killed in the middle of everything, and comes back with every script whole or not at all."""
+"""The server is killed during all kinds of calls, and restarts with every script complete or not run at all."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Load:
 def test_a_killed_server_restarts_with_all_acknowledged_calls(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """With appendfsync always a crash can split no script and lose no answer (I1, I8)."""
+    """Checks that a crash with appendfsync always splits no script and loses no answer (I1, I8)."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with Client(server.url) as client:
         # An attached log is kept whole; without a mirror it would be a ring.
@@ -102,7 +102,7 @@ def test_a_killed_server_restarts_with_all_acknowledged_calls(
 def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
-    """Redis left it in the file, and carried it out at its next start but one: see docs/how-to/servers.md."""
+    """Checks that Redis does not run the incomplete call at its next start but one: see docs/how-to/servers.md."""
     server = start_redis(appendonly="yes", appendfsync="always")
     late = NewJob("late", "q", MINE, "{}", 60_000)
     with Client(server.url) as client:

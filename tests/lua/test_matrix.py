@@ -1,7 +1,7 @@
-"""Every state against every script: a legal pair gives exactly its events, an illegal one changes no byte.
+"""Every script on a job in every state: a legal pair has exactly its events, an illegal pair changes no byte.
 
-What is expected is walked through machine.TRANSITIONS. Only *when* an arrow may be drawn is said here, once per
-arrow (GUARDS), so that a new transition fails this module until somebody has said when it happens.
+The expected result is derived from machine.TRANSITIONS. Only the condition of each transition is written here (GUARDS),
+so that a new transition fails this module until its condition is added.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ SETTLING = {"turn": "complete", "complete": "complete", "fail": "fail", "rollbac
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides which arrow is drawn: how the job stands, and what the call presents."""
+    """The facts that decide which transition happens: the job's state, and the arguments of the call."""
 
     due: bool = False
     lease_over: bool = False
@@ -162,8 +162,10 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """The arrows that one call draws from a state: each at most once, a lease or due time only ends once, and a job
-    that is enqueued stays where it is put."""
+    """Return the transitions that one call makes from a state, each at most once.
+
+    A lease or due time ends only once, and an enqueued job stays in its first state.
+    """
     path: list[Transition] = []
     state = source
     while True:
@@ -196,7 +198,7 @@ class Stand:
 
 
 def wait(seed: Seed, *then: Callable[[], Any], ms: int = 0, **options: Any) -> None:
-    """Enqueue the job, let time pass, and take these steps."""
+    """Enqueue the job, let time pass, and make these calls."""
     seed.enqueue(JOB, **options)
     seed.advance(ms)
     for step in then:
@@ -204,7 +206,7 @@ def wait(seed: Seed, *then: Callable[[], Any], ms: int = 0, **options: Any) -> N
 
 
 def run(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
-    """Enqueue the job, claim it, and take these steps with the claim."""
+    """Enqueue the job, claim it, and make these calls with the claim."""
     claim = seed.running(JOB, **options)
     for step in then:
         step(claim)
@@ -212,7 +214,7 @@ def run(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
 
 
 def run_again(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
-    """The same, and claim it once more."""
+    """Do as `run` does, and claim the job once more."""
     run(seed, *then, **options)
     return seed.claim_one(JOB).fence
 
@@ -379,7 +381,7 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """The calls to make on a job that stands so; those with a fence also with one that is not in force."""
+    """Return the calls to make on a job in this state; those with a fence also with a fence that is not in force."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
@@ -392,7 +394,7 @@ def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
 
 
 def bystanders(seed: Seed) -> None:
-    """One job in each state that no call of the matrix should touch."""
+    """Make one job in each state that no call of the matrix may touch."""
     seed.cap(FULL_SCOPE, 0)
     running = seed.running("b-running")
     seed.fail(seed.running("b-dead"), verdict="final")
@@ -405,7 +407,7 @@ def bystanders(seed: Seed) -> None:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Whoever waits is told of each end, and of nothing else."""
+    """Checks that waiting clients get a message about each end, and about nothing else."""
     for probe, wrong in cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
             start = seed.now
@@ -474,7 +476,7 @@ def assert_nothing_moved(
     refused: bool,
     holds: bool,
 ) -> None:
-    """Only what the call notes about itself: activity, and that a settlement was refused."""
+    """Assert that the call changed only what it records about itself: activity, and a refused settlement."""
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}
@@ -509,7 +511,7 @@ def assert_nothing_moved(
 
 
 def test_every_transition_has_a_guard_and_is_exercised() -> None:
-    """A new arrow in the table has to be said here, and reached by some case."""
+    """Checks that each transition of the table has a condition here, and that a case makes it."""
     drawn = {
         arrow(t)
         for each in STANDS
@@ -522,7 +524,7 @@ def test_every_transition_has_a_guard_and_is_exercised() -> None:
 
 
 def test_the_header_of_each_script_names_its_transitions() -> None:
-    """The header is what people read."""
+    """Checks the headers because people read them."""
     from rq_core.scripts.script import names, script
 
     for name in names():
@@ -532,7 +534,7 @@ def test_the_header_of_each_script_names_its_transitions() -> None:
 
 @pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
 def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claimable: str) -> None:
-    """What is due is still done for everybody."""
+    """Checks that the promotion of due jobs continues for later claims."""
     next(s for s in STANDS if s.name == claimable).seed(seed)
     seed.configure(paused=1)
 
@@ -543,7 +545,7 @@ def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claima
 
 
 def test_the_shipped_scripts_use_the_clock_of_the_server(redis_url: str) -> None:
-    """The one thing that the test's clock cannot show: that the shipped scripts read time rightly."""
+    """Checks that the shipped scripts read time correctly, which the test's clock cannot show."""
     from rq_core.scripts.script import script
 
     with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:

@@ -1,4 +1,7 @@
-"""A part that ends with a job is one Lua file and one row: whatever ends a job, its key loses what it had of it."""
+"""A part of a job's data is one Lua file and one row of a table.
+
+Whatever call ends a job, the part's key loses the job's entry.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +25,7 @@ FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
 
 
 def part(name: str) -> str:
-    """A part that has a field of its own key for each job, and removes it when the job ends."""
+    """Return a part whose own key has a field for each job, removed when the job ends."""
     return f"""--[[ {name}: something that is noted of a job until it ends.
 
 Fact: {FACTS[name]}
@@ -51,14 +54,14 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Both parts, and their row."""
+    """Return the includes: both parts, and their row."""
     row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
     return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _known_keys() -> Iterator[None]:
-    """The model has the keys of both parts."""
+    """Give the model the keys of both parts."""
     with pytest.MonkeyPatch.context() as patch:
         for name in FACTS:
             patch.setitem(KEY_TYPES, name, "hash")
@@ -77,7 +80,7 @@ def seed(redis_url: str, scripts: Callable[[str], Script]) -> Iterator[Seed]:
 
 
 def switch_on(seed: Seed, name: str) -> None:
-    """The queue uses a part from now on."""
+    """Let the queue use a part from now on."""
     control: Any = seed.control
     version = control.hget(seed.keys("meta"), "v") or "0"
     control.hset(seed.keys("meta"), mapping={FACTS[name]: 1, "v": f"{version}.{name}"})
@@ -92,7 +95,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 def test_each_end_of_a_job_removes_the_jobs_entry_of_the_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
-    """Each call of the matrix, on a job in each state."""
+    """Checks each call of the matrix on a job in each state."""
     control: Any = seed.control
     for probe, wrong in matrix.cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
@@ -136,7 +139,7 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
 
 
 def test_only_the_file_of_a_part_names_its_key() -> None:
-    """Every script that ends jobs has it all the same."""
+    """Checks that every script that ends jobs includes the file."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")

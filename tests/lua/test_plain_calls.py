@@ -1,4 +1,4 @@
-"""A queue that uses no feature gets the calls that it would get if there were none, byte for byte."""
+"""A queue without features gets the same calls, byte for byte, as if the features did not exist."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ OF_A_LIFE = ("enqueue", "claim", "turn", "complete")
 
 
 def packed(command: Sequence[Any]) -> bytes:
-    """What goes over the transport."""
+    """Return the bytes that go over the transport."""
     return bytes(hiredis.pack_command(tuple(command)))
 
 
@@ -29,7 +29,7 @@ def script_of(command: Sequence[Any]) -> Script:
 
 
 def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any]]:
-    """Let five jobs be enqueued, claimed, reported in a turn and reported at the end. Returns the calls."""
+    """Enqueue, claim and report five jobs, some in a turn and some at the end. Returns the calls."""
     transport.sent.clear()
     seed.enqueue(f"{batch}-1")
     seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))
@@ -59,8 +59,11 @@ def recorded(url: str) -> Iterator[tuple[Seed, LossyTransport]]:
 
 
 def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
-    """The bytes of the calls. Left out: the count at the end of a slot's name (clients make slots by turns), and calls
-    that were sent again because the server had to learn the function."""
+    """Return the bytes of the calls.
+
+    Left out: the count at the end of a slot's name (clients use slots in turn), and calls that were repeated because
+    the server had to load the function.
+    """
     found: list[bytes] = []
     for call in calls:
         at = 3 + int(call[2])
@@ -90,7 +93,7 @@ def test_features_of_another_queue_do_not_change_the_calls_to_a_plain_queue(
 def test_a_call_to_a_plain_queue_has_only_its_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
-    """What is expected is said by the script's keys, Args and Each, and by no key on demand and no Tail."""
+    """Checks a call against the script's keys, Args and Each, with no key on demand and no Tail."""
     with recorded(valkey_url) as (seed, transport):
         live(seed, transport, "first")
         calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]

@@ -1,6 +1,6 @@
-"""What functions remember of a queue is noticed to be wrong at the first call that could do harm.
+"""Facts that functions remember about a queue: the first call that could do harm notices that they are wrong.
 
-On real servers that are promoted, resynchronized, restarted and emptied. The clock stands still, so nothing that is
+The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that nothing that is
 remembered becomes too old by itself.
 """
 
@@ -24,7 +24,7 @@ numbers = itertools.count(1)
 
 
 class Node:
-    """A server, and calls of its functions as any client makes them."""
+    """A server, with calls of its functions as any client makes them."""
 
     def __init__(self, server: RedisServer, scripts: Callable[[str], Script] = timed) -> None:
         self.server = server
@@ -35,7 +35,7 @@ class Node:
         return self.control.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def call(self, name: str, each: list[tuple[Any, ...]], **args: Any) -> Any:
-        """Carry out a call, and return the reply's words; the error EPOCH is the reply `epoch`."""
+        """Run a call, and return the words of its reply; the error EPOCH is the reply `epoch`."""
         script = self._scripts(name)
         try:
             return self.send(*script.command(KEYS, each, **args))
@@ -48,7 +48,7 @@ class Node:
         return self.send(*script.command(KEYS, each, **args))
 
     def enqueue(self) -> str:
-        """The first word of the reply."""
+        """Return the first word of the reply to an enqueue."""
         number = next(numbers)
         record = (f"j-{number}", "1", "d", "", "{}")
         slot = f"c-{number}"
@@ -56,25 +56,25 @@ class Node:
         return str(self.call("enqueue", [record], **args)[0])
 
     def claim(self) -> list[str]:
-        """The reply's words."""
+        """Return the words of the reply to a claim."""
         args = {"worker": "w", "limit": 9, "bytes_max": 10**6, "sweep_max": 9}
         found: list[str] = self.call("claim", [], slot=f"w-{next(numbers)}", number=1, **args)
         return found
 
     def warm(self) -> None:
-        """Let the functions remember the queue. The first claim changes facts, so it takes a second one."""
+        """Make the functions remember the queue; two claims are needed, since the first one changes the facts."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
     def handshake(self) -> str:
-        """Why an epoch began, or `-`."""
+        """Return why an epoch began, or `-`."""
         return str(self.call("handshake", [], by="c", floor=0)[-1])
 
     def set_clock(self, ms: int) -> None:
         self.control.set(CLOCK_KEY, ms)
 
     def follow(self, primary: "Node") -> None:
-        """Become a replica, and get all that the primary has."""
+        """Become a replica, and wait for all data of the primary."""
         self.control.replicaof("127.0.0.1", str(primary.server.port))
 
         def is_level() -> bool:
@@ -107,7 +107,7 @@ def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Nod
 
 @pytest.fixture
 def first(start: Callable[..., Node]) -> Node:
-    """A server with a queue that its functions remember."""
+    """Yield a server with a queue that its functions remember."""
     node = start(repl_diskless_sync_delay="0")
     begin(node)
     return node
@@ -121,7 +121,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """A replica that has all; its primary's clients have met the queue again."""
+    """Yield an up-to-date replica; clients of its primary have used the queue again."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -141,7 +141,10 @@ def test_a_promoted_replica_has_another_history(second: Node) -> None:
 def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """It went on for clients that heard of no failover; what it wrote is lost when it follows the other."""
+    """Checks a primary that served clients which heard of no failover.
+
+    It loses their writes when it follows the new primary.
+    """
     second.promote()
     assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
     first.follow(second)
@@ -156,7 +159,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 def test_an_old_primary_that_followed_the_new_one_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """It keeps its functions and all that they remember: it had written nothing more, so it takes what it lacks."""
+    """Checks a primary that keeps its functions and their memory: it wrote nothing more, so that it is only updated."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)
@@ -170,7 +173,7 @@ def test_an_old_primary_that_followed_the_new_one_has_another_history(
 
 
 def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second: Node) -> None:
-    """Nobody called the other meanwhile, so nothing is lost; yet it is told, since it looks as if."""
+    """Checks a failover after which no client wrote: nothing is lost, but the server looks as if something were."""
     second.promote()
     first.follow(second)
     first.promote()
@@ -197,7 +200,7 @@ def test_a_server_restarted_from_old_files_has_another_history(start: Callable[.
 
 
 def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first: Node) -> None:
-    """The new queue begins at the same moment, with the same epoch."""
+    """Checks a new queue that begins at the same moment, with the same epoch."""
     args = {"slot": "s", "number": 1, "by": "c", "why": ""}
     assert first.call("configure", [("paused", 1)], **args)[0] == "ok"
     assert (first.enqueue(), len(first.claim())) == ("ok", 2)
@@ -255,7 +258,7 @@ def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: N
 
 
 def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> None:
-    """Claims look at the leases again when the first of the last look is over."""
+    """Checks that claims look at the leases again once the earliest known lease is over."""
     seed.configure(lease_ms=300)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -272,7 +275,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
 
 
 def test_a_lease_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """What no script gives is seen at the next look."""
+    """Checks a lease that no script gives, which the next look finds."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -305,7 +308,7 @@ def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) ->
 
 
 def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: Node) -> None:
-    """Redis names the same history otherwise, and has lost nothing."""
+    """Checks that Redis' new name for the same history, in which nothing is lost, begins no epoch."""
     facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
     start(repl_diskless_sync_delay="0").follow(first)
     first.set_clock(START_MS + 1_000)
@@ -318,7 +321,7 @@ def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: No
 
 
 def test_a_script_cannot_tell_the_first_replica_from_a_loss(start: Callable[..., Node]) -> None:
-    """EVALSHA remembers nothing from one call to the next."""
+    """Checks EVALSHA, which remembers nothing between calls."""
 
     def scripts(name: str) -> Script:
         made = timed(name).instead
@@ -344,7 +347,7 @@ def test_reloaded_functions_cannot_tell_the_first_replica_from_a_loss(
 def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
-    """The promotion's; a third server that follows the second changes no name, or tells no loss."""
+    """Checks that only the promotion begins an epoch: a third server that follows the second one loses nothing."""
     second.promote()
     assert second.handshake() == "replid_changed"
     start(repl_diskless_sync_delay="0").follow(second)

@@ -1,4 +1,4 @@
-"""A call that is sent again because its reply was lost happens once, and is answered as the first time."""
+"""A call that is repeated because its reply was lost takes effect once, with the same answer."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ Operation = Callable[[Seed], Any]
 
 
 def load(seed: Seed) -> None:
-    """Load every script, so that a call is carried out the first time that it is sent."""
+    """Load every script, so that each call runs when it is first sent."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
 
@@ -57,7 +57,7 @@ def lossy(redis_url: str) -> Iterator[LossySeed]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[Seed]:
-    """Somebody else at the same queue."""
+    """Return another client of the same queue."""
     with Seed(redis_url, name="c-2") as made:
         yield made
 
@@ -87,7 +87,7 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """One success, one refusal, one of a job that runs on though its lease is over; and a claim."""
+    """A turn with one success, one refusal, one job that runs past its lease, and a claim."""
     held = _three(seed)
     seed.live(LEASE_MS)
     seed.enqueue("d", "e", "f")
@@ -150,7 +150,7 @@ def free(seed: Seed) -> Operation:
 
 
 def restore(seed: Seed) -> Operation:
-    """Jobs that come back into lists and lanes, and some that leave them."""
+    """A restore of jobs into lists and lanes, and a removal of others."""
     _capped(seed)
     seed.dead("dead")
     seed.enqueue("ready")
@@ -172,7 +172,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """The first of a task that runs, one that is raised, and one from which nothing changes."""
+    """Changes of limits: the first cap of a running task, a raised cap, and an unchanged one."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -255,7 +255,7 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """A lease ends, a rate resumes, lanes are served and refused, and a plain job moves into its lane."""
+    """A claim from lanes: a lease ends, a rate resumes, lanes are served and refused, a plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -269,7 +269,7 @@ def complete_in_lanes(seed: Seed) -> Operation:
 
 
 def turn_in_lanes(seed: Seed) -> Operation:
-    """The places that become free are taken in the same call."""
+    """A turn whose freed places are claimed in the same call."""
     held = _capped(seed)
     seed.advance(1)
     return lambda s: s.turn(*held, limit=3)
@@ -304,7 +304,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """All that a worker may say at once."""
+    """A turn with all reports that a worker may send at once."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -353,9 +353,10 @@ every_async_operation = pytest.mark.parametrize(
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
-    """Carry the operation out on an empty server, with this trouble. Returns the answer and the whole queue.
+    """Run the operation on an empty server with this trouble. Returns the answer and the whole queue.
 
-    Without trouble: right after the fixture has loaded the scripts, so that they remember nothing either time."""
+    Without trouble, it runs right after the fixture has loaded the scripts, so that they remember nothing either time.
+    """
     seed.control.flushall()
     seed.clock.set(START_MS)
     seed.calls = Operations(Delivery(name="c-1", scripts=timed))
@@ -391,7 +392,7 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
 def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
     lossy: LossySeed, make: Callable[[Seed], Operation], trouble: dict[str, int]
 ) -> None:
-    """The same answer, and the same queue to the byte: no second event, no second run."""
+    """Checks the answer, and the queue to the byte: no second event, no second run."""
     expected = told(lossy, make)
 
     actual = told(lossy, make, **trouble)
@@ -405,7 +406,7 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 def test_a_chunked_call_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
-    """The next chunk is made while one is on its way; it must not overtake it."""
+    """Checks that the next chunk, which is made while one is being sent, does not overtake it."""
     ids = [f"job-{n:04}" for n in range(2_500)]
     made = 0
 
@@ -435,7 +436,7 @@ def assert_fully_consistent(seed: Seed) -> None:
 def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_effect(
     lossy: LossySeed, at: int
 ) -> None:
-    """Some replies came and the rest did not."""
+    """Checks a connection that breaks after some of the replies."""
     expected = told(lossy, everything)
 
     assert expected == told(lossy, everything, lose=1, keep=min(at, 6))
@@ -445,7 +446,7 @@ def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_ef
 def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
-    """The calls after the loss come after those before it anyway; among themselves they keep their order."""
+    """Checks that the calls after the loss follow the calls before it, and keep their order."""
     answers, _ = told(lossy, everything, flush=at)
 
     assert [{}, {"y": "scheduled"}, {"z": "ready"}] == answers[:3]
@@ -458,7 +459,7 @@ def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
 def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """The reply to enqueue is lost, the job runs and leaves Redis, then the client sends again."""
+    """Checks a lost reply to enqueue: the job runs and leaves Redis before the client sends the call again."""
     lossy.client.run(lossy.client.calls.delivery.handshake("q"))
 
     def run() -> None:
@@ -485,7 +486,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
 def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
-    """A settlement is sent again after the job was claimed by somebody else, or has left."""
+    """Checks a job that was claimed by another worker, or has left, before the settlement is sent again."""
     operation = late(lossy)
     lossy.control.script_flush()
     lossy.transport.lose = 1
@@ -508,7 +509,7 @@ def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
 def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
     lossy: LossySeed, how: str
 ) -> None:
-    """The answer to the earlier call of the slot is still there: it was a longer one."""
+    """Checks a slot whose earlier call has a longer answer, which is still stored."""
     held = lossy.running("a")
     report = lossy.turn if how == "turn" else lossy.complete
     lossy.enqueue("b")
@@ -525,7 +526,7 @@ def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
 def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Its own jobs in force are answered with their specs, the others are not this worker's any more."""
+    """Checks that the answer has the worker's jobs in force with their specs, and not those of other workers."""
     jobs = ["a", "b", "c", "d", "e"]
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
@@ -560,7 +561,7 @@ def test_an_empty_claim_that_is_sent_again_claims_nothing(lossy: LossySeed, othe
 
 
 def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
-    """Two lost connections can deliver out of order: the newer call has been answered already."""
+    """Checks two connections that deliver out of order: the newer call has already been answered."""
     lossy.enqueue("a")
     lossy.enqueue("b")
     late = lossy.transport.calls
@@ -593,7 +594,7 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """The reply to a refused call is lost, room is made, and the re-sent call is carried out: once."""
+    """Checks a lost reply to a refused call: the repeated call, for which there is room by then, runs once."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)
@@ -613,7 +614,7 @@ def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None
 
 
 class Ticking:
-    """A clock that goes on by a second each time that it is asked."""
+    """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -658,7 +659,10 @@ def test_a_call_that_was_never_sent_is_given_up_sooner(redis_url: str) -> None:
 
 
 def test_a_server_that_fills_up_after_a_lost_reply_raises_outcome_unknown(redis_url: str) -> None:
-    """The jobs may be in: 'the queue takes no new jobs' would make the caller enqueue them again, elsewhere."""
+    """Checks that the error does not say "the queue takes no new jobs".
+
+    The jobs may be in Redis, and their producer would enqueue them twice.
+    """
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.enqueue("warm")
@@ -694,7 +698,7 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """Both would use the same numbers, and one would be answered with the other's answer."""
+    """Checks that parent and child do not use the same call numbers, and get each other's answers."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -712,7 +716,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """The plans are the same; so it is enough that the loop which drives them is."""
+    """Checks the loop that drives the plans, since both clients use the same plans."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()
@@ -733,7 +737,7 @@ async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
 
 
 class Redirected:
-    """The few calls of a Seed that the operations above make, on an AsyncClient."""
+    """The calls of a Seed that the operations above make, on an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (
@@ -783,7 +787,7 @@ async def test_concurrent_enqueues_share_calls_and_get_their_own_answers(redis_u
 
 
 async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: str) -> None:
-    """Whatever goes wrong in the shared call: a caller that waits for ever is worse."""
+    """Checks that an error in the shared call leaves no caller waiting for ever."""
     with Seed(redis_url) as seed:
         async with AsyncClient(redis_url) as client:
             bad = seed.job("bad")._replace(args_json=None)  # type: ignore[arg-type]
@@ -797,7 +801,7 @@ async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: 
 
 
 def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -> None:
-    """It will not get better by asking for ten minutes."""
+    """Checks that the client does not try again for ten minutes."""
     server = start_redis()
     with server.client() as control:
         control.config_set("requirepass", "right")
@@ -827,7 +831,7 @@ def test_an_unneeded_password_is_reported(redis_url: str) -> None:
 def test_a_password_that_is_set_later_is_reported_as_missing(
     start_redis: Callable[..., Any],
 ) -> None:
-    """To a long command, without a greeting before it, Redis answers otherwise: that read as a damaged queue."""
+    """Checks a long command without a greeting before it: Redis' answer must not be read as a damaged queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
         client.run(client.calls.enqueue.many([NewJob("a", "q", profile("t"), "{}")]))
@@ -839,7 +843,7 @@ def test_a_password_that_is_set_later_is_reported_as_missing(
 
 
 def test_a_call_is_sent_again_after_the_server_closed_the_connection(lossy: LossySeed) -> None:
-    """The server cuts the connection of the client before the reply comes."""
+    """Checks a server that closes the client's connection before the reply comes."""
     lossy.enqueue("a")
     lossy.control.client_kill_filter(_type="normal", skipme=True)
 

@@ -1,4 +1,4 @@
-"""What restore.lua writes: jobs as they were, in places of their own, and under their caps."""
+"""restore.lua: it restores jobs with their fields, at new places in line, and under their caps."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.kit.seed import Seed, events_of, spec
 
 
 def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
-    """With its counters; a claim that it had spends nothing."""
+    """Checks that the job keeps its counters, and that its lost claim spends no attempt."""
     facts = {
         "priority": "high", "max_attempts": 5, "max_losses": 2, "lane": "1+tenant=a", "claims": 3,
         "failures": 1, "losses": 1, "unknown": 2,
@@ -40,7 +40,7 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
 
 
 def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
-    """Their old places may be others' by now; among themselves they keep the order of the call."""
+    """Checks that the jobs keep the order of the call; their old places may be other jobs' by now."""
     seed.enqueue("here")
 
     seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
@@ -104,7 +104,7 @@ def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
 
 
 def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
-    """Whoever looked saw another life of it."""
+    """Checks that the caller, which saw an earlier job of the id, is answered that the job changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")
@@ -183,7 +183,7 @@ def test_an_enqueued_event_keeps_the_arguments_at_the_producers_request(
 
 
 def test_jobs_with_and_without_logged_arguments_are_logged_in_separate_entries(seed: Seed) -> None:
-    """In the order in which they were given."""
+    """Checks that the entries have the order in which the jobs were given."""
     bounds = (0, 0, 100, 0)
 
     seed.enqueue(*(seed.job(str(n), spec_max=bound) for n, bound in enumerate(bounds)))

@@ -1,4 +1,4 @@
-"""The scripts have room for another feature: Lua allows a function 200 locals, and 60 names from outside."""
+"""Room for another feature in the scripts: Lua allows a function 200 locals and 60 upvalues."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ end
 
 
 def with_another_function() -> Variant:
-    """`removal` gives away a function more, and `success` takes it."""
+    """Give `removal` one more function, and let `success` use it."""
     removal, success = script.include("removal"), script.include("success")
     return Variant(
         includes={
@@ -51,7 +51,7 @@ def test_every_script_has_enough_lua_names_left() -> None:
 
 
 def test_the_check_counts_locals_and_outside_names() -> None:
-    """A loop has three hidden locals; names from outside count in each function between."""
+    """Checks a loop, which has three hidden locals, and upvalues, which count in each function between."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}
 do local c, d, e = a, b.c, 3 end

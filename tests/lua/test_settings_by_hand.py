@@ -1,4 +1,4 @@
-"""A setting that is no number counts as its default: what a client wrote with HSET fails no call half-way."""
+"""A setting that is not a number counts as its default: a value written with HSET fails no call half-way."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.kit.seed import LEASE_MS, Seed
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
 def test_a_claim_uses_the_default_if_lease_ms_is_no_number(seed: Seed, value: str) -> None:
-    """In Lua, nan is a number: the claim took its jobs and failed half-way."""
+    """Checks nan, which is a number in Lua, so that a claim would take its jobs and then fail half-way."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "lease_ms", value)
     seed.control.hdel(seed.keys("meta"), "v")

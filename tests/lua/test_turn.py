@@ -1,4 +1,4 @@
-"""A turn reports successes and claims in one call: what the one gives back, the other may take."""
+"""Turns: one call reports successes and claims jobs, and the claim may use the places that the reports free."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 def test_a_turn_claims_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
-    """A worker with one place at a cap of 1 would find nothing, and wait for the token of its own report."""
+    """Checks a worker with one place at a cap of 1: it does not wait for the wake token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
     seed.enqueue(*(seed.job(name, scopes=scopes) for name in ("a", "b")))
@@ -36,7 +36,7 @@ def test_a_turn_claims_the_place_that_its_success_frees(seed: Seed, scope: str) 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) -> None:
-    """Its success would be stale, and the job would run again though it has succeeded."""
+    """Checks that the success is not stale, so that the job does not run again."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
     seed.live(LEASE_MS)
@@ -49,7 +49,7 @@ def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) 
 
 
 def test_a_claim_that_ends_in_a_turn_is_counted_once_in_the_cap_of_the_queue(seed: Seed) -> None:
-    """One ends by a success, though its lease is over as well, and one by its lease: two places beside the third."""
+    """Checks one claim that ends by a success after its lease, and one that ends by its lease: two places are free."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)
@@ -114,8 +114,8 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
     assert seed.tokens() == 1
 
 
-def test_a_claimed_job_has_all_fields_that_its_worker_needs(seed: Seed) -> None:
-    """Of a plain job that is new, nothing but its arguments: that is nearly all of them."""
+def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
+    """Checks a new plain job, of which only the arguments are sent: nearly all jobs are such."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')
@@ -138,7 +138,7 @@ def test_a_claimed_job_has_all_fields_that_its_worker_needs(seed: Seed) -> None:
 def test_a_turn_that_claims_nothing_ends_no_claim_if_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
-    """A job that is taken is read there, so only such a turn has to ask. Else it would stop behind its event."""
+    """Checks the type before the first event, since a turn that claims nothing does not read `jobs` otherwise."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))
     seed.control.set(seed.keys("jobs"), "x")

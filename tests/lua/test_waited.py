@@ -1,4 +1,4 @@
-"""What a claim's answer says of how long its jobs have waited."""
+"""Waiting times in the answer of a claim."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def waited(seed: Seed) -> dict[str, float | None]:
     return {claim.id: claim.waited_s for claim in seed.claim().jobs}
 
 
-def test_the_first_claim_of_a_plain_job_has_its_waiting_time(seed: Seed) -> None:
+def test_the_answer_of_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: Seed) -> None:
     seed.enqueue("early")
     seed.advance(2_500)
     seed.enqueue("late")

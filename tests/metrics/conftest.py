@@ -1,4 +1,4 @@
-"""A client to set the scene."""
+"""Fixture: a client that prepares the queue."""
 
 from collections.abc import Iterator
 

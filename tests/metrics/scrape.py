@@ -1,4 +1,4 @@
-"""What Prometheus would see: scraped over HTTP, or collected in this process, and parsed by its own parser."""
+"""Metrics as Prometheus sees them: scraped over HTTP or collected in this process, and parsed by its own parser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scrape = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """The samples of an exposition."""
+    """Return the samples of an exposition."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -26,19 +26,19 @@ def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def exposition(collector: Collector) -> str:
-    """What a scrape of a registry with this collector says."""
+    """Return the exposition of a registry with this collector."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry).decode()
 
 
 def value(found: Scrape, name: str, **labels: str) -> float | None:
-    """One sample; None if there is none."""
+    """Return one sample; None if there is none."""
     return found.get((name, frozenset(labels.items())))
 
 
 def total(found: Scrape, name: str, **labels: str) -> float:
-    """The sum of a name's samples that have these labels."""
+    """Return the sum of a name's samples that have these labels."""
     wanted = labels.items()
     return sum(
         n for (each, has), n in found.items() if each == name and wanted <= dict(has).items()
@@ -46,7 +46,7 @@ def total(found: Scrape, name: str, **labels: str) -> float:
 
 
 def get(port: int, path: str = "/metrics") -> tuple[int, str]:
-    """The status and the text of a page; 0 if nobody answers."""
+    """Return the status and the text of a page; status 0 if no server answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -58,6 +58,6 @@ def get(port: int, path: str = "/metrics") -> tuple[int, str]:
 
 
 def fell(before: Scrape, after: Scrape) -> dict[Any, tuple[float, float | None]]:
-    """Counters that fell or vanished between two scrapes."""
+    """Return the counters that fell or vanished between two scrapes."""
     counters = {k: n for k, n in before.items() if k[0].endswith(("_total", "_bucket", "_count"))}
     return {k: (n, after.get(k)) for k, n in counters.items() if after.get(k, -1) < n}

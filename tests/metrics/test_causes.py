@@ -1,4 +1,4 @@
-"""The sentences of `rq-core top`: true in each case, in the singular and in the plural."""
+"""Sentences of `rq-core top` about causes: true in each case, in the singular and in the plural."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 def said(seed: Seed) -> dict[str, str]:
-    """What is said of the queue, by alert."""
+    """Return the sentences about the queue, by alert."""
     return {each.alert: each.says for each in causes(seed.client.run(seed.calls.reads.overview()))}
 
 
 def works(
     seed: Seed, worker: str = "w-1", *, silent_s: int = 0, tasks: Sequence[str] = ("t",)
 ) -> None:
-    """A worker says that it is there; with ``silent_s``, so long ago."""
+    """Register a running worker; with ``silent_s``, one that was last seen so many seconds ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
     seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
@@ -55,7 +55,7 @@ def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
 
 
 def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None:
-    """Jobs run, and their leases ended two minutes ago."""
+    """Let jobs run until their leases have been over for two minutes."""
     seed.enqueue(*ids)
     seed.claim()
     seconds, _ = seed.control.time()
@@ -84,7 +84,7 @@ def test_the_cause_of_lost_jobs_mentions_a_worker_that_lives_and_does_not_claim(
 
 
 def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed: Seed) -> None:
-    """It said that no worker takes them back while one ran and waited for the end of an outage."""
+    """Checks a running worker that waits for the end of an outage: the sentence does not say that no worker runs."""
     lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
     works(seed)
 
@@ -94,7 +94,7 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
 
 
 def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
-    """Leases wait for the end of a time then, too, and no worker claims."""
+    """Checks leases that are extended after a failover, during which no worker claims."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
@@ -109,7 +109,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
 
 
 def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
-    """A worker that was killed long ago was called the last one that was seen."""
+    """Checks that a worker which was killed long ago is not called the last one that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")

@@ -1,4 +1,4 @@
-"""The collectors: what they show is in the table, and what is away does not hide the rest."""
+"""The collectors: each sample is in the table of metrics, and an unreachable source hides no other sample."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def address(database: Database) -> str:
 
 
 def busy(seed: Seed) -> None:
-    """A queue that has something of everything, and a tenant."""
+    """Make a queue that has a sample of every metric, and a tenant."""
     seed.cap("tenant", 1)
     seed.cap(f"tenant={TENANT}", 1)
     seed.cap("task=t", 5)
@@ -71,7 +71,7 @@ def busy(seed: Seed) -> None:
 
 @pytest.fixture
 def collector_at() -> Iterator[Callable[..., QueueCollector]]:
-    """Makes collectors, and closes them."""
+    """Return a function that makes collectors, and close them at the end."""
     with contextlib.ExitStack() as stack:
 
         def make(url: object, **how: str) -> QueueCollector:

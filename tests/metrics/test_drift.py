@@ -1,4 +1,4 @@
-"""What panels and alerts ask for exists, every metric is shown, and what the runbook types is a command."""
+"""Panels, alerts and the runbook name existing metrics and commands, and every metric is shown."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_every_command_of_the_runbook_exists(alert: Alert) -> None:
-    """As far as rq-core's own go: with options that there are."""
+    """Checks rq-core's commands with their options."""
     typed = [line for line in alert.look if line.startswith("rq-core ")]
     typed += re.findall(r"`(rq-core [^`]+)`", " ".join(alert.do.split()))
 

@@ -1,4 +1,4 @@
-"""What worker processes count is summed exactly, bounded, and never falls."""
+"""Counts of worker processes: they are summed exactly, bounded, and never fall."""
 
 import ctypes
 import math
@@ -95,7 +95,7 @@ def test_waits_of_jobs_that_are_settled_together_are_counted_separately() -> Non
 
 
 def test_a_reader_survives_random_bytes_in_a_table() -> None:
-    """A handler in native code may write anywhere, and a process may be killed while it writes."""
+    """Checks a table that a handler's native code overwrote, or that a killed process left half-written."""
     rng, totals = random.Random(24), FlowTotals()
     for place in range(200):
         table = FlowTable(rows=3)
@@ -158,7 +158,7 @@ def test_the_counts_of_a_killed_process_are_kept() -> None:
 
 
 def test_counting_a_job_takes_few_python_steps() -> None:
-    """It is done for every job that a worker runs: a loop with a hundred steps made drains 15 % slower."""
+    """Checks the number of steps because each job is counted: a loop of a hundred steps made drains 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})
 

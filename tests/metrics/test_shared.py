@@ -1,4 +1,4 @@
-"""One look is shared by all who watch, and so is what goes wrong with it."""
+"""All viewers share one read of the queues, and its error."""
 
 import threading
 import time

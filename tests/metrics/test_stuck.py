@@ -1,4 +1,4 @@
-"""Five scenes of a stuck queue: `rq-core top` and the alerts name the cause of each, and of a healthy queue none."""
+"""Five stuck queues: `rq-core top` and the alerts name the cause of each, and no cause for a healthy queue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scraped(url: str, audit_url: str | None) -> Scrape:
 
 
 def firing(before: Scrape, after: Scrape) -> dict[str, set[str | None]]:
-    """The alerts whose rule holds, and of which queues; what grew did so between the two scrapes."""
+    """Return the alerts whose rule holds, with their queues; growth is measured between the two scrapes."""
     return {alert.name: found for alert in ALERTS if (found := _holds(alert, before, after))}
 
 
@@ -99,7 +99,7 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
 def test_a_mirror_that_is_behind_is_named_without_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
-    """The alert went by a metric that only `rq-core metrics --audit` has."""
+    """Checks an alert that does not need the metric which only `rq-core metrics --audit` has."""
     with scene(valkey_url, "sql_away"):
         alerts = firing({}, scraped(valkey_url, None))
         (cause,) = top(valkey_url, None)["causes"]
@@ -110,7 +110,7 @@ def test_a_mirror_that_is_behind_is_named_without_the_url_of_the_log(
 
 
 def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None:
-    """The doctor said that all agrees, and ended with 0, while events had waited for ten minutes."""
+    """Checks events that wait for ten minutes: the doctor does not say that all agrees, and exits with 1."""
     with scene(valkey_url, "sql_away"):
         queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
         doctor = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url])
@@ -127,7 +127,7 @@ def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None
     assert (found["kind"], found["mendable"]) == ("mirror", False)
 
 
-def test_a_healthy_queue_has_no_cause(valkey_url: str, client: Client) -> None:
+def test_top_reports_no_cause_for_a_healthy_queue(valkey_url: str, client: Client) -> None:
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         before = scraped(valkey_url, None)
         seed.enqueue("a", "b")
@@ -139,7 +139,7 @@ def test_a_healthy_queue_has_no_cause(valkey_url: str, client: Client) -> None:
         assert top(valkey_url, None)["causes"] == []
 
 
-def test_an_unreachable_server_is_a_cause(valkey: RedisServer) -> None:
+def test_top_reports_an_unreachable_server_as_a_cause(valkey: RedisServer) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
 
     shown = top(url, None)

@@ -1,4 +1,4 @@
-"""Real worker processes that are replaced and killed: their counts against the log, and against what jobs wrote."""
+"""Real worker processes that are replaced and killed: their counts equal those of the log and of the jobs' records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_totals_are_exact_after_orderly_ends_and_never_fall(
     how = ("--processes", "4", "--max-jobs", str(SHARE), "--health", str(port), "--audit", audit)
 
     def scraped(wanted: float) -> bool:
-        """Scrape, and see that nothing fell since the scrape before."""
+        """Scrape, and assert that no counter fell since the scrape before."""
         status, text = get(port)
         if status != 200:
             return False
@@ -81,7 +81,10 @@ def test_totals_are_exact_after_orderly_ends_and_never_fall(
                 struck.append(_kill_a_worker_of(process.pid))
 
                 def died(kill: int = kill) -> bool:
-                    """Whether so many are counted. One that had just retired counts as that: then another is killed."""
+                    """Return whether this number of killed workers is counted.
+
+                    A worker that had just retired counts as one, and another is killed.
+                    """
                     gone = not lives(struck[-1])
                     scraped(0)
                     found = value(scrapes[-1], "rqc_worker_processes_replaced_total", why="died")
@@ -114,7 +117,7 @@ def test_totals_are_exact_after_orderly_ends_and_never_fall(
 
 
 def _kill_a_worker_of(supervisor: int) -> int:
-    """Kill one of its worker processes: the oldest, which most likely works. Returns its process id."""
+    """Kill the oldest worker process, which most likely works, and return its process id."""
 
     def one_is_killed() -> int | None:
         workers = [

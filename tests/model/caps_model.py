@@ -1,7 +1,7 @@
-"""What caps and rates allow, as naively as it can be said: jobs, and a walk over all of them for every question.
+"""A model of caps and rates, as simple as possible: jobs, and a walk over all of them for every question.
 
-There are no lanes here. A job may run when every scope that counts it has room; who comes first is decided by looking
-at everybody else.
+There are no lanes here. A job may run when every scope that counts it has room; the order is decided by comparing the
+job with all others.
 """
 
 import math
@@ -52,7 +52,7 @@ class CapsModel(Model):
     # What counts a job.
 
     def lane(self, job: Job) -> str | None:
-        """The lane that a job belongs into: its own, and its task's scope if that is capped."""
+        """Return the lane of a job: its own, and its task's scope if the task has a cap."""
         scopes = set(scopes_of(job.lane or ""))
         if f"task={job.task}" in self.caps:
             scopes.add(f"task={job.task}")
@@ -62,7 +62,7 @@ class CapsModel(Model):
         return scopes_of(self.lane(job) or "")
 
     def limit(self, scope: str) -> Limit:
-        """The limit in force: a key's own, or its family's."""
+        """Return the limit in force: the key's own, or its family's."""
         family = scope.partition("=")[0]
         entry = self.caps.get(scope)
         if entry is None and family != "task":
@@ -94,7 +94,7 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """The arrival time that counts: not in the past, and no further ahead than this limit puts anybody."""
+        """Return the arrival time that counts: not in the past, and no further ahead than this limit allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
@@ -102,7 +102,7 @@ class CapsModel(Model):
     # Who may run.
 
     def gated(self) -> bool:
-        """Whether the queue gives out nothing."""
+        """Return whether the queue gives out no jobs."""
         return self.paused or not self.has_room("queue")
 
     def may_run(self, job: Job) -> bool:
@@ -125,7 +125,7 @@ class CapsModel(Model):
         job.old_entry = False
 
     def limits_in_force(self, job: Job) -> list[list[str | int | None]] | None:
-        """What its claimed event says of its scopes."""
+        """Return the scopes and limits that the job's claimed event must have."""
         told: list[list[str | int | None]] = []
         for scope in self.scopes(job):
             limit = self.limit(scope)
@@ -138,10 +138,10 @@ class CapsModel(Model):
         return told or None
 
     def before(self, job: Job) -> list[Job]:
-        """Who may run, too, and comes before this job.
+        """Return the jobs that may also run and that come before this job.
 
-        By priority, then by place in line; that is exact where one of the two is in a lane. Between plain jobs, those
-        that return go before those that never left, and are in no order among themselves.
+        The order is by priority, then by place in line, and is exact if one of the two is in a lane. Among plain jobs,
+        those that return come before those that never left, and are in no order among themselves.
         """
         return [
             other
@@ -162,7 +162,7 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Whether a plain job may stand behind one that came later, so that its place is not seen."""
+        """Return whether a plain job may be behind a later one in the list, so that its place is not seen."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
             for other in self.in_state("ready")
@@ -172,18 +172,18 @@ class CapsModel(Model):
     # What another order may have to remember: see FairModel.
 
     def note_waiting(self) -> None:
-        """A step is over: who waits, waits from now on."""
+        """Record at the end of a step which jobs wait from now on."""
 
     def begin_claim(self) -> None:
-        """A claim begins."""
+        """Begin a claim."""
 
     def end_claim(self, most: int) -> None:
-        """It is over; it forgot at most so many things."""
+        """End a claim, which forgot at most this number of expired things."""
 
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
-        """Which policy keeps a job out of its lane: what becomes of it, and the scope or lane that is full."""
+        """Return the policy that refuses a job: its outcome, and the full scope or lane."""
         queued = len([j for j in self.in_state("ready") if j.lane == lane])
         for what, value in rules:
             if what == "most":
@@ -201,8 +201,10 @@ class CapsModel(Model):
     def set_cap(
         self, scope: str, limit: str, version: int, source: str, by: str
     ) -> tuple[str, int, str] | None:
-        """Compare and set. Returns the outcome, and the version and the limit that are stored now; None if there is
-        nothing to go back to."""
+        """Compare and set a limit. Returns the outcome, and the version and limit that are then stored.
+
+        Returns None if there is nothing to go back to.
+        """
         old = self.caps.get(scope)
         current = old.version if old else 0
         is_back = limit == "code"
@@ -233,14 +235,14 @@ class CapsModel(Model):
         return "changed", made.version, limit
 
     def is_kept(self, old: Entry, limit: str) -> bool:
-        """Code declares a limit where one is stored. Whether that is another, and stays."""
+        """Declare a limit from code, and return whether another stored limit stays."""
         before = [*old.was, old.code]
         if old.source == "live" and limit not in before:
             old.declares(limit)
         return old.limit != limit and (old.source == "live" or limit in before)
 
     def leave_to_family(self, scope: str, version: int) -> tuple[str, int, str] | None:
-        """A key for which code declares nothing has no limit of its own any more."""
+        """Remove the own limit of a key for which code declares none."""
         old, above = self.caps.get(scope), self.caps.get(scope.partition("=")[0])
         if "=" not in scope or above is None:
             return None
@@ -252,7 +254,7 @@ class CapsModel(Model):
         return "changed", 0, above.limit
 
     def breached(self) -> set[str]:
-        """Scopes with more holders than their cap."""
+        """Return the scopes with more holders than their cap."""
         scopes = {s for job in self.claimed() for s in scopes_of(job.lane or "") if counted(s)}
         limits = {s: self.limit(s) for s in scopes | {"queue"}}
         return {
@@ -264,8 +266,11 @@ class CapsModel(Model):
     # Step 0.
 
     def sweep_within(self, most: int, promoted: list[str], gone: set[str]) -> None:
-        """Step 0 of a claim that takes care of at most so many things of a kind. Which due jobs it came to is taken
-        from the log, since rates that resume are of the same kind, and which dead ones were forgotten, too."""
+        """Do step 0 of a claim, for at most this number of things of a kind.
+
+        The log says which due jobs it promoted, since resuming rates are of the same kind, and which dead jobs it
+        forgot.
+        """
         self.note_activity()
         if self.no_reap_before <= self.now:
             over = sorted((j.lease, j.id) for j in self.claimed() if j.lease <= self.now)

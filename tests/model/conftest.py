@@ -1,4 +1,4 @@
-"""The models' servers begin without functions."""
+"""Fixtures of the models: servers without functions."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.kit.servers import RedisServer
 
 @pytest.fixture(autouse=True)
 def _few_functions(request: pytest.FixtureRequest) -> None:
-    """Forget what other tests have loaded: a failover of a random history loads all functions of its server again."""
+    """Remove the functions that other tests loaded, since a random failover loads all functions of its server again."""
     name = "valkey" if "valkey" in request.fixturenames else "redis_server"
     server: RedisServer = request.getfixturevalue(name)
     with server.client() as control:

@@ -1,8 +1,8 @@
-"""Start-time fair queueing as its paper has it: keys have weights, jobs have virtual times, the least is served.
+"""A model of start-time fair queueing: keys have weights, jobs have virtual times, and the least is served first.
 
 A job that becomes the first of its kind starts at the clock, or when its key's last job finishes, whichever is later.
-The clock is the latest start of a job that was served. Who could not be served for long, since its scopes were full,
-finishes from the clock on, so that nothing is saved up. (Goyal, Vin, Cheng 1996.)
+The clock is the latest start of a served job. A job that could not be served for long, since its scopes were full,
+finishes from the clock on, so that it saves up nothing. (Goyal, Vin, Cheng 1996.)
 """
 
 import math
@@ -18,7 +18,7 @@ STEP = 10_000
 
 @dataclass
 class FairModel(CapsModel):
-    """A fair queue: every job has a key."""
+    """A fair queue, in which every job has a key."""
 
     clock: int = 0
     starts: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class FairModel(CapsModel):
         return max(1, int(entry.limit)) if entry else 1
 
     def note_waiting(self) -> None:
-        """Who waits now, and did not before, starts now; after every step."""
+        """Give each job that began to wait in this step its start time."""
         ready = {job.lane or "": job for job in self.in_state("ready")}
         self.starts = {lane: at for lane, at in self.starts.items() if lane in ready}
         self.forgotten = {lane: at for lane, at in self.forgotten.items() if lane in ready}

@@ -1,4 +1,4 @@
-"""The model of a queue in which half of the jobs keep their results."""
+"""A model of a queue in which half of the jobs keep their results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KEEP_MS = 10**9
 
 
 def keeps(job_id: str) -> bool:
-    """Whether jobs of this id keep their results."""
+    """Return whether jobs of this id keep their results."""
     return int(job_id.rpartition("-")[2]) % 2 == 0
 
 
 class KeptSeed(Seed):
-    """Every success is reported with a value of its own, whether the job keeps it or not."""
+    """A seed that reports each success with a value of its own, whether the job keeps it or not."""
 
     presented: dict[tuple[str, str], str]
     """The value that was reported last, by job and fence."""

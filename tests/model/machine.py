@@ -1,7 +1,7 @@
-"""A queue on a real server beside a model of it in Python: the rules of the random histories, and what must hold.
+"""The rules of the random histories, on a real server and on a Python model of it, and what must hold.
 
-After every step the model's state lines are compared with the queue's, its indexes and its log with both, and
-wherever jobs can be claimed there is a token. A failure prints the steps that lead to it, and how to repeat them.
+After every step the model's state lines are compared with the queue's, and the queue's indexes and log with both;
+wherever jobs can be claimed there must be a token. A failure prints the steps that lead to it, and how to repeat them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ deadlines = st.sampled_from([0, 0, 0, 0, 700, 5_700, 40_700])
 
 @dataclass
 class Job:
-    """What the model knows of a live job."""
+    """The model's record of a live job."""
 
     id: str
     state: str
@@ -82,7 +82,7 @@ class Job:
         return [str(p) for p in PRIORITIES].index(self.priority)
 
     def line(self) -> str:
-        """The state line, fields at their default left out."""
+        """Return the state line, without fields that have their default."""
         defaults = {"priority": "normal", "attempts": 3, "losses": 3}
         parts = [self.state]
         for name in STATE_FIELDS:
@@ -95,7 +95,7 @@ class Job:
 
 @dataclass
 class Model:
-    """The design's sections 5 to 7 in a few lines."""
+    """The design's sections 5 to 7 as a short model."""
 
     now: int = START_MS
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -111,12 +111,12 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """The job that holds a name: the one that is alive and not dead, unless it waits past its deadline."""
+        """Return the live job that holds a name and is not dead, unless it waits past its deadline."""
         job = self._named(name)
         return None if job is None or self._is_overdue(job) else job
 
     def let_yield(self, name: str | None) -> None:
-        """Another job takes this name: one that waits past its deadline goes on without it."""
+        """Let another job take this name from a holder that waits past its deadline and continues without a name."""
         job = self._named(name)
         if job is not None and self._is_overdue(job):
             job.unique = None
@@ -150,7 +150,7 @@ class Model:
         self.no_reap_before = self.now + LEASE_MS
 
     def sweep(self) -> None:
-        """Step 0 of a claim."""
+        """Do step 0 of a claim."""
         buried = self.in_state("dead")
         self.note_activity()
         if self.no_reap_before <= self.now:
@@ -167,19 +167,19 @@ class Model:
                 del self.jobs[job.id]
 
     def overdue(self) -> list[Job]:
-        """Jobs that wait and that no claim may begin any more."""
+        """Return the waiting jobs whose deadline has passed."""
         waiting = self.in_state("ready", "scheduled")
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
     def yield_ids(self, ids: Iterable[str]) -> None:
-        """Jobs that are overdue and have not failed give their ids up."""
+        """Let overdue jobs that have not failed give up their ids."""
         wanted = set(ids)
         for job in self.overdue():
             if job.id in wanted and not (job.failed or job.lost):
                 self.expire_at_deadline(job)
 
     def expire_at_deadline(self, job: Job) -> None:
-        """Its deadline is over."""
+        """End a job whose deadline has passed."""
         if job.failed or job.lost:
             self.move(job, "dead", reason="expired")
             return
@@ -188,7 +188,7 @@ class Model:
         del self.jobs[job.id]
 
     def expire(self, job: Job) -> None:
-        """Its lease is over."""
+        """End a claim whose lease has expired."""
         if job.state == "cancelling":
             del self.jobs[job.id]
         elif job.lost + 1 < job.losses:
@@ -197,12 +197,12 @@ class Model:
             self.move(job, "dead", lost=job.lost + 1, reason="poison")
 
     def promote(self, job: Job) -> None:
-        """It is due."""
+        """Make a due job ready."""
         returning = job.seq is not None
         self.move(job, "ready", returning=returning, seq=job.seq or self.next_place())
 
     def give_up(self, job: Job, how: str, delay: int) -> None:
-        """A claim ends without success."""
+        """End a claim without a success."""
         if how in {"retry", "final"}:
             job.failed += 1
             if how == "final" or job.failed >= job.attempts:
@@ -220,7 +220,7 @@ class Model:
             self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
 
     def put(self, job_id: str, delay: int, expires: int, **told: Any) -> None:
-        """A job is accepted."""
+        """Add an accepted job."""
         job = Job(job_id, "ready", self.now, **told)
         job.old_entry = job_id in self.tombs
         job.expires = self.now + expires if expires else None
@@ -231,18 +231,18 @@ class Model:
         self.jobs[job_id] = job
 
     def in_force(self, job_id: str, fence: str, worker: str) -> Job | None:
-        """The job, if this worker holds it under this fence."""
+        """Return the job if this worker holds it under this fence."""
         job = self.jobs.get(job_id)
         return job if job is not None and (job.fence, job.by) == (fence, worker) else None
 
     def holder(self, names: Iterable[str], other: str) -> str:
-        """Who holds the first of these jobs that is claimed; else ``other``. The others may be another worker's."""
+        """Return the worker of the first claimed job among these, or ``other``; the rest may be another worker's."""
         held = (job.by for name in names if (job := self.jobs.get(name)) is not None and job.by)
         return next(held, other)
 
 
 class Queue(RuleBasedStateMachine):
-    """Random histories of one queue, told to the server and to the model."""
+    """Random histories of one queue, applied to the server and to the model."""
 
     seed_of = Seed
     """What calls the server."""
@@ -267,13 +267,13 @@ class Queue(RuleBasedStateMachine):
         self.seed.control.close()
 
     def before_call(self) -> None:
-        """The first call that meets another history starts an epoch."""
+        """Begin an epoch if this call is the first one on another history."""
         if self.stranger:
             self.stranger = False
             self.model.new_epoch()
 
     def pick(self, numbers: list[int], *states: str) -> list[str]:
-        """Name jobs: mostly such as stand in these states, now and then any."""
+        """Choose jobs: mostly in these states, and sometimes in any state."""
         fitting = [job.id for job in self.model.in_state(*states)]
         named = []
         for number in numbers:
@@ -334,13 +334,13 @@ class Queue(RuleBasedStateMachine):
 
     @rule(numbers=picks, wrong=rarely, worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n))
     def turn(self, numbers: list[int], wrong: bool, worker: str, limit: int) -> None:
-        """Successes are reported first, so nothing that is reported loses its lease in the same call."""
+        """Apply a turn: successes are reported first, so that no reported job loses its lease in the same call."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         self.take(self.model.holder(names, worker), limit, self.held(names, wrong))
 
     def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
-        """Claim, with a report of successes if there are any."""
+        """Claim jobs, with a report of successes if there are any."""
         call = partial(self.seed.turn, *held) if held else self.seed.claim
         claimed = call(limit=limit, worker=worker)
         assert self.succeed(held, worker) == claimed.refused
@@ -371,8 +371,11 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """What is over expires in a claim that sweeps. One that comes soon after another leaves what it does not meet.
-        Returns when those were due that expire before that."""
+        """Expire what is over in a claim that sweeps.
+
+        Returns the due times of jobs that expire before they are promoted. A claim soon after another one leaves what
+        it does not meet.
+        """
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
         due = []
@@ -386,7 +389,7 @@ class Queue(RuleBasedStateMachine):
         return due
 
     def check_order(self, taken: list[Job], ready: Iterable[Job]) -> None:
-        """Strictly by priority. In it, those that return go first, and the others in the order of their places."""
+        """Check the order of a claim: by priority, then returning jobs, then the others by place in line."""
         assert [j.rank for j in taken] == sorted(j.rank for j in taken)
         names = {j.id for j in taken}
         left = [j for j in ready if j.id not in names]
@@ -400,7 +403,7 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
     def succeed(self, held: Iterable[tuple[str, str]], worker: str) -> dict[str, str]:
-        """Jobs leave the model. Returns why some do not, by id."""
+        """Remove succeeded jobs from the model, and return why some do not succeed, by id."""
         refused = {}
         for job_id, fence in held:
             if self.model.in_force(job_id, fence, worker) is not None:
@@ -410,7 +413,7 @@ class Queue(RuleBasedStateMachine):
         return refused
 
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
-        """What a worker presents: the last fence that it knows, or one that was never given."""
+        """Return the fence that a worker presents: the last one that it knows, or one that was never given."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
@@ -436,7 +439,7 @@ class Queue(RuleBasedStateMachine):
     def given_back(
         self, held: list[tuple[str, str]], worker: str, change: Callable[[Job], object]
     ) -> dict[str, str]:
-        """What becomes of jobs that their worker gives back, by id: those in force are changed."""
+        """Give jobs back, and return the outcome of each by id; those in force are changed."""
         expected = {}
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence, worker)
@@ -454,14 +457,14 @@ class Queue(RuleBasedStateMachine):
     def take_and_settle(
         self, how: str, numbers: list[int], delay: int, worker: str, limit: int
     ) -> None:
-        """What workers do all day: by itself it would come up too rarely."""
+        """Claim and settle jobs in one rule, since separate rules would rarely do both."""
         self.claim(worker, limit, True)
         self.settle(how, numbers, False, delay, worker)
 
     @precondition(some_held)
     @rule(numbers=picks, wrong=rarely, worker=workers)
     def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
-        """Only who made the claim may extend it."""
+        """Extend leases; only the worker of the claim may do so."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)
@@ -570,7 +573,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume_soon(self) -> None:
-        """Twice as likely as any other rule, since a paused queue shows little."""
+        """Resume the queue, twice as often as any other rule, since a paused queue shows little."""
         self.resume()
 
     @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
@@ -591,7 +594,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """To a replica that has everything: only the server's history is another."""
+        """Fail over to a complete replica: only the server's history changes."""
         fail_over(self.seed.control)
         self.stranger = True
 
@@ -599,7 +602,7 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def all_agree(self) -> None:
-        """Reads the queue once, and holds it against the model."""
+        """Read the queue once, and compare it with the model."""
         self.check(self.seed.snapshot())
 
     def check(self, snapshot: Snapshot) -> None:
@@ -612,6 +615,6 @@ class Queue(RuleBasedStateMachine):
         self.check_sleepers(snapshot)
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Jobs that can be claimed, and an empty wake list, would wait for the next poll."""
+        """Check that the wake list is not empty while jobs can be claimed: workers would wait for the next poll."""
         if self.model.in_state("ready") and not self.model.paused:
             assert len(snapshot["wake"]) == 1

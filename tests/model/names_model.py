@@ -1,6 +1,6 @@
-"""Names beside a model of them: who holds which, what becomes of each call, and what frees a name.
+"""A model of unique names: the holder of each name, the outcome of each call, and what frees a name.
 
-The model knows of a name only the job that has it, and by which word; and of a job its deadline. Jobs are plain and of
+The model knows the job of each name and the kind of its uniqueness, and the deadline of each job. Jobs are plain and of
 one priority. After every step the names in Redis are compared with the model's, and all indexes with the jobs.
 """
 
@@ -29,7 +29,7 @@ deadlines = st.sampled_from([0, 0, 500, 4_500])
 
 @dataclass
 class Named:
-    """What the model knows of a job that Redis has."""
+    """The model's record of a job that Redis has."""
 
     name: str
     word: str
@@ -64,7 +64,7 @@ class Names(RuleBasedStateMachine):
         return self.seed.now
 
     def stands(self, name: str) -> str | None:
-        """The job that has a name now."""
+        """Return the job that has a name now."""
         job_id, until = self.holders.get(name, (None, None))
         return None if until is not None and until <= self.now else job_id
 
@@ -72,7 +72,10 @@ class Names(RuleBasedStateMachine):
         return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
 
     def keeps_out(self, name: str) -> str | None:
-        """The job that keeps others from a name: one that is overdue yields it, unless it has an instant."""
+        """Return the job that keeps other jobs from a name.
+
+        An overdue job yields its name, unless the name is held until an instant.
+        """
         holder = self.stands(name)
         return None if holder is not None and self.is_overdue(holder, name) else holder
 
@@ -83,14 +86,14 @@ class Names(RuleBasedStateMachine):
         return job.expires <= self.now and self.state(job_id) in ("ready", "scheduled")
 
     def take(self, name: str, job_id: str, until: int | None) -> None:
-        """A job takes a name, from one that yields it if there is one."""
+        """Let a job take a name, from a holder that yields it if there is one."""
         other = self.stands(name)
         if other in self.jobs and other != job_id:
             self.jobs[other].has_name = False
         self.holders[name] = (job_id, until)
 
     def give_up(self, job_id: str) -> None:
-        """What ends the job, or begins it, frees a name that has no instant."""
+        """Free the name of a job that ended or began, unless the name is held until an instant."""
         name = self.jobs[job_id].name
         if self.holders.get(name) == (job_id, None):
             del self.holders[name]
@@ -109,7 +112,7 @@ class Names(RuleBasedStateMachine):
         )
     )
     def enqueue(self, calls: list[tuple[str, str, int]]) -> None:
-        """Several calls at once, each of a name of its own: what one name does in one call has tests of its own."""
+        """Enqueue several jobs at once, each with another name; other tests cover one name in one call."""
         calls = list({name: (name, word, ms) for name, word, ms in calls}.values())
         wanted = {f"j-{self.count + n}": call for n, call in enumerate(calls)}
         self.count += len(calls)
@@ -158,7 +161,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Leases that were over have ended: jobs are gone, or dead."""
+        """Remove or bury the jobs whose leases have ended."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

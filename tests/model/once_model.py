@@ -1,4 +1,4 @@
-"""The model of a queue with unique jobs in it, and with people and producers who edit jobs that wait."""
+"""A model of a queue with unique jobs, in which operators and producers edit waiting jobs."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -63,7 +63,7 @@ class OnceQueue(Queue):
         expected.check(accepted)
 
     def leave(self, job: Job) -> None:
-        """Another job takes its place."""
+        """Let another job take this job's place."""
         if job.state == "ready":
             self.model.tombs.add(job.id)
         del self.model.jobs[job.id]
@@ -77,7 +77,7 @@ class OnceQueue(Queue):
         assert {i: self.edited(i, priority, due, expires) for i in names} == outcomes
 
     def edited(self, job_id: str, priority: str, due: str, expires: str) -> str:
-        """Edit a job of the model. Returns what the call should answer."""
+        """Edit a job of the model, and return the expected answer."""
         now, job = self.model.now, self.model.jobs.get(job_id)
         if job is None:
             return "gone"
@@ -112,7 +112,7 @@ class OnceQueue(Queue):
 
 
 class Expected:
-    """What an enqueue should answer."""
+    """The expected answer to an enqueue."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

@@ -1,4 +1,4 @@
-"""Running a state machine: so many examples, or, for the long form, for so many minutes."""
+"""Runs a state machine for a number of examples or, in the long form, of minutes."""
 
 import os
 import time
@@ -15,7 +15,10 @@ LIMIT_S = 0 if MINUTES in os.environ else 900
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:
-    """Run a machine, so many examples or as long as MINUTES says. A failure prints its steps and how to repeat them."""
+    """Run a machine for this number of examples, or for MINUTES.
+
+    A failure prints its steps and how to repeat them.
+    """
     minutes = float(os.environ.get(MINUTES, "0"))
     if not minutes:
         _run(machine, examples, steps)

@@ -57,7 +57,7 @@ changes = st.one_of(
 
 @st.composite
 def wanted(draw: Callable[..., Any], *, fair: bool = False) -> dict[str, Any]:
-    """A job that a producer hands over. In a fair queue it always has a key, and here its task's scope, too."""
+    """Return a job to enqueue. In a fair queue it always has a key and, here, its task's scope."""
     task = draw(st.sampled_from(["a", "a", "b"]))
     tenant = draw(st.sampled_from(["x", "x", "y"]))
     all_scopes = [f"task={task}", f"tenant={tenant}", "host=h", f"{RATE}={tenant}"]
@@ -97,12 +97,12 @@ ONE_SCOPE = _of_one_scope()
 
 
 def in_small_sweeps(name: str) -> Script:
-    """Scripts whose change of a family's limit re-evaluates one scope and leaves the others to claims."""
+    """Return scripts in which a change of a family's limit examines one scope and leaves the others to claims."""
     return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
 class CapsQueue(Queue):
-    """Random histories of one queue with caps, told to the server and to the model."""
+    """Random histories of one queue with caps, applied to the server and to the model."""
 
     model: CapsModel
 
@@ -200,7 +200,7 @@ class CapsQueue(Queue):
         sweep_max=st.sampled_from([1, 2, SWEEP_MAX]),
     )
     def claim_little(self, worker: str, limit: int, bytes_max: int, sweep_max: int) -> None:
-        """With budgets that run out."""
+        """Claim with small limits of jobs and bytes."""
         self.before_call()
         self.seed.take_token()
         self.take_within(worker, limit, [], bytes_max, sweep_max)
@@ -263,7 +263,7 @@ class CapsQueue(Queue):
         self.known_due = claimed.next_due_ms
 
     def new_entries(self, snapshot: Snapshot) -> list[Entry]:
-        """What was logged since the last look."""
+        """Return the entries logged since the last call."""
         fresh = snapshot["outbox"][self.logged :]
         self.logged = len(snapshot["outbox"])
         return [entry_of(entry_id, raw) for entry_id, raw in fresh]
@@ -272,7 +272,7 @@ class CapsQueue(Queue):
         return job.since + RETENTION_MS <= self.model.now
 
     def check_whole(self, claimed: Any, limit: int, cut: bool, ample: bool) -> None:
-        """No claim returns less than it could, unless it says that there is more."""
+        """Check that a claim returns as many jobs as it can, unless it says that there are more."""
         rest = [] if self.model.gated() else self.model.runnable()
         if not ample:
             soon = claimed.next_due_ms is not None and claimed.next_due_ms <= self.model.now
@@ -284,7 +284,7 @@ class CapsQueue(Queue):
         assert not rest or claimed.more
 
     def check_limits(self, entries: Sequence[Entry], job: Job) -> None:
-        """The claimed event carries the scopes and the limits in force."""
+        """Check that the claimed event has the scopes and the limits in force."""
         (told,) = [
             j.fields["scopes"]
             for e in entries
@@ -295,11 +295,11 @@ class CapsQueue(Queue):
         assert told == self.model.limits_in_force(job)
 
     def other_lane(self, job: Job, scopes: list[str]) -> str:
-        """Where the policy of its task puts a job, if it has these scopes now."""
+        """Return the lane in which its task's policy puts a job with these scopes."""
         return lane_name(job.rank, [f"task={job.task}", *scopes])
 
     def take_up(self, snapshot: Snapshot) -> None:
-        """Waiting jobs of a task that is capped have moved into its lanes, as far as a claim met them."""
+        """Move jobs in the model into their task's lanes, as far as a claim has moved them in the queue."""
         for job_id, line in lines_of(snapshot).items():
             job = self.model.jobs[job_id]
             if job.state == "ready" and f" lane={self.model.lane(job)} " in line:
@@ -322,7 +322,7 @@ class CapsQueue(Queue):
         worker=workers,
     )
     def change_lanes(self, numbers: list[int], scopes: list[str], worker: str) -> None:
-        """The policy of their task has changed: they go back into the lane that it gives them now."""
+        """Give running jobs back because their task's policy changed: each returns to its lane by the new policy."""
         self.before_call()
         names = self.pick(numbers, "running")
         worker, held = self.model.holder(names, worker), self.held(names, False)
@@ -385,7 +385,7 @@ class CapsQueue(Queue):
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Where something may be claimed there is a token, or the last claim's answer said when."""
+        """Check that there is a token while jobs can be claimed, unless the last claim's answer said when they can."""
         if snapshot["wake"] or self.model.gated():
             return
         due = snapshot["scheduled"]
@@ -402,7 +402,7 @@ class CapsQueue(Queue):
 
 
 class FairQueue(CapsQueue):
-    """The same in a fair queue."""
+    """The same histories in a fair queue."""
 
     model: FairModel
 

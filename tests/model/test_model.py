@@ -19,5 +19,5 @@ def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: 
 
 
 def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
-    """No settlement that was refused leaves a value, and no id has the value of the job before."""
+    """Checks that no refused settlement leaves a value, and that no id has an earlier job's value."""
     run(lambda: KeptQueue(valkey_url), examples=15)

@@ -49,8 +49,7 @@ engine: Final = click.option(
 
 @click.group()
 def main() -> None:
-    """Show a promise with real processes on real servers. Each scenario prints its figures, and ends with status 1 if
-    one falls short."""
+    """Show a promise with real processes on real servers; exit with 1 if a figure falls short."""
     click.get_current_context().call_on_close(close_reaper)
 
 
@@ -59,14 +58,14 @@ main.add_command(schedules)
 
 @contextlib.contextmanager
 def alone(engine: Engine | None) -> Iterator[tuple[RedisServer, Path]]:
-    """A server and a directory."""
+    """Yield a server and a directory."""
     with directory() as place, served(engine or engines()[0], place) as server:
         yield server, place
 
 
 @contextlib.contextmanager
 def capped(engine: Engine | None) -> Iterator[tuple[RedisServer, Client, Path]]:
-    """The same, and the app of the tasks with caps on that server."""
+    """Yield a server, a directory, and the app of the tasks with caps."""
     with alone(engine) as (server, place):
         tasks.app.connect_to(server.url)
         try:
@@ -81,7 +80,7 @@ def fell_short(problems: Sequence[str]) -> None:
 
 
 def conclude(problems: Sequence[str]) -> None:
-    """Tell what fell short, and end with status 1 if anything did."""
+    """Print what fell short, and exit with 1 if anything did."""
     fell_short(problems)
     if problems:
         raise SystemExit(1)
@@ -90,7 +89,7 @@ def conclude(problems: Sequence[str]) -> None:
 
 @main.group()
 def caps() -> None:
-    """Caps hold. What they cost: scripts/measure/once/run cap-costs, and cap-changes."""
+    """Show that caps hold (their costs: scripts/measure/once/run cap-costs, and cap-changes)."""
 
 
 @caps.command()
@@ -98,7 +97,7 @@ def caps() -> None:
 @click.option("--processes", default=4, show_default=True)
 @engine
 def exact(jobs: int, processes: int, engine: Engine | None) -> None:
-    """N run at once: N in 1, 2, 3, 10; per task, per key, per queue, and all three together."""
+    """Show that exactly N jobs run at once: N in 1, 2, 3, 10; per task, per key, per queue, and all three together."""
     problems = []
     with capped(engine) as (_, client, place):
         queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
@@ -118,7 +117,7 @@ def exact(jobs: int, processes: int, engine: Engine | None) -> None:
 @click.option("--seed", default=1, show_default=True)
 @engine
 def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> None:
-    """No wake-up is lost when an enqueue or a cancel races with the end of the last holder."""
+    """Show that no wake-up is lost when an enqueue or a cancel races with the end of the last holder."""
     problems = []
     with (
         capped(engine) as (_, client, place),
@@ -138,7 +137,7 @@ def caps_race(rounds: int, processes: int, seed: int, engine: Engine | None) -> 
 @click.option("--zombies", default=11, show_default=True)
 @engine
 def faults(kills: int, zombies: int, engine: Engine | None) -> None:
-    """Workers that are killed, and workers that come back after their lease."""
+    """Kill workers, and let others return after their lease."""
     problems = []
     with capped(engine) as (_, client, place):
         killed = live_faults.kill_workers(client, place, kills)
@@ -155,7 +154,7 @@ def faults(kills: int, zombies: int, engine: Engine | None) -> None:
 
 @main.group()
 def once() -> None:
-    """Names are held once, and deadlines of jobs and of results keep up."""
+    """Show that names are held once, and that the expiry of jobs and results keeps up."""
 
 
 @once.command("race")
@@ -163,7 +162,7 @@ def once() -> None:
 @click.option("--kills", default=200, show_default=True)
 @engine
 def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
-    """50 producers ask for one name while workers are killed."""
+    """Let 50 producers ask for one name while workers are killed."""
     with alone(engine) as (server, place):
         found = once_race.race(server.url, place, enqueues, kills)
     click.echo(found.line())
@@ -175,7 +174,10 @@ def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True)
 @engine
 def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
-    """Jobs expire as fast as they come, half of them delayed, half in 250 lanes, and memory stays flat."""
+    """Let jobs expire as fast as they come, with flat memory.
+
+    Half of the jobs are delayed, half wait in 250 lanes.
+    """
     with alone(engine) as (server, place):
         found = expiring.expire(server.url, place, rate, seconds)
     click.echo(found.line())
@@ -193,8 +195,10 @@ def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
 @engine
 def kept(seconds: int, engine: Engine | None) -> None:
-    """Results kept for a second come at full speed, and memory stays flat: short ones, ones of 64 KiB, and these in the
-    log as well. No call takes Redis 10 ms."""
+    """Keep results for a second at full speed, with flat memory and no call over 10 ms in Redis.
+
+    Rounds: short results, results of 64 KiB, and these with the values in the log.
+    """
     problems = []
     for size, chunk, log in ((60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)):
         with alone(engine) as (server, _):
@@ -220,10 +224,10 @@ def kept(seconds: int, engine: Engine | None) -> None:
 def waits(
     names: Sequence[str], jobs: int, callers: int, seconds: float, engine: Engine | None
 ) -> None:
-    """No wait for a job's end is lost, and waits end soon, on each stage or those NAMED.
+    """Show that no wait for a job's end is lost, and that waits end soon, on each stage or those NAMED.
 
-    The stages: nothing goes wrong, the connection that listens is killed every 50 ms, primaries fail, the queue's slot
-    moves, a user lacks the right to the channel.
+    The stages: no fault, the listening connection is killed every 50 ms, primaries fail, the queue's slot moves, a user
+    lacks the right to the channel.
     """
     problems: list[str] = []
     for name in names or STAGES:
@@ -258,11 +262,11 @@ def outages(
     as_json: bool,
     **options: int,
 ) -> None:
-    """Redis goes away under a working worker, again and again: it claims again soon, and loses nothing.
+    """Take Redis away from a working worker, again and again: it claims again soon, and loses no job.
 
-    Each kind has servers and a worker of its own. The last four strike a node of a cluster, or a primary under
-    Sentinel, while producers and a worker are busy, on both engines unless one is named: also said is how long the
-    queues of other shards stood still, and the longest call of a producer.
+    Each kind has its own servers and worker. The last four kinds strike a node of a cluster, or a primary under
+    Sentinel, while producers and a worker are busy, on both engines unless one is named; they also report how long the
+    queues of other shards were idle, and a producer's longest call.
     """
 
     def say(each: object) -> None:
@@ -303,7 +307,7 @@ def outages(
 
 
 def at_length(test: str, variable: str, jobs: int) -> None:
-    """Run a test with so many jobs, and end as it ends."""
+    """Run a test with this number of jobs, and exit with its status."""
     words = [sys.executable, "-m", "pytest", test, "-q", "-s", "-n", "0"]
     done = subprocess.run(words, env={**os.environ, variable: str(jobs)}, check=False, cwd=ROOT)
     raise SystemExit(done.returncode)
@@ -312,15 +316,17 @@ def at_length(test: str, variable: str, jobs: int) -> None:
 @main.command()
 @click.argument("jobs", default=10_000)
 def sessions(jobs: int) -> None:
-    """Handlers with database sessions on a real PostgreSQL, and workers that are killed: no connection is left."""
+    """Run handlers with database sessions on a real PostgreSQL, and kill workers: no connection is left open."""
     at_length("tests/worker/test_sessions.py", "RQ_CORE_SESSIONS_JOBS", jobs)
 
 
 @main.command()
 @click.argument("jobs", default=10_000)
 def witness(jobs: int) -> None:
-    """Jobs are counted four times over, while worker processes are replaced and killed: by the workers' metrics, by
-    the log, by what the jobs wrote, and by what was enqueued. No counter falls, and the totals of the log are exact.
+    """Count jobs in four ways while worker processes are replaced and killed.
+
+    The counts: the workers' metrics, the log, the jobs' own records, and the enqueued jobs. No counter falls, and the
+    totals of the log are exact.
     """
     at_length("tests/metrics/test_witness.py", "RQ_CORE_WITNESS_JOBS", jobs)
 
@@ -329,7 +335,7 @@ def witness(jobs: int) -> None:
 @click.argument("scene", type=click.Choice(list(rig_of_scenes.SCENES)))
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
-    """Make a queue that is stuck for a known cause on an empty server, to see what names the cause."""
+    """Make a queue that is stuck for a known cause on an empty server, for comparison with the reported cause."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")
@@ -361,10 +367,10 @@ def chaos(
     postgres: bool,
     as_json: bool,
 ) -> None:
-    """Break everything under load, one thing at a time; then heal, drain, and say what came of every job.
+    """Break everything under load, one thing at a time; then heal, drain, and report the fate of every job.
 
-    Ends with 0 only if nothing was lost unreported, nothing ran twice or beyond a cap unexplained, and
-    ``audit verify`` holds. Gaps that it cannot see into are allowed where an outbox was emptied.
+    Exits with 0 only if no job was lost unreported, none ran twice or beyond a cap unexplained, and ``audit verify``
+    holds. Gaps in the log are allowed where an outbox was emptied.
     """
     if audit is not None and postgres:
         raise click.UsageError("--audit names a database, --postgres makes one: give one of them")

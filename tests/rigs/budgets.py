@@ -1,8 +1,8 @@
-"""Budgets: the most that something may cost, in counts that do not depend on the machine. All stand in one table.
+"""Budgets: upper limits of costs, in counts that do not depend on the machine, in one table.
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each to what is counted now, so that what was gained stays.
+`scripts/measure/budgets` sets each budget to the current count, so that an improvement stays.
 """
 
 import json
@@ -23,13 +23,13 @@ _SECTION = re.compile(r"^\[(?P<name>\w+)\]$")
 
 
 def table() -> dict[str, dict[str, float]]:
-    """By section and name."""
+    """Return the budgets by section and name."""
     with TABLE.open("rb") as file:
         return tomllib.load(file)
 
 
 def check(section: str, name: str, found: float) -> None:
-    """Fail if more was counted than the budget has."""
+    """Raise an error if the count exceeds the budget."""
     if where := os.environ.get(COUNTED):
         with Path(where).open("a") as file:
             file.write(json.dumps([section, name, found]) + "\n")
@@ -43,7 +43,7 @@ def check(section: str, name: str, found: float) -> None:
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
-    """The table with what was counted, and the slack that its section asks for; other rows stay."""
+    """Return the table with these counts plus the slack of their section; other rows stay."""
     lines, section = [], ""
     slack = {name: rows.get("slack", 0.0) for name, rows in tomllib.loads(text).items()}
     for line in text.splitlines():
@@ -58,7 +58,7 @@ def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
 
 
 def tighten(counts: Path) -> None:
-    """Write the table anew from a file of counts, the highest of each."""
+    """Write the table again from a file of counts, with the highest count of each budget."""
     counted: dict[tuple[str, str], float] = {}
     for line in counts.read_text().splitlines():
         section, name, found = json.loads(line)

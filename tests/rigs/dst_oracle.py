@@ -1,12 +1,12 @@
-"""Compare the instants of cron expressions with an oracle that walks through time minute by minute.
+"""Compares the instants of cron expressions with an oracle that walks through time minute by minute.
 
     python -m tests.rigs.dst_oracle                two days around each change, 2010 to 2040, 40 zones, 12 expressions
     python -m tests.rigs.dst_oracle --library      the same of CronSim with its own treatment of time zones
 
-The oracle reads expressions by itself and knows nothing of offsets or folds: it asks what the wall clock shows at each
-minute, and compares that with the latest wall time that it has seen. If minute or hour begins with ``*``, each matching
-minute is an instant. Otherwise each matching wall time is an instant when the clock first shows it, and all matching
-wall times that the clock jumps over are one instant at the minute after the jump.
+The oracle reads expressions by itself and uses no offsets or folds: it asks what the wall clock shows at each minute,
+and compares that with the latest wall time that it has seen. If minute or hour begins with ``*``, each matching minute
+is an instant. Otherwise each matching wall time is an instant when the clock first shows it, and all matching wall
+times that the clock skips are one instant at the minute after the skip.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     scripts/prove/live outages --times 100 --seconds 2 --kind restart --kind failover
 
-starts servers and a worker process for each kind, and says of each outage how long the worker took from Redis' return
-to its next claim, and whether the job that ran meanwhile was reported once. See `scripts/prove/live outages --help`.
+starts servers and a worker process for each kind, and reports for each outage the time from Redis' return to the
+worker's next claim, and whether the job that ran during the outage was reported once. See `scripts/prove/live outages
+--help`.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ app.queue(QUEUE, lease=15)
 
 @app.task(queue=QUEUE)
 def probe() -> None:
-    """Shows that the worker claims."""
+    """A job that shows that the worker claims."""
     note("probe")
 
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Ends while Redis is away, or just after."""
+    """A job that ends during the outage or just after."""
     with noted():
         await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """One outage and what came of it."""
+    """One outage and its results."""
 
     kind: str
     seconds: float
@@ -87,7 +88,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _servers(self) -> Iterator[tuple[str, str]]:
-        """Start the servers. The URLs for the worker and for the producer."""
+        """Start the servers, and return the URLs for the worker and for the producer."""
         with (
             served(self._engine, self._place, DURABLE) as self.server,
             Proxy(self.server.port) as self.proxy,
@@ -95,42 +96,42 @@ class Stage:
             yield self.proxy.url, self.server.url
 
     def seen(self, what: str, job_id: str) -> float | None:
-        """When a job wrote this, on the monotonic clock."""
+        """Return when a job wrote this line, on the monotonic clock."""
         lines = self.crew.witness.lines(what)
         return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Take Redis away for so long; returns when it is back."""
+        """Take Redis away for a time, and return when it is back."""
         self._kinds[kind](seconds)
 
     def recover(self) -> None:
-        """Make everything as it was before the outage."""
+        """Restore the state from before the outage."""
 
     # The kinds of outages.
 
     def restart(self, seconds: float) -> None:
-        """SIGKILL, and a new process that reads the append-only file."""
+        """Kill Redis with SIGKILL, and start a process that reads the append-only file."""
         self.server.kill()
         time.sleep(seconds)
         self.server.start()
 
     def freeze(self, seconds: float) -> None:
-        """SIGSTOP: connections stay, nothing answers."""
+        """Freeze Redis with SIGSTOP: connections stay, and nothing answers."""
         self.server.freeze()
         time.sleep(seconds)
         self.server.thaw()
 
     def blackhole(self, seconds: float) -> None:
-        """Packets vanish; the connections of before never come back, and nobody says so."""
+        """Drop all packets; earlier connections never work again, and are not closed."""
         with self.proxy.doing(Mode.BLACK_HOLE):
             time.sleep(seconds)
 
     def reset(self, seconds: float) -> None:
-        """Every connection is ended by the server, again and again."""
+        """Let the server close every connection, repeatedly."""
         self._repeat(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], seconds)
 
     def flush(self, seconds: float) -> None:
-        """The server forgets its scripts, again and again."""
+        """Let the server forget its scripts, repeatedly."""
         self._repeat(["SCRIPT", "FLUSH"], seconds)
 
     def _repeat(self, command: Sequence[str], seconds: float) -> None:
@@ -152,7 +153,7 @@ class Stage:
 
 
 class SentinelStage(Stage):
-    """Two servers under three sentinels; worker and producer know the sentinels only."""
+    """Two servers under three sentinels; worker and producer know only the sentinels."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         super().__init__(place, engine)
@@ -165,8 +166,10 @@ class SentinelStage(Stage):
             yield self._group.url, self._group.url
 
     def perform(self, kind: str, seconds: float) -> None:
-        """SIGKILL to the primary; the replica is promoted. In an outage of more than two seconds the sentinels do not
-        agree for that long, so that nobody may promote it."""
+        """Kill the primary with SIGKILL, and let the replica be promoted.
+
+        In an outage of more than two seconds the sentinels do not agree for that long, so that none can promote it.
+        """
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.
         self._group.wait_replicated()
@@ -179,7 +182,7 @@ class SentinelStage(Stage):
         self._group.wait_promoted(self._lost)
 
     def recover(self) -> None:
-        """The old primary comes back, and becomes the replica."""
+        """Start the old primary, which becomes the replica."""
         if self._lost is not None:
             self._lost.start()
             self._lost = None
@@ -194,7 +197,7 @@ SHORT_S: Final = 2.0
 
 
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
-    """Let Redis be away for so long while a job runs, and see what comes of it."""
+    """Take Redis away for a time while a job runs, and return the results."""
     job = long.job(seconds * 0.9)
     client.run(client.calls.enqueue.many([job]))
     wait_until(lambda: stage.seen("start", job.id), "the job runs", timeout=PATIENCE)
@@ -220,7 +223,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
 
 
 def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
-    """How often these jobs were claimed, and how often they ended in success."""
+    """Return how often these jobs were claimed, and how often they succeeded."""
     counts = {"claimed": 0, "succeeded": 0}
     for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000)):
         entry = decode(entry_id, raw)
@@ -240,7 +243,7 @@ def run(
     engine: Engine | None = None,
     on_outage: Callable[[Outage], None] = lambda _: None,
 ) -> list[Outage]:
-    """So many outages of these kinds in turn."""
+    """Run this number of outages of these kinds in turn."""
     draw = random.Random(seed)
     stage = (SentinelStage if FAILOVER in kinds else Stage)(place, engine or engines()[0])
     found = []
@@ -253,7 +256,7 @@ def run(
 
 
 def problems(found: Sequence[Outage]) -> list[str]:
-    """What fell short."""
+    """Return what fell short."""
     said = []
     for n, each in enumerate(found):
         what = f"outage {n} ({each.kind}, {each.seconds} s)"
@@ -270,7 +273,7 @@ HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s
 
 
 def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
-    """What came of all outages of one kind. Lost are jobs that were acknowledged and did not end in success."""
+    """Return the results of all outages of one kind. Lost are acknowledged jobs that did not succeed."""
     again = [each.again_s for each in found]
     return {
         "kind": kind,
@@ -290,7 +293,7 @@ def row(said: dict[str, Any]) -> str:
 def every(
     kinds: Sequence[str], parallel: int, **how: Any
 ) -> tuple[dict[str, list[Outage]], list[str]]:
-    """Some outages of each kind, on servers of its own: see `run`. Returns also what fell short."""
+    """Run outages of each kind on separate servers, as `run` does; also return what fell short."""
     wrong: list[str] = []
 
     def of(kind: str) -> list[Outage]:

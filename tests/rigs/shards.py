@@ -1,9 +1,9 @@
-"""Parts of a cluster, or a primary under Sentinel, go away under load: how long who stands still, and what is lost.
+"""Parts of a cluster, or a primary under Sentinel, fail under load: how long each queue is idle, and what is lost.
 
     scripts/prove/live outages --kind frozen_node --seconds 30 --times 3
 
-Producers enqueue into queues of all shards, one call after the other, and a worker process runs what they enqueue. The
-shard that is struck is that of the last queue; the others are spared. See `scripts/prove/live outages --help`.
+Producers enqueue into queues of all shards, one call after the other, and a worker process runs the jobs. The shard of
+the last queue is struck; the others are spared. See `scripts/prove/live outages --help`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ran(queue: str, key: str) -> None:
 
 @dataclass(frozen=True)
 class Strike:
-    """One strike and what came of it. Times are in seconds."""
+    """One strike and its results. Times are in seconds."""
 
     kind: str
     engine: str
@@ -83,7 +83,7 @@ class Strike:
 
 @dataclass
 class Load:
-    """Producers of some queues, each with a thread, and what they were told."""
+    """Producers of some queues, each with a thread, and the answers that they got."""
 
     url: str
     acked: dict[str, tuple[str, float, str]] = field(default_factory=dict)
@@ -127,23 +127,23 @@ class Load:
         return next(times, None)
 
     def longest(self, since: float, of: Callable[[str, bool], bool]) -> float:
-        """The longest of these calls that ended since."""
+        """Return the longest of these calls that ended since."""
         calls = [(b - a) for queue, a, b, ok in self.calls if b > since and of(queue, ok)]
         return max(calls, default=0.0)
 
 
 class Runs:
-    """What the jobs have noted."""
+    """The runs that the jobs recorded."""
 
     def __init__(self, witness: Witness) -> None:
         self._witness = witness
 
     def of(self, queue: str) -> list[float]:
-        """The moments of the runs of a queue's jobs."""
+        """Return the times of the runs of a queue's jobs."""
         return [line["at"] for line in self._witness.lines("ran") if line["queue"] == queue]
 
     def keys(self) -> Counter[str]:
-        """How often each job ran."""
+        """Return how often each job ran."""
         return Counter(line["key"] for line in self._witness.lines("ran"))
 
     def first_after(self, queue: str, moment: float) -> float | None:
@@ -155,7 +155,7 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, and a queue on each shard. The last one is struck: its primary is the URL's first node."""
+    """Six nodes, and a queue on each shard. The last shard is struck: its primary is the URL's first node."""
 
     fresh_call_s = 0.0
 
@@ -175,7 +175,7 @@ class ClusterStage:
         self.queues = [*(name for name in names if name != struck), struck]
 
     def frozen_node(self, seconds: float) -> float:
-        """SIGSTOP to the node that the URL names first."""
+        """Freeze the node that the URL names first, with SIGSTOP."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         self.victim.freeze()
@@ -187,7 +187,7 @@ class ClusterStage:
         return writable
 
     def bus_partition(self, seconds: float) -> float:
-        """The node is cut off from the others; clients reach it as before."""
+        """Cut the node off from the other nodes; clients still reach it."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         with self._cluster.cutting_off(self.victim):
@@ -207,12 +207,12 @@ class ClusterStage:
 
 
 class SentinelStage:
-    """A primary, two replicas and three sentinels; one queue."""
+    """A primary, two replicas and three sentinels, with one queue."""
 
     fresh_call_s = 0.0
 
     def __init__(self, group: SentinelGroup) -> None:
-        """A primary without a replica takes no writes."""
+        """Require a replica of the primary, so that a primary without one takes no writes."""
         self._group = group
         self.url = group.url
         self.queues = ["moved"]
@@ -222,7 +222,7 @@ class SentinelStage:
                 client.config_set("min-replicas-max-lag", 2)
 
     def planned_failover(self, seconds: float) -> float:
-        """An operator has Sentinel replace the primary, which lives."""
+        """Let Sentinel replace a living primary, as an operator can."""
         group = self._group
         old = group.primary
         group.wait_replicated()
@@ -234,7 +234,7 @@ class SentinelStage:
         return writable
 
     def old_primary_back(self, seconds: float) -> float:
-        """The primary is frozen until its replica has taken its place, and goes on then, as a primary at first."""
+        """Freeze the primary until its replica has taken over; then let it continue, at first as a primary."""
         old = self._group.primary
         self._group.wait_replicated()
         began = time.monotonic()
@@ -259,7 +259,7 @@ KINDS: Final = (*CLUSTER_KINDS, *SENTINEL_KINDS)
 
 
 def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine) -> Strike:
-    """Strike once under load, and say what came of it."""
+    """Strike once under load, and return the results."""
     load = Load(stage.url)
     *spared, struck = stage.queues
     options = ("--concurrency", "8", "--grace", "1", "--force")
@@ -318,7 +318,7 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
 
 
 def problems(found: Sequence[Strike]) -> list[str]:
-    """What fell short."""
+    """Return what fell short."""
     said = []
     for n, each in enumerate(found):
         for name, most in (
@@ -339,7 +339,7 @@ def problems(found: Sequence[Strike]) -> list[str]:
 
 @contextlib.contextmanager
 def staged(kind: str, place: Path, engine: Engine) -> Iterator[Stage]:
-    """Servers for strikes of a kind."""
+    """Start the servers for strikes of a kind."""
     if kind in CLUSTER_KINDS:
         cluster = RedisCluster(engine, place)
         try:
@@ -359,7 +359,7 @@ def run(
     on: Sequence[Engine] | None = None,
     on_strike: Callable[[Strike], None] = lambda _: None,
 ) -> list[Strike]:
-    """So many strikes of each kind on each engine, each with servers of its own."""
+    """Make this number of strikes of each kind on each engine, each with its own servers."""
     found = []
     for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
         with directory() as place, staged(kind, place, engine) as stage:

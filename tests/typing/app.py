@@ -1,4 +1,4 @@
-"""Checked by mypy and pyright, never run: what callers of tasks may write and may not.
+"""Calls of tasks that type checkers must accept or refuse; mypy and pyright check this file, and nothing runs it.
 
 An error that one of them stops finding makes its `type: ignore` unused, which fails the check.
 """

@@ -1,6 +1,6 @@
-"""Checked by mypy, never run: what type checkers see of dependencies. See app.py.
+"""Dependencies as type checkers see them; mypy checks this file, and nothing runs it. See app.py.
 
-An injected parameter is not asked for, and a wrong argument stays an error, in both spellings.
+An injected parameter is not required, and a wrong argument stays an error, in both spellings.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator

@@ -1,4 +1,4 @@
-"""Checked by mypy, never run: what callers of the embedded server may write and may not."""
+"""Calls of the embedded server that mypy must accept or refuse; nothing runs this file."""
 
 from pathlib import Path
 from typing import assert_type

@@ -1,4 +1,4 @@
-"""Apps and tasks: what is refused at once, and what a job is made of. Nothing here needs a server."""
+"""Apps and tasks: definitions that are refused at once, and the fields of a job. Nothing here needs a server."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
 
 
 def test_a_job_with_at_carries_the_instant_and_not_a_delay(app: App) -> None:
-    """A delay would depend on the producer's clock."""
+    """Checks the instant because a delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     due_ms = 1_893_456_000_000
@@ -281,7 +281,7 @@ def test_enqueue_by_name_needs_no_code(app: App) -> None:
 
 
 @pytest.mark.parametrize("task", ["a b", "", None, 5])
-def test_enqueue_by_an_invalid_name_is_refused(app: App, task: Any) -> None:
+def test_enqueue_by_name_refuses_an_invalid_task_name(app: App, task: Any) -> None:
     with pytest.raises(InvalidName, match="task name"):
         app.job("q", task, {})
 
@@ -310,7 +310,7 @@ def test_urls_come_from_arguments_then_from_the_environment_then_from_defaults(
 @pytest.mark.parametrize(
     "options", [{"prefix": "a:{b}"}, {"max_payload": 0}, {"max_payload": "1M"}]
 )
-def test_invalid_options_of_an_app_are_refused(options: dict[str, Any]) -> None:
+def test_an_app_refuses_invalid_options(options: dict[str, Any]) -> None:
     with pytest.raises((InvalidName, InvalidOption)):
         App(**options)
 
@@ -336,7 +336,7 @@ def test_invalid_settings_are_refused(app: App, name: str, options: dict[str, An
 
 
 class Mailer:
-    """Made by no worker."""
+    """A class with a method as a task; no worker could create its instance."""
 
     def send(self, to: str) -> None: ...
 
@@ -411,7 +411,7 @@ class Odd:
 
 
 def test_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
-    """A worker fails when it starts, not when the first job comes."""
+    """Checks that a worker fails when it starts, and not when the first job comes."""
 
     @app.task
     def odd(value: Odd) -> None: ...
@@ -429,7 +429,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_importing_rq_core_imports_only_its_errors() -> None:
-    """The command line lives in the package, and ``--help`` needs no App."""
+    """Checks the imports because the command line is in the package, and ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
     assert {"rq_core", "rq_core.errors", "rq_core.masking"} == {
@@ -439,7 +439,7 @@ def test_importing_rq_core_imports_only_its_errors() -> None:
 
 
 def test_defining_tasks_imports_no_heavy_module() -> None:
-    """Command lines and web apps import tasks whether they enqueue or not."""
+    """Checks the imports because command lines and web apps import tasks whether they enqueue or not."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.app.task" in modules
@@ -451,7 +451,7 @@ def test_defining_tasks_imports_no_heavy_module() -> None:
 
 
 def test_public_names_are_listed_before_they_are_imported() -> None:
-    """dir() and ``import *`` know every public name, and no other is made up."""
+    """Checks that dir() and ``import *`` know every public name, and only these."""
     found = {}
     exec("from rq_core import *", found)  # noqa: S102 - it is only allowed at a module's top
 
@@ -461,8 +461,8 @@ def test_public_names_are_listed_before_they_are_imported() -> None:
         rq_core.Ap  # noqa: B018 - looking is what raises
 
 
-def test_the_list_of_public_names_is_as_expected() -> None:
-    """Adding one is a promise, removing one breaks users."""
+def test_the_list_of_public_names_has_the_expected_names() -> None:
+    """Checks the list because a new name is a promise, and a removed name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce",

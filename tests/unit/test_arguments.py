@@ -1,4 +1,4 @@
-"""Arguments survive the trip through JSON with their types, or are refused where they are given."""
+"""Arguments keep their types through JSON, or are refused where they are given."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
 def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
-    """The producer's and the worker's view must never differ: nobody would see where it changed."""
+    """Checks that the producer's and the worker's values never differ, since nothing would show where they changed."""
 
     def task(
         when: datetime,
@@ -160,7 +160,7 @@ def test_an_argument_without_annotation_arrives_as_its_json_value(value: Any) ->
     )
 )
 def test_any_argument_arrives_or_raises_a_typed_error(value: Any) -> None:
-    """No error of pydantic or json escapes, and what is accepted can be loaded."""
+    """Checks that no error of pydantic or json escapes, and that accepted arguments can be loaded."""
     arguments = Arguments("unannotated", unannotated)
     try:
         dumped = arguments.dump((value,), {})
@@ -208,7 +208,7 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """A deploy that changes a default changes it for waiting jobs, too, as it would for calls."""
+    """Checks that a deploy with another default changes it for waiting jobs, as it does for direct calls."""
     assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
 
 
@@ -278,7 +278,7 @@ def test_a_long_integer_is_refused_by_the_producer_not_by_the_worker() -> None:
     "args_json",
     ["[1]", "null", "{", '{"a":', '{"a":"x"}', '{"a":1,"z":1}', "{}", '{"a":1,"b":"\udc80"}', ""],
 )
-def test_invalid_json_raises_a_typed_error(args_json: str) -> None:
+def test_arguments_that_are_not_json_raise_a_typed_error(args_json: str) -> None:
     assert problems(lambda: Arguments("mixed", mixed).load(args_json))
 
 
@@ -351,7 +351,7 @@ def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any
 
 
 def test_a_task_reads_the_arguments_of_a_producer_without_the_code() -> None:
-    """Types that JSON lacks are written alike by both, so that the worker's annotations fit."""
+    """Checks types that JSON lacks: producers with and without the code encode them alike."""
     dumped = dump_untyped(
         "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}
     )

@@ -1,4 +1,4 @@
-"""The asyncio client's shared calls."""
+"""Shared calls of the asyncio client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, Accepted
 
 
 class Looked(list[Any]):
-    """Counts how many of its items were looked at."""
+    """A sequence that counts how many of its items were read."""
 
     count = 0
 
@@ -23,7 +23,7 @@ class Looked(list[Any]):
 
 
 async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
-    """When each looked at all that wait, those that were enqueued at once took the square of their number."""
+    """Checks the number of reads: if each call read all waiting jobs, the time would grow with their square."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
     jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]

@@ -1,4 +1,4 @@
-"""An attempt with dependencies is told to stop: while it enters, while it leaves, and too late. Without a server."""
+"""An attempt with dependencies that is asked to stop while it enters, while it exits, or too late. Without a server."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
 async def test_dependencies_see_lease_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
-    """A session would commit what the next attempt does again; where its claim is in force, it has succeeded."""
+    """Checks that a session does not commit work that the next attempt will repeat.
+
+    If the claim is in force, the handler has succeeded.
+    """
     begun = asyncio.Event()
 
     async def handler(a: None = Depends(outer)) -> None:
@@ -149,7 +152,7 @@ async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependen
 
 
 async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> None:
-    """No call is made for what others use."""
+    """Checks that such a handler makes no additional calls."""
 
     async def handler() -> None: ...
 

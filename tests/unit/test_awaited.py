@@ -1,4 +1,4 @@
-"""When jobs are looked at that are waited for."""
+"""Polling of awaited jobs: when each job is polled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rq_core.protocol.reads.wait_schedule import (
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
-    """When a job that does not end is looked at, and what its wait ends with."""
+    """Return when a job that does not end is polled, and how its wait ends."""
     told: list[Told] = []
     waits, times = Waits(), []
     waits.add(JobWait("q", "a", deadline, told.append), 0.0)
@@ -42,7 +42,7 @@ def test_polls_become_rarer_and_do_not_stop() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """A job that ended just before the timeout is not missed, however long ago the poll before was."""
+    """Checks that a job which ended just before the timeout is found, however long ago the last poll was."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]
@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """Of 260,000 jobs, no wait ended before all were polled, long after the timeout."""
+    """Checks 260,000 jobs: waits end before all jobs have been polled, and not long after the timeout."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Waits for jobs that were found alive at 0, under this subscription."""
+    """Return waits for jobs that were found alive at 0, under this subscription."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)
@@ -180,7 +180,7 @@ def test_all_jobs_of_a_queue_are_polled_if_messages_may_have_been_missed() -> No
 
 
 def test_a_message_that_arrives_during_the_poll_of_its_job_is_not_lost() -> None:
-    """The look's answer was made before the job ended."""
+    """Checks a poll whose answer was made before the job ended."""
     waits, (wait,), subscription = hearing("a")
     waits.missed("q", 1.0)
     waits.due(1.0)

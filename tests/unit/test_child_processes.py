@@ -1,4 +1,4 @@
-"""The launcher of tests and rigs shows what a process printed, and leaves nothing behind."""
+"""The launcher of child processes for tests and rigs: it shows their output, and leaves no process behind."""
 
 from __future__ import annotations
 

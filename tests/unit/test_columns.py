@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: columns go before words break, and what must stay stays."""
+"""Tables on narrow terminals: columns are dropped before words break, and required columns stay."""
 
 from __future__ import annotations
 

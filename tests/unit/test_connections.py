@@ -1,4 +1,4 @@
-"""What is said on a connection after redis-py has made it: each reply in its place, and none of another exchange."""
+"""Exchanges on a redis-py connection: each reply belongs to its own command, and none to another exchange."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Answer = Callable[[Sequence[bytes]], bytes | None]
 
 @contextlib.asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[str]:
-    """A server that greets like Redis and then says what the test wants. Gives its URL."""
+    """Return the URL of a server that greets like Redis and then sends the test's replies."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
@@ -47,7 +47,7 @@ def _echo(command: Sequence[bytes]) -> bytes:
 
 
 async def test_the_internals_of_redis_py_that_rq_core_uses_exist(valkey_url: str) -> None:
-    """A version of redis-py in which this fails needs another line in rq_core/connections/connection.py."""
+    """Checks redis-py's internals; if this fails with a new version, change rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
 
@@ -64,7 +64,7 @@ async def test_the_internals_of_redis_py_that_rq_core_uses_exist(valkey_url: str
 
 
 async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
-    """Whether it comes between two exchanges or within one."""
+    """Checks a push message between two exchanges, and one within an exchange."""
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
     read = [["SET", "key", "1"], ["GET", "key"]]
@@ -103,7 +103,7 @@ async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> Non
 
 
 async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
-    """The error keeps its code, unless that is ERR; later replies still belong to their own commands."""
+    """Checks that the error keeps its code, unless it is ERR, and that later replies belong to their own commands."""
     commands = [
         ["ECHO", "1"],
         ["EVALSHA", "0" * 40, 0],
@@ -123,7 +123,7 @@ async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -
 
 
 async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None:
-    """Its replies are still to come; the next exchange would take them for its own."""
+    """Checks the end of the connection because the replies are still to come, and the next exchange would read them."""
     transport = AsyncPoolTransport(valkey_url)
     (before,) = await transport.exchange([["CLIENT", "ID"]])
     asking = asyncio.create_task(transport.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
@@ -140,7 +140,7 @@ async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None
 
 
 async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
-    """A reply that is not there in time is lost, with those after it; its connection is not used again."""
+    """Checks that a late reply is lost, with those after it, and that its connection is not used again."""
     asked: list[bytes] = []
 
     def answer(command: Sequence[bytes]) -> bytes | None:
@@ -172,7 +172,7 @@ async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
 
 
 async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
-    """A pipeline whose replies come one by one may take longer than one reply may."""
+    """Checks a pipeline whose replies come one by one, so that it takes longer than one reply may."""
     loop = asyncio.get_running_loop()
 
     async with server(_echo) as url:
@@ -191,7 +191,7 @@ async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
 
 
 async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
-    """One timer watches all exchanges of a connection, and is moved only if it would go off too late."""
+    """Checks the only timer of a connection, which is moved if it would fire too late for an exchange."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=0.5)
         await transport.block(["WAIT"], 3600)
@@ -206,7 +206,7 @@ async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
 
 
 async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
-    """Making one for each costs as much as the exchange."""
+    """Checks the number of timers because one for each exchange costs as much as the exchange."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["PING"]])
     (connection,) = transport._pool._idle
@@ -222,7 +222,7 @@ async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
 
 @pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
 async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
-    """What follows could be anything."""
+    """Checks the end of the connection because the bytes that follow could be anything."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=10)
         (odd,) = await transport.exchange([["ODD"]])
@@ -238,7 +238,7 @@ async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
 async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
     valkey_url: str,
 ) -> None:
-    """A round of the loop before: that is what a worker begins with when a token comes."""
+    """Checks the order: the listener, with which a worker handles a token, runs one round of the event loop earlier."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
     heard: list[Any] = []
@@ -262,7 +262,7 @@ async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
 
 
 async def test_a_partial_message_without_a_command_ends_the_connection() -> None:
-    """Its other half came after the next command was sent, and was taken for the reply."""
+    """Checks a push message whose second half would arrive after the next command and be read as its reply."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

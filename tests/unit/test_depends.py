@@ -1,4 +1,4 @@
-"""Dependencies of tasks: what is found in a signature, what is made and left, and what is refused."""
+"""Dependencies of tasks: how a signature declares them, when they are entered and exited, and which are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def app() -> App:
 
 
 def ran(app: App, *tasks: Any) -> list[str]:
-    """The outcomes of one job of each task, or what was raised."""
+    """Return the outcomes of one job of each task, or the exception that was raised."""
     with testing.fake(app) as fake:
         for task in tasks:
             task.with_options(max_attempts=1).enqueue()
@@ -167,7 +167,7 @@ def test_each_kind_of_provider_is_entered_and_exited_for_an_async_handler(
 
 
 def test_an_object_that_a_plain_function_returns_is_not_closed(app: App) -> None:
-    """It may be a client that the whole program uses."""
+    """Checks an object such as a client that the whole program uses."""
     shared = Both()
 
     @app.task
@@ -226,7 +226,7 @@ def test_enqueue_refuses_a_value_for_a_dependency(app: App) -> None:
 
 
 def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
-    """A producer without the task's code, or an older one, may send an argument of that name."""
+    """Checks an argument with the dependency's name from a producer without the task's code, or with older code."""
 
     @app.task
     def report(month: str, db: str = Depends(plain)) -> None:
@@ -400,7 +400,7 @@ def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exit
 
 
 def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
-    """One place then decides which errors are not retried."""
+    """Checks that one middleware can decide which errors are not retried."""
 
     @app.around
     @contextmanager
@@ -557,7 +557,7 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """Passed by position, it would be the first argument for a worker, and the second for a reader of the code."""
+    """Checks an argument that a caller by position would pass as the second, and a worker as the first."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 
@@ -616,7 +616,7 @@ Alias = Annotated["Elsewhere", Depends(plain)]
 
 
 def test_annotations_that_are_strings_are_resolved(app: App) -> None:
-    """The type of a dependency need not resolve."""
+    """Checks that the type of a dependency need not resolve."""
 
     @app.task
     def task(
@@ -658,7 +658,7 @@ Later: Any
 def test_check_refuses_a_depends_that_could_not_be_seen_at_the_definition(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be treated as an argument that producers have to pass."""
+    """Checks an annotation that would be treated as an argument that producers must pass."""
 
     def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
     def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...
@@ -958,7 +958,7 @@ def test_invalid_middleware_is_refused(app: App) -> None:
 def test_middleware_that_returns_no_context_manager_fails_the_attempt(app: App) -> None:
     class Forgets:
         def __call__(self, job: Any) -> None:
-            """Make no context manager."""
+            """Return something that is not a context manager."""
 
     app.around(Forgets())
 

@@ -1,4 +1,4 @@
-"""Durations: what is accepted, and what it is in milliseconds."""
+"""Durations: the accepted values, and their milliseconds."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone

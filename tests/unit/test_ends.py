@@ -1,4 +1,4 @@
-"""How jobs left Redis, by their events."""
+"""The end of each job that left Redis, from its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
-    """The next event of the job `a`, at a time that its number says."""
+    """Apply the next event of job `a`, at a time given by its number."""
     names = (field.name for field in JOB_EVENT_FIELDS[event])
     told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
     lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)

@@ -1,4 +1,4 @@
-"""Items that are made before they are asked for."""
+"""Items of an iterator that are prepared before they are requested."""
 
 from __future__ import annotations
 

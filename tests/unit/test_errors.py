@@ -1,4 +1,4 @@
-"""Errors read well, and carry their facts."""
+"""Errors: their messages are readable, and they carry their facts as attributes."""
 
 import ast
 import inspect
@@ -43,7 +43,7 @@ def test_type_checkers_know_every_argument_of_an_error() -> None:
 
 
 def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
-    """A missing fact would raise KeyError in place of the error."""
+    """Checks each constructor call: a missing fact would raise KeyError in place of the error."""
     missing = [
         f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"
         for source, call, kind in made_errors()
@@ -88,7 +88,7 @@ def test_the_message_of_an_error_is_its_docstring_with_its_facts(kind: type[RqCo
     ids=lambda each: type(each).__name__,
 )
 def test_errors_can_be_pickled_with_their_facts(made: RqCoreError) -> None:
-    """Process pools and test runners send exceptions through pickle."""
+    """Checks pickle because process pools and test runners use it for exceptions."""
     error = pickle.loads(pickle.dumps(made))  # noqa: S301
 
     assert (str(error), error.facts) == (str(made), made.facts)

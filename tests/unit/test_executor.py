@@ -1,4 +1,4 @@
-"""The first steps of async handlers, without a server: they run in a task like any other coroutine."""
+"""First steps of async handlers, without a server: they run in an asyncio task like any other coroutine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Runs:
-    """An app whose only task is the handler, and what became of its jobs."""
+    """An app whose only task is the handler, and the outcomes of its jobs."""
 
     def __init__(
         self,
@@ -242,7 +242,10 @@ async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None
 async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
-    """Its lease was kept for as long as it ran, or ran out as if its worker had died: a loss, and poison in the end."""
+    """Checks that the lease ends soon after the timeout, and that the log does not count a lost worker.
+
+    The lease is not kept for as long as the handler runs.
+    """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
 
@@ -266,7 +269,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 
 
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() -> None:
-    """A task that is cancelled so early takes no step: nobody said that the job had ended, and its lease was kept."""
+    """Checks that the job is reported and its lease is given up, though the asyncio task took no step."""
 
     async def handler() -> None:
         await asyncio.Event().wait()
@@ -282,7 +285,7 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() ->
 async def test_a_handler_that_ignores_the_loss_of_its_lease_presents_its_own_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is refused, so that the log knows that it ran."""
+    """Checks that the outcome is refused, so that the log shows that the handler ran."""
     monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
@@ -344,7 +347,7 @@ def returns_in_a_thread() -> int:
 async def test_a_serializer_that_panics_fails_no_job(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pydantic's panics are no Exception."""
+    """Checks panics of pydantic, which are no subclass of Exception."""
 
     def panic(*_: object) -> str:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from
@@ -359,7 +362,7 @@ async def test_a_serializer_that_panics_fails_no_job(
 async def test_a_thread_that_runs_beyond_its_lease_and_its_timeout_presents_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The claim is refused, and the log then knows that the handler ran to its end; until then nothing has stopped."""
+    """Checks that the refused outcome tells the log that the handler ran to its end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handler() -> None:

@@ -1,4 +1,4 @@
-"""The tables of a job's fields and of what events do to them agree with all that is made of them."""
+"""The tables of a job's fields and of the events' effects agree with everything that is derived from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_job_record_has_the_fields_of_a_state_line() -> None:
 
 
 def test_optional_traits_come_directly_before_the_lane() -> None:
-    """Right before the lane, and in the order of the traits."""
+    """Checks that these traits are right before the lane, in their order."""
     given = [str(field.line) for field in GIVEN]
 
     assert list(STAYS)[-len(given) :] == given
@@ -80,8 +80,8 @@ def test_each_event_leads_to_the_state_of_its_transition(arrow: Transition) -> N
     assert target(arrow.event, facts) is arrow.target
 
 
-def test_the_derived_sets_of_events_are_as_expected() -> None:
-    """They are derived: a new arrow must not change them by accident."""
+def test_the_derived_sets_of_events_have_the_expected_members() -> None:
+    """Checks the sets because a new transition must not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
     assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS
     assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS

@@ -1,4 +1,4 @@
-"""The headers of the Lua files are true, and a false one is found."""
+"""The headers of the Lua files: they are true, and the check finds a false one."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Edit = Callable[[str, str, str], None]
 
 @pytest.fixture
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the scripts that the loader reads in place of the real ones."""
+    """Yield a copy of the scripts, which the loader reads in place of the real ones."""
     copy = tmp_path / "lua"
     shutil.copytree(script.lua_directory(), copy)
     decisions = script.lua_directory().parent / "docs" / "decisions"
@@ -54,7 +54,7 @@ def test_the_transitions_of_a_header_are_in_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("event", list(Event))
 def test_each_event_is_emitted_by_a_script(event: Event) -> None:
-    """A declared event that nothing emits is a promise that nobody keeps."""
+    """Checks that no event is declared which no script emits."""
     assert headers.emitters(event)
 
 
@@ -155,8 +155,8 @@ def test_the_check_finds_an_event_that_no_script_emits(edit: Edit) -> None:
     assert headers.problems() == ["no script emits paused"]
 
 
-def test_a_name_in_a_comment_is_not_a_use(edit: Edit) -> None:
-    """A name in a comment is no use of it."""
+def test_the_check_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
+    """Checks a name that occurs only in a comment."""
     edit("trim.lua", "Keys: outbox", "Keys: outbox leases")
     edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")
 
@@ -190,7 +190,7 @@ def test_a_contradictory_header_is_refused(
 
 
 def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
-    """So a key that an include needs is named in one file."""
+    """Checks that a key which an include needs is named in one file only."""
     assert build_script("trim").keys == ("meta", "wake", "outbox")
     edit("include/call/wake.lua", "Keys: wake", "Keys: wake leases")
     headers.forget()
@@ -222,7 +222,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
 
 
 def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
-    """The four lists are one word in a header, and four keys of the call."""
+    """Checks the four lists, which are one word in a header and four keys of the call."""
     made = script.script("requeue")
     keys = queue_keys("q")
 
@@ -262,7 +262,7 @@ def test_the_check_names_an_outdated_file(lua: Path, capsys: pytest.CaptureFixtu
 def test_a_false_header_stops_the_generation(
     edit: Edit, lua: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Documentation of a false header would be false itself."""
+    """Checks that no page is generated from a false header."""
     (lua / "README.md").unlink()
     edit("trim.lua", "Uses: meta(facts", "Uses: magic(wand) meta(facts")
 
@@ -272,7 +272,9 @@ def test_a_false_header_stops_the_generation(
     assert not (lua / "README.md").exists()
 
 
-def test_the_generator_refuses_an_unknown_argument(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generator_refuses_an_unknown_command_line_argument(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert generate.main(["--cheque"]) == 2
     assert capsys.readouterr().err == "generate: unknown argument --cheque\n"
 

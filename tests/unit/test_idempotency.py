@@ -1,4 +1,4 @@
-"""What a producer says of a repeated call, and what it is told."""
+"""Repeated calls: the options with which a producer marks them, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job ids are unique and ordered, across threads and forks too."""
+"""Job ids are unique and ordered, also across threads and forks."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def test_threads_create_distinct_ids_from_one_generator() -> None:
 
 
 def test_a_forked_child_creates_other_ids_than_its_parent() -> None:
-    """A server that forks its workers would lose jobs: the same id again is a duplicate."""
+    """Checks a forked server: a child that made its parent's ids would get "duplicate", and lose jobs."""
     make = JobIds(clock=lambda: 5.0)
     make()
     reader, writer = os.pipe()

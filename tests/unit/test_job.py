@@ -1,4 +1,4 @@
-"""A job's immutable JSON: what producers write, workers read."""
+"""The immutable JSON of a job: workers read what producers write."""
 
 import json
 

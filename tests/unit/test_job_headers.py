@@ -22,7 +22,7 @@ def app() -> App:
 
 
 def spec_of(job: NewJob) -> tuple[str, str]:
-    """Digest and JSON as they are sent."""
+    """Return digest and JSON of a job as they are sent."""
     _, [(_, _, digest, _, spec)] = pack_jobs([job])
     return digest, spec
 

@@ -1,4 +1,4 @@
-"""The contracts of the rooms in pyproject.toml: an import that runs against them fails `scripts/check`."""
+"""The import contracts of the rooms in pyproject.toml: an import that breaks one fails `scripts/check`."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the contracts are about."""
+    """Return a copy of the files that the contracts are about."""
     place = tmp_path_factory.mktemp("tree")
     for package in ("rq_core", "sql_audit"):
         shutil.copytree(ROOT / package, place / package)

@@ -19,14 +19,14 @@ UNLISTED = {"cli", "commands", "demo", "migrations"}
 
 
 def rooms() -> list[Path]:
-    """The folders of modules inside the packages."""
+    """Return the folders of modules inside the packages."""
     return [
         path.parent for name in PACKAGES for path in sorted((ROOT / name).glob("*/**/__init__.py"))
     ]
 
 
 def listed_in(docstring: str) -> list[str]:
-    """The modules that the list of a docstring names, before the colon of each entry."""
+    """Return the modules that the list of a docstring names, before the colon of each entry."""
     heads = re.findall(r"^- ((?:``\w+``(?:, )?)+):", docstring, re.MULTILINE)
     return re.findall(r"\w+", " ".join(heads))
 

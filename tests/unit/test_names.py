@@ -1,4 +1,4 @@
-"""Names are checked before they reach a key; keys of one queue share a hash tag."""
+"""Names and keys: a name is checked before it becomes part of a key, and a queue's keys share a hash tag."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the options and outcomes of waiting say, and what is refused before anything is sent."""
+"""Options and outcomes of waits, and the calls that are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOTHING_LISTENS = "redis://127.0.0.1:1/0"
 
 
 class Opaque:
-    """JSON cannot carry it."""
+    """A type that JSON cannot encode."""
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 def test_the_errors_of_a_wait_are_not_signals_of_a_handler(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
-    """A handler that waits for a job that was cancelled is not cancelled itself."""
+    """Checks that a handler which waits for a cancelled job is not cancelled itself."""
     with pytest.raises(kind) as caught:
         outcome.value  # noqa: B018 - it raises
 
@@ -119,7 +119,7 @@ def test_the_errors_of_a_wait_are_not_signals_of_a_handler(
     assert "a" == caught.value.id  # type: ignore[attr-defined]
 
 
-def test_a_known_value_is_returned() -> None:
+def test_a_succeeded_outcome_returns_the_value_of_its_job() -> None:
     assert 5 == Succeeded("a", 5, None).value
 
 

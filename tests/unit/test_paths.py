@@ -1,4 +1,4 @@
-"""What the documents, the scripts and the code say of files is true: a script that moved is called by its new name."""
+"""Paths in documents, scripts and code exist: a moved script is called by its new name."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What other packages add to rq-core: found by entry points, and said when it is missing."""
+"""Plugins of other packages: entry points find them, and an error names a missing one."""
 
 import tomllib
 from importlib.metadata import EntryPoint

@@ -1,4 +1,4 @@
-"""Connections are used again, but never one on which something might be lost or mixed up."""
+"""Pools: connections are used again, but never one on which a reply might be lost or mixed up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", [PoolTransport, AsyncPoolTransport])
 
 
 async def value(given: Any) -> Any:
-    """What a transport of either kind gives."""
+    """Return the value of a sync or async transport's answer."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -50,8 +50,10 @@ async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: ty
 async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_not_reused(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
-    """What is sent to an end would count as sent, and its outcome as unknown; an old reply would be taken for the next
-    one's."""
+    """Checks that no command is sent on a closed connection, since its outcome would then count as unknown.
+
+    An unread reply on a connection would be read as the next command's reply.
+    """
     transport = kind(valkey_url)
     before = await ask(transport, "CLIENT", "ID")
     (idle,) = transport._pool._idle
@@ -87,7 +89,7 @@ async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: typ
 
 
 def test_threads_queue_for_a_connection(valkey_url: str) -> None:
-    """Each thread beyond the hundredth got the error that Redis does not answer, though it did."""
+    """Checks more than a hundred threads: none gets the error that Redis does not answer."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 
@@ -102,7 +104,7 @@ def test_threads_queue_for_a_connection(valkey_url: str) -> None:
 
 
 async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
-    """They are served in order; a coroutine that gives up, even at its turn, delays no other."""
+    """Checks that coroutines are served in order, and that one that gives up, even at its turn, delays no other."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []
@@ -145,7 +147,7 @@ async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an
 
 
 def test_closing_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
-    """It counted as an outage, with replies that were lost, or were waited for in vain."""
+    """Checks that the close does not count as an outage, with replies that are lost or never come."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
         asked = thread.submit(transport.exchange, [["BLPOP", "list", "10"]])
@@ -175,7 +177,7 @@ def test_a_forked_child_uses_its_own_connections(valkey_url: str) -> None:
 def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even one that comes while another thread lets go of them."""
+    """Checks a thread that calls while another thread of the child is discarding the parent's connections."""
     transport = PoolTransport(valkey_url)
     (before,) = transport.exchange([["CLIENT", "ID"]])
     of_parent = transport._pool._idle[0]
@@ -205,7 +207,7 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    """redis-py takes it for connected; it would speak to the wrong database."""
+    """Checks a connection that redis-py takes for connected, and that would use the wrong database."""
     transport = kind(valkey_url.replace("/0", "/3"))
     source = transport._pool._source
     broken = []
@@ -274,7 +276,7 @@ async def test_a_connection_that_opens_while_the_transport_closes_is_closed(
 
 
 async def test_a_call_under_way_ends_when_the_transport_closes(valkey_url: str) -> None:
-    """Its reply was waited for without an end: the watchdog went with the connection."""
+    """Checks that the call does not wait for ever, though the connection's watchdog has ended."""
     transport = AsyncPoolTransport(valkey_url)
     asked = asyncio.create_task(transport.block(["BLPOP", "nothing", "0"], 60))
     await wait_until_async(lambda: transport._pool.busy, "it asks")

@@ -1,4 +1,4 @@
-"""The proxy does to connections what its modes say."""
+"""The test proxy: each mode does to connections what its name says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def between(valkey: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
 
 @pytest.fixture
 def near(between: Proxy) -> Iterator[redis.Redis]:
-    """A client behind the proxy, connected."""
+    """Yield a client that is connected through the proxy."""
     with redis.Redis.from_url(
         between.url, retry=Retry(NoBackoff(), 0), socket_timeout=2, protocol=2
     ) as client:
@@ -81,7 +81,7 @@ def test_slices_and_delays_of_the_proxy_change_only_the_time(
 def test_connections_of_a_black_hole_stay_dead_and_open(
     between: Proxy, valkey: RedisServer
 ) -> None:
-    """Neither side ends them: a client whose network forgot its connections gets no answer and no error."""
+    """Checks that neither side ends the connections: a client whose network forgot them gets no answer and no error."""
     port = int(between.url.rpartition(":")[2].removesuffix("/0"))
     connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
     with connect() as old:
@@ -102,7 +102,10 @@ def test_connections_of_a_black_hole_stay_dead_and_open(
 
 @pytest.fixture
 def only_what_is_new() -> Iterator[None]:
-    """Collections look at what was made since, and so take no time in a process that has much."""
+    """Freeze the garbage collector's older objects, so that collections only examine newer ones.
+
+    A process with many objects otherwise takes long for each collection.
+    """
     gc.collect()
     gc.freeze()
     yield
@@ -111,7 +114,7 @@ def only_what_is_new() -> Iterator[None]:
 
 @pytest.mark.usefixtures("only_what_is_new")
 def test_a_proxy_that_ends_at_any_moment_leaves_no_connection_open(valkey: RedisServer) -> None:
-    """A connection that it was just letting in stayed open, and failed the test that ran when it was collected."""
+    """Checks a connection that the proxy is just accepting when it ends."""
     for n in range(60):
         with contextlib.ExitStack() as clients:
             with Proxy(valkey.port) as ending:

@@ -1,4 +1,4 @@
-"""What an error says passes the redactor, and a broken redactor leaves nothing through."""
+"""Error texts pass the redactor, and no text passes a redactor that raises."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_the_redactor_receives_message_traceback_and_causes() -> None:
 
 
 def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
-    """The cut would leave half of it on each side, which no redactor knows."""
+    """Checks the order because a cut could leave half of a secret on each side, which no redactor recognises."""
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
 
@@ -56,6 +56,6 @@ def test_a_redactor_may_be_given_by_name() -> None:
     "said", ["", "redact", "tests.kit.secrets", "tests.kit.secrets:", "nowhere:f",
              "tests.kit.secrets:SECRET", "tests.kit.secrets:absent", 5],
 )  # fmt: skip
-def test_invalid_redactors_are_refused(said: str) -> None:
+def test_an_app_refuses_invalid_redactors(said: str) -> None:
     with pytest.raises(InvalidOption, match="redact"):
         redactor_of(said)

@@ -1,4 +1,4 @@
-"""A release changes version and changelog as it says, and its wheel has what it needs."""
+"""Releases: version and changelog change as documented, and the wheel has every file that it needs."""
 
 import datetime as dt
 import zipfile

@@ -1,4 +1,4 @@
-"""When retries come, and which failures are final."""
+"""Retries: their delays, and the failures that are final."""
 
 import math
 from datetime import timedelta

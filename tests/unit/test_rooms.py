@@ -1,4 +1,4 @@
-"""The shape of the rooms: few modules in a folder, few lines in a module, and one module for each public name."""
+"""Limits of the rooms: few modules in a folder, few lines in a module, and one module for each public name."""
 
 import ast
 import re
@@ -20,32 +20,32 @@ SHARED_NAMES_MAX = 20
 
 
 def modules() -> list[Path]:
-    """The Python modules of the packages and the Lua includes, by their paths in the repository."""
+    """Return the Python modules of the packages and the Lua includes, by their paths in the repository."""
     python = [path for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
     lua = (ROOT / "lua" / "include").rglob("*.lua")
     return sorted(path.relative_to(ROOT) for path in [*python, *lua])
 
 
 def full_folders(paths: Iterable[Path]) -> dict[str, int]:
-    """The folders that have too many modules, each with its number of modules."""
+    """Return the folders that have too many modules, each with its number of modules."""
     counts = Counter(path.parent for path in paths if path.name != "__init__.py")
     return {str(folder): count for folder, count in counts.items() if count > MODULES_MAX}
 
 
 def long_modules(lines: dict[Path, int]) -> dict[str, int]:
-    """The modules that have too many lines, each with its number of lines."""
+    """Return the modules that have too many lines, each with its number of lines."""
     return {str(path): count for path, count in lines.items() if count > LINES_MAX}
 
 
 def public_names(source: str) -> set[str]:
-    """The public classes and functions that a module defines at its top level."""
+    """Return the public classes and functions that a module defines at its top level."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     nodes = [node for node in ast.parse(source).body if isinstance(node, kinds)]
     return {node.name for node in nodes if not node.name.startswith("_")}
 
 
 def shared_names(sources: dict[Path, str]) -> dict[str, list[str]]:
-    """The public names that several modules define, each with these modules."""
+    """Return the public names that several modules define, each with these modules."""
     where = defaultdict(list)
     for path, source in sorted(sources.items()):
         for name in public_names(source):
@@ -73,7 +73,7 @@ def test_few_public_names_are_defined_in_two_modules() -> None:
 
 
 def test_no_python_module_contains_lua() -> None:
-    """Except in the module that assembles scripts, and in the fake server of `testing`."""
+    """Checks all modules except the one that assembles scripts and the fake server of `testing`."""
     found = {
         str(path)
         for path in modules()

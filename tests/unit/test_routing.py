@@ -1,4 +1,4 @@
-"""How commands find their node in a cluster, told by a cluster that is a few lines of this file."""
+"""Routing: how commands find their node in a cluster, shown with a fake cluster of a few lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOW, HIGH = "rqc:{mail}:meta", "rqc:{a}:meta"
 
 
 class Nodes:
-    """Answers for all nodes, and remembers what they were sent."""
+    """Answers for all nodes, and records the commands that each was sent."""
 
     def __init__(self, answer: Callable[[Node, Command], Any] | None = None) -> None:
         self.answer = answer or (lambda node, _: str(node.host))
@@ -119,8 +119,10 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_for_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """What stays wrong is said, so that the caller goes on without functions; what is wrong for now is not, as long
-    as one took it."""
+    """Checks that an error that stays is returned, so that the caller continues without functions.
+
+    A passing error is ignored if at least one primary accepted the command.
+    """
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
 
     assert repr(answer) == repr(reply)
@@ -166,7 +168,7 @@ def test_an_ask_answer_is_followed_once_and_not_remembered() -> None:
 
 
 def test_a_transaction_on_a_migrating_slot_is_an_outage() -> None:
-    """MULTI would queue ASKING, so it cannot be sent after its keys; the call is made again later."""
+    """Checks that the call is made again later: MULTI would queue ASKING, which must come right before the keys."""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:
@@ -206,7 +208,7 @@ def test_a_slot_that_no_node_serves_is_an_outage() -> None:
 
 
 def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
-    """Whom an exchange asks for the map while these nodes do not answer, in order."""
+    """Return the nodes that are asked for the slot map, in order, while these nodes do not answer."""
     asked = []
     steps = nodes.routing.exchange([["GET", LOW]])
     step = next(steps)
@@ -219,13 +221,13 @@ def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
 
 
 def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
-    """The node of LOW, and the one that is not."""
+    """Return the node of LOW, and the other one."""
     home = nodes.routing.node_of(LOW)
     return (A, B) if home == A else (B, A)
 
 
 def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
-    """Those that are silent are asked last the next time, since each costs a timeout."""
+    """Checks that silent nodes are asked last the next time, since each costs a timeout."""
     nodes = Nodes()
     nodes.exchange(["TIME"])
     for expected in ([A, B], [B]):
@@ -241,7 +243,7 @@ def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
 
 
 def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
-    """It was asked first, since it had answered first, and each call waited for it."""
+    """Checks that a silent node which once answered first is not asked first again, at a timeout for each call."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -254,7 +256,7 @@ def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
 
 
 def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> None:
-    """A primary that is cut off from its cluster says so for as long as that lasts, and its map stays the old one."""
+    """Checks a primary that is cut off from its cluster: it reports this, and its old map is not used."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -270,7 +272,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Its map names a node that is silent. It may be cut off, too, and never learn of the failover."""
+    """Checks a node whose map names a silent node: it may be cut off, too, and never learn of the failover."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])

@@ -1,4 +1,4 @@
-"""Passwords are in no error, wherever a URL can be given and however it is spelt wrongly."""
+"""Passwords appear in no error, wherever a URL can be given and however it is misspelt."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SQL = [
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:
-    """Every text by which an error may be shown or sent."""
+    """Return every text by which an error may be shown or sent."""
     while error is not None:
         yield str(error)
         yield repr(error)
@@ -179,7 +179,10 @@ def test_the_error_of_an_unescaped_character_in_a_password_explains_it() -> None
 
 @pytest.fixture
 def record() -> logging.LogRecord:
-    """What a handler may log: more lines than one, an escape sequence, a password, and a fact with a line end."""
+    """Return a log record as a handler may write it.
+
+    The record has several lines, an escape sequence, a password, and a fact with a line end.
+    """
     error = ValueError("boom\n2026-11-21T10:00:00.000Z INFO forged too\x1b[2J")
     says = "at redis://u:hunter@h\n2026-11-21 INFO forged\x1b[2J"
     made = logging.LogRecord("x", logging.ERROR, "f.py", 1, says, (), (ValueError, error, None))

@@ -1,4 +1,4 @@
-"""URLs that name sentinels, and what is asked of them. Real ones: tests/worker/test_sentinel.py."""
+"""URLs that name sentinels, and the questions to sentinels. Real ones: tests/worker/test_sentinel.py."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_messages_about_sentinels_contain_no_password() -> None:
 
 
 def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is dead costs a timeout, so it is not asked first again and again."""
+    """Checks that a dead sentinel, which costs a timeout, is not asked first each time."""
     asked = []
 
     class Known:
@@ -103,7 +103,7 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
             return self
 
         def __exit__(self, *_: object) -> None:
-            """Nothing is open."""
+            """Leave the context without closing anything."""
 
         def execute_command(self, *words: str) -> list[str] | None:
             assert words == ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
@@ -133,7 +133,7 @@ def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
 
 
 def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
-    """All calls of a child stood still for ever if a thread of its parent was just noting the primary."""
+    """Checks a fork while a thread of the parent records the primary: the child's calls do not wait for its lock."""
     _, sentinels = sentinels_of("redis+sentinel://a:1,b:2/main")
     answer: list[str] = []
 

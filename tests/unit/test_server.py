@@ -1,4 +1,4 @@
-"""The embedded server: one per directory, found by all, never two on the same data."""
+"""The embedded server: one for each directory, found by all processes, and never two on the same data."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
-    """Call `ensure` in a process of its own, in its own session as a terminal's job would be."""
+    """Call `ensure` in a separate process, in its own session as a terminal's job would be."""
     program = (
         f"from rq_core.embedded import server; print(server.ensure_server({str(directory)!r}))"
     )
@@ -66,7 +66,7 @@ def pid_of(directory: Path) -> int:
 def test_processes_that_start_together_share_one_server(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Two servers on one append-only file would destroy it."""
+    """Checks the count because two servers on one append-only file would destroy it."""
     starters = [ensure_elsewhere(directory) for _ in range(4)]
     urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
     url = server.ensure_server(directory)
@@ -94,7 +94,7 @@ def test_a_killed_server_is_restarted_with_its_data(
 def test_no_second_server_starts_if_the_keeper_of_a_server_was_killed(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """The server holds the lock by itself, so nobody starts a second one beside it."""
+    """Checks that the server itself holds the lock, so that no process starts a second one."""
     url = server.ensure_server(directory)
     keeper = psutil.Process(pid_of(directory)).parent()
     assert keeper is not None
@@ -135,7 +135,7 @@ def test_a_stopped_server_ends_and_its_data_is_kept(
 
 
 def test_a_hung_server_can_be_stopped_and_no_second_server_starts(directory: Path) -> None:
-    """Not answering is not dead: starting another one on the same data would corrupt it."""
+    """Checks a server that does not answer but lives: a second one on the same data would corrupt it."""
     server.ensure_server(directory)
     pid = pid_of(directory)
     os.kill(pid, signal.SIGSTOP)
@@ -161,7 +161,7 @@ def test_a_server_without_clients_ends_itself(directory: Path) -> None:
 def test_a_server_with_a_client_keeps_running(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """An idle worker only blocks on a list; it still needs its server."""
+    """Checks an idle worker, which only blocks on a list but needs its server."""
     client = connect(server.ensure_server(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
@@ -172,7 +172,7 @@ def test_a_server_with_a_client_keeps_running(
 
 
 def test_a_server_starts_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
-    """A socket's path has at most 108 bytes; a data directory's may be longer."""
+    """Checks a data directory whose path is longer than the 108 bytes of a socket's path."""
     directory = tmp_path / ("long-" * 20) / ("path-" * 20)
     try:
         url = server.ensure_server(directory)
@@ -212,7 +212,7 @@ def test_the_error_of_a_directory_that_cannot_be_created_says_so(tmp_path: Path)
 def test_errors_name_the_directory_of_an_embedded_server(
     url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They said "another Redis than embedded://"."""
+    """Checks that the error does not say "another Redis than embedded://"."""
     monkeypatch.chdir(tmp_path)
     client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")
@@ -238,7 +238,7 @@ def test_without_the_wheel_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """Ctrl-C is for us: a server that got it, too, while it was ending exited with 1 and saved nothing more."""
+    """Checks that Ctrl-C reaches only the command: a server that got it while ending exited with 1 without a save."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
@@ -293,7 +293,7 @@ with server._try_lock(place) as lock_fd:
 def test_a_signal_right_after_the_start_ends_the_server_too(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
-    """It ended the process that was to end the server, which ran on, in the foreground of nobody."""
+    """Checks a signal to the process that must end the server, so that the server does not run on alone."""
     with Child([sys.executable, "-c", STRUCK[who], str(directory)], tmp_path / "log") as starter:
         assert starter.wait(30) == 0
         with server._try_lock(directory) as lock_fd:

@@ -1,4 +1,4 @@
-"""What INFO and CONFIG say of a server, and what is made of it."""
+"""The check of a server: its INFO and CONFIG, and the remarks or refusals that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How free places are divided between queues."""
+"""Division of a worker's free places between queues."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from rq_core.worker.capacity import Shares
 
 
 def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counter[str]:
-    """What queues that always have something to do get in so many turns."""
+    """Return how many places each of these always busy queues gets in this number of turns."""
     got: Counter[str] = Counter()
     for _ in range(turns):
         for queue, share in shares.divide(places, queues).items():
@@ -27,7 +27,7 @@ def test_places_are_divided_among_queues_by_weight(places: int) -> None:
 
 
 def test_a_single_place_goes_to_each_queue_in_turn_by_weight() -> None:
-    """With fewer places than queues no queue starves, however small its weight."""
+    """Checks fewer places than queues: no queue starves, however small its weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
     assert {"a": 50, "b": 2, "c": 1} == got
@@ -38,7 +38,7 @@ def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
 
 
 def test_an_idle_queue_saves_up_no_places() -> None:
-    """It gets its share again from now on; the others do not wait until it has caught up."""
+    """Checks that an idle queue gets its share again from now on; the others do not wait for it to catch up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
 
@@ -64,7 +64,7 @@ def test_exactly_all_places_are_divided(weights: dict[str, int], places: int) ->
 
 
 def test_a_single_queue_gets_all_places_without_bookkeeping() -> None:
-    """Most workers have one; for them this is done before every claim."""
+    """Checks a worker with one queue, as most workers are: no count is kept before its claims."""
     shares = Shares({"mail": 3}, alone=True)
 
     assert shares.divide(7, ["mail"]) == {"mail": 7}

@@ -1,4 +1,4 @@
-"""Where a job stands, by its line in `state` and its value in `jobs`."""
+"""State lines: the state of a job from its line in `state` and its value in `jobs`."""
 
 import pytest
 

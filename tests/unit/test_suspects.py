@@ -1,4 +1,4 @@
-"""Which jobs that have lost a worker may run, and how long the others wait."""
+"""Suspects: which jobs that lost a worker may run, and how long the others wait."""
 
 from __future__ import annotations
 

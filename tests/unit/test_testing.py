@@ -1,6 +1,6 @@
-"""A user's own tests, run on fakeredis: enqueue, drain here and now, look.
+"""A user's own tests on fakeredis: enqueue, drain in the test, and read the results.
 
-Such a suite needs neither a server nor a worker; this file is the example of it, too.
+Such a suite needs neither a server nor a worker; this file is also the example of one.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def test_a_drain_calls_the_hook_of_each_death_once(fake: testing.Fake) -> None:
 def test_a_drain_calls_the_hook_of_a_job_that_expired_between_its_attempts(
     fake: testing.Fake,
 ) -> None:
-    """Its death comes with a claim, and with no settlement."""
+    """Checks a death that comes with a claim and without a settlement."""
     handle = mortal.with_options(expires=1).enqueue("works")
 
     fake.drain()
@@ -279,7 +279,7 @@ def test_each_fake_begins_empty_and_restores_the_connections_of_the_app() -> Non
 
 
 def test_a_fake_does_not_read_the_audit_log(tmp_path: Path) -> None:
-    """A wait for a job that is gone read the real log, and waited there for a mirror that was not to come."""
+    """Checks that a wait for a job that is gone reads no real log, which would wait for a mirror."""
     app = App(audit=f"sqlite:///{tmp_path}/audit.db")
     with testing.fake(app):
         gone = app.handle_by_id("mail", "unknown")
@@ -298,7 +298,7 @@ def test_an_async_task_can_be_called_directly_in_a_test() -> None:
 
 
 def test_caps_and_rates_hold_on_the_fake_server() -> None:
-    """What is full is full, and a rate is waited for by the clock."""
+    """Checks that a full cap stops jobs, and that a rate admits them again by the clock."""
     capped = App("redis://nowhere.invalid")
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The threads of ``def`` handlers: nothing waits for another, and a burst of ends is one message to the loop."""
+"""Threads of ``def`` handlers: no call waits for another, and many ends at once are one message to the event loop."""
 
 from __future__ import annotations
 

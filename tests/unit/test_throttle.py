@@ -1,4 +1,4 @@
-"""Throttle, Debounce and Latest, and names by a function: what a producer says, and what it is told."""
+"""Throttle, Debounce and Latest, and names by a key function: a producer's options, and the answers."""
 
 from __future__ import annotations
 

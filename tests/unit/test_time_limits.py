@@ -1,4 +1,4 @@
-"""Time limits: each thing is told once, at its time, and however many there are, few timers wait."""
+"""Time limits: each expires once, at its time, and few timers wait however many limits there are."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_time_limits_of_different_lengths_leave_no_timer_behind() -> None:
     assert limits._timers == {}
 
 
-async def test_a_handler_may_be_limited_again() -> None:
+async def test_a_handler_may_get_a_new_time_limit_after_an_earlier_limit_ended() -> None:
     told = Told()
     limits = TimeLimits(told)
     thing = Thing("thing")

@@ -1,4 +1,4 @@
-"""What goes over the transport comes back as it was."""
+"""Transport of bytes: values come back as they were sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ODD = "a\udcff\udc80é"
 
 
 async def test_bytes_that_are_not_utf_8_are_sent_back_unchanged(valkey_url: str) -> None:
-    """Without that, a worker could say nothing of a job whose id somebody damaged, again and again."""
+    """Checks a damaged job id: without the exact bytes, a worker could never report anything about its job."""
     commands = [["SET", "key", ODD], ["GET", "key"], ["STRLEN", "key"]]
     waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)
 

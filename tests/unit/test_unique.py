@@ -1,4 +1,4 @@
-"""The names of unique jobs, and what a producer is told of one that is held."""
+"""Names of unique jobs, and the answer to a producer whose job's name is held."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_unique_name_does_not_depend_on_the_order_of_sets_and_keys() -> None
 
 
 def test_a_unique_name_is_the_same_in_every_process() -> None:
-    """Python orders the texts of a set differently in each."""
+    """Checks a set of texts, which Python orders differently in each process."""
     program = (
         "from tests.unit.test_unique import *;"
         "print(name_of(Unique(), 'a', tags={str(n) for n in range(20)}))"

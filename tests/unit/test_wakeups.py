@@ -1,4 +1,4 @@
-"""What a worker's watcher makes of tokens and of answers to claims."""
+"""The watcher of a worker: what it does with wake tokens and with the answers to claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.wait import wait_until_async
 
 
 class Server(AsyncClient):
-    """Has the tokens that the test gives it, and knows whether a worker waited for one and what it gave back."""
+    """Gives out the test's tokens, and records whether a worker waited for one and what it gave back."""
 
     def __init__(self, *tokens: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def watcher(
 
 
 async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
-    """The job came after the claim had looked. The token is taken; without another look the job would wait."""
+    """Checks a job that comes after the claim has read the queue: its token is taken, so a second claim is needed."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -93,7 +93,7 @@ async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
 
 
 async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Two claims were under way; the one that Redis took first, when nothing was scheduled, was answered last."""
+    """Checks two claims under way: the one that Redis ran first, before anything was scheduled, is answered last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -139,7 +139,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
 
 
 async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
-    """The token is used once, before the watcher's own turn on the loop, since a job is waiting."""
+    """Checks that the token is used once, and at once, before the watcher's own turn on the event loop."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)
@@ -156,7 +156,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
 
 
 async def test_a_token_that_arrives_too_late_is_put_back() -> None:
-    """It is for another worker, if this one has no room any more or stops."""
+    """Checks a worker without a free place, or one that stops: the token is for another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
     watching, looked = watcher(queue, client=server)

@@ -1,4 +1,4 @@
-"""The wheel is what users get: it must hold every file, and work where there is no repository."""
+"""The wheel, as users install it: it has every file, and works without the repository."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an empty environment that has the wheel and what it asks for."""
+    """Return the bin directory of a new environment with the wheel and its dependencies."""
     place = tmp_path_factory.mktemp("empty") / "venv"
     # This run's pip fills it: a pip of its own would take most of the time, and be in no use.
     venv.create(place, with_pip=False)
@@ -69,7 +69,7 @@ def shipped(folder: str, *patterns: str) -> set[str]:
 
 
 def test_the_wheel_contains_every_file(wheel: Path) -> None:
-    """A forgotten Lua file or migration would only show at a user's first call."""
+    """Checks the list because a missing Lua file or migration would only show at a user's first call."""
     names = set(zipfile.ZipFile(wheel).namelist())
     lua = shipped("lua", "*.lua")
     migrations = shipped("sql_audit/store/migrations", "*.py", "*.md")
@@ -99,7 +99,7 @@ def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """The main job, with what a user has: the wheel, an empty environment, and no repository."""
+    """Checks the demo with what a user has: the wheel, a new environment, and no repository."""
     answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])
 
     assert answer["files"] > 500  # Debian packs the tests of Python, half of its files, apart

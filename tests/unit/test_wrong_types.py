@@ -1,4 +1,4 @@
-"""Whatever is given to a public callable is checked where it is given: what is wrong is named, with what to write."""
+"""Arguments of public callables: each wrong type is refused at the call, with an error that says what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers in this process and in their own, on a real server."""
+"""Fixtures: workers in this process and in separate ones, on a real server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
 
 @pytest.fixture
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers leave word of their health in a directory that no worker of another test uses."""
+    """Use a directory for health files that no other test's workers use."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -46,7 +46,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def app(valkey_url: str) -> Iterator[App]:
-    """The crew's app, on an empty server."""
+    """Return the crew's app, on an empty server."""
     crew.app.connect_to(valkey_url)
     yield crew.app
     crew.app.close()
@@ -62,12 +62,12 @@ def client(app: App) -> Iterator[Client]:
 
 @pytest.fixture
 def run_worker(app: App) -> RunWorker:
-    """``async with run_worker(concurrency=2) as worker``: it works during the block, then stops and must end."""
+    """Run a worker during the block: ``async with run_worker(concurrency=2) as worker``. It must end after its stop."""
     return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
-    """A job's events in the outbox, in order."""
+    """Return a job's events in the outbox, in order."""
     return [
         (entry, event.fields)
         for entry in log_of(client, queue)
@@ -81,28 +81,28 @@ def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
 
 
 def gone(client: Client, *ids: str) -> Callable[[], bool]:
-    """For `wait_until`: whether these jobs have ended and left Redis."""
+    """Return a condition for `wait_until`: these jobs have ended and left Redis."""
     return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
 
 
 def emptied(client: Client, *queues: str) -> Callable[[], bool]:
-    """For `wait_until`: whether no job is left in these queues, or in the crew's."""
+    """Return a condition for `wait_until`: no job is left in these queues, or in the crew's."""
     snapshot = client.calls.reads.snapshot
     return lambda: not any(client.run(snapshot(each))["jobs"] for each in queues or ("crew",))
 
 
 def attached(client: Client) -> Callable[[], bool]:
-    """For `wait_until`: whether a mirror reads the crew's queue."""
+    """Return a condition for `wait_until`: a mirror reads the crew's queue."""
     return lambda: bool(client.run(client.calls.reads.counts("crew")).audit)
 
 
 def mirrored(client: Client) -> Callable[[], bool]:
-    """For `wait_until`: whether the mirror has read all that has happened in the crew's queue."""
+    """Return a condition for `wait_until`: the mirror has read all events of the crew's queue."""
     return lambda: client.run(client.calls.reads.counts("crew")).backlog == 0
 
 
 def log_of(client: Client, queue: str = "crew") -> list[Entry]:
-    """The outbox of a queue."""
+    """Return the outbox of a queue."""
     read = client.calls.audit.read_outbox(queue, "-", 10_000)
     return [decode(entry_id, raw) for entry_id, raw in client.run(read)]
 
@@ -110,14 +110,14 @@ def log_of(client: Client, queue: str = "crew") -> list[Entry]:
 def begin(
     url: str, *, transport: AsyncTransport | None = None, **options: Any
 ) -> tuple[Worker, asyncio.Task[bool]]:
-    """A worker for the crew's queue on this server. A test stops and awaits it itself, to see how it ends."""
+    """Start a worker for the crew's queue. The test stops and awaits the worker, to see how it ends."""
     crew.app.connect_to(url)
     worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), transport=transport)
     return worker, asyncio.create_task(worker.run())
 
 
 def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
-    """End a claim as nobody but its holder should, and keep the job from being claimed again."""
+    """End a claim that its holder still runs, and keep the job from being claimed again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
     call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

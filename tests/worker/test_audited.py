@@ -1,4 +1,4 @@
-"""Workers with the mirror beside them: what happened is in SQL, on both databases."""
+"""Workers with a mirror: all events reach SQL, on both databases."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_mirror_copies_the_events_of_its_downtime(
 def test_a_worker_with_audit_starts_on_an_emptied_redis_and_not_on_another_redis(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
-    """The server that the log is of has lost everything; of another one nothing is mirrored."""
+    """Checks that the mirror continues on the log's own server after a loss, and mirrors nothing of another server."""
     crew.function.enqueue(n=1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0
@@ -103,7 +103,7 @@ def test_a_worker_with_audit_starts_on_an_emptied_redis_and_not_on_another_redis
 
 
 def test_many_finished_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
-    """Memory is bounded by live work: 10,000 jobs of three queues leave a few dozen keys, and no job."""
+    """Checks that memory depends on live jobs: 10,000 jobs of three queues leave a few dozen keys, and no job."""
     for queue in ("one", "two", "three"):
         send = crew.coroutine.with_options(queue=queue)
         app.enqueue_many(send.job(n=n) for n in range(3_400))

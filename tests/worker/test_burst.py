@@ -1,4 +1,4 @@
-"""A worker with ``burst`` ends when nothing is left to do."""
+"""Workers with ``burst``: they end when no work is left."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_burst_logs_once_the_jobs_that_it_leaves(
     caplog: pytest.LogCaptureFixture,
     concurrency: int,
 ) -> None:
-    """A rate that is spent holds jobs back for hours; a worker that ended without a word looked done."""
+    """Checks a spent rate that holds jobs back for hours: the worker says so, and does not look done."""
     client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
@@ -80,7 +80,7 @@ async def test_a_burst_logs_once_the_jobs_that_it_leaves(
 async def test_a_burst_runs_the_jobs_that_wait_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Jobs with scopes are in no list of ready ones."""
+    """Checks jobs with scopes, which are in no list of ready jobs."""
     client.run(client.calls.caps.set("crew", [("task=coroutine", "1", -1)]))
     app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
     counts = client.run(client.calls.reads.counts("crew"))

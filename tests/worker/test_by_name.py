@@ -1,4 +1,4 @@
-"""Jobs whose producer did not have their task's code get the task's options all the same."""
+"""Jobs whose producer lacks their task's code get the task's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers and caps: what they register, what they put right, and that a running one follows a change at once."""
+"""Workers and caps: what a worker registers and corrects, and that it follows a change at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RunApp = Callable[..., AbstractAsyncContextManager[Worker]]
 
 
 class Crowd:
-    """A task that counts how many of it run at once, and ends when it is told to."""
+    """A task that counts how many of its jobs run at once, and ends when the test says so."""
 
     def __init__(self) -> None:
         self.running: list[str] = []
@@ -56,7 +56,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 
 @pytest.fixture
 def run() -> RunApp:
-    """``async with run(app) as worker``: it works for the queue ``mail`` during the block."""
+    """Run a worker for the queue ``mail`` during the block: ``async with run(app) as worker``."""
 
     return functools.partial(working, queues=("mail",), grace=5.0)
 
@@ -95,7 +95,7 @@ async def test_a_worker_registers_its_caps_and_respects_them(
 async def test_a_worker_moves_jobs_that_were_enqueued_without_scopes_into_their_lanes(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
-    """A producer without the code was there before any worker: it knew of no caps."""
+    """Checks a producer without the code that enqueued before any worker started, and so knew of no caps."""
     app, other = make_app(), make_app()
     handles = [
         other.enqueue("mail", "crowd", {"tenant": tenant}, priority=priority)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ async def test_a_worker_keeps_and_logs_a_cap_that_an_operator_set(
 async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
-    """One tenant's backlog does not delay another's first."""
+    """Checks that one tenant's backlog does not delay another tenant's first job."""
     app, other = make_app(), make_app()
     order: list[str] = []
     for tenant in [*["big"] * 20, "small"]:
@@ -258,7 +258,7 @@ async def test_a_key_function_that_fails_gives_the_job_back(
 async def test_workers_declare_their_caps_again_after_redis_lost_everything(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
-    """Workers declare them again, each before it runs anything that was claimed in the new epoch."""
+    """Checks that each worker declares its caps before it runs a job that was claimed in the new epoch."""
     app = make_app()
     task = app.task(queue="mail", name="send", caps=[Cap(1)])(crowd.__call__)
     async with run(app, concurrency=2) as one, run(app, concurrency=2) as other:
@@ -279,7 +279,7 @@ async def test_workers_declare_their_caps_again_after_redis_lost_everything(
 
 
 class Late(AsyncPoolTransport):
-    """Answers claims when it is told to, one after the other."""
+    """Delays the answers to claims, and releases them one by one when the test says so."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -297,7 +297,7 @@ class Late(AsyncPoolTransport):
 async def test_neither_of_two_turns_runs_jobs_that_were_claimed_before_the_caps_were_declared(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
-    """Both were carried out before the caps were declared again; the first to be answered declares them."""
+    """Checks two claims that Redis ran before the caps were declared again; the first answer causes the declaration."""
     app = make_app()
     ends, ran = asyncio.Semaphore(0), 0
 

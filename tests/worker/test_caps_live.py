@@ -1,4 +1,4 @@
-"""Caps with real worker processes, in short; `scripts/prove/live caps` is the same at length."""
+"""Caps with real worker processes, in a short form of `scripts/prove/live caps`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def client(valkey_url: str) -> Iterator[Client]:
 @pytest.mark.alone
 @pytest.mark.slow
 def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path) -> None:
-    """N in 1, 2, 3, 10; per task, per queue, per key, and all three together; 4 worker processes.
+    """Checks N in 1, 2, 3, 10; per task, per queue, per key, and all three together; with 4 worker processes.
 
-    The log and the witness agree that N was reached and never passed, and a place that a job left is taken again
-    within 50 ms (p99)."""
+    The log and the witness must agree that N was reached and never exceeded, and a free place is taken within 50 ms
+    (p99).
+    """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
     with crew(client.url, tmp_path, queues, 4) as running:
         found = [
@@ -46,7 +47,7 @@ def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path)
 def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
-    """3,000 enqueues and cancels race with the ends of the last holders, and no worker looks by the clock."""
+    """Checks 3,000 enqueues and cancels that race with the ends of the last holders, while no worker polls."""
     with crew(client.url, tmp_path, ["race", "turns"], 2, concurrency=2):
         found = rounds(client, 2_500 if rounds is wakeups.race else 500)
 
@@ -62,7 +63,7 @@ def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
     client: Client, tmp_path: Path
 ) -> None:
-    """At every moment, holders are the claimed jobs of a scope; nothing leaks however workers end."""
+    """Checks at every moment that the holders are the scope's claimed jobs, however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []
@@ -75,7 +76,10 @@ def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
 def test_a_worker_that_continues_after_its_lease_releases_no_holder(
     client: Client, tmp_path: Path
 ) -> None:
-    """Workers stopped past their lease settle their job when they go on: refused, audited, and the cap of 1 holds."""
+    """Checks workers that were stopped past their lease and settle their job when they continue.
+
+    The settlements are refused and logged, and the cap of 1 holds.
+    """
     found = faults.stop_and_continue(client, tmp_path, 2)
 
     assert found.problems == []

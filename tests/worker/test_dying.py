@@ -1,4 +1,4 @@
-"""Workers that stop, are stopped, and are killed. Each runs in a process of its own."""
+"""Workers that stop, are stopped, and are killed. Each runs in a separate process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_killed_workers_job_runs_again_within_a_lease(
 
 
 def _workers(client: Client):
-    """How many connections wait for a token."""
+    """Return how many connections wait for a token."""
     (text,) = yield from client.calls.delivery.ask([["CLIENT", "LIST"]])
     return sum("cmd=blpop" in line for line in text.splitlines())
 
@@ -48,7 +48,7 @@ def _workers(client: Client):
 def test_a_suspended_worker_that_continues_after_its_lease_settles_nothing(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """The zombie: it wakes after its lease, finishes, and reports a claim that is no longer in force."""
+    """Checks a worker that wakes after its lease, finishes the job, and reports a claim that is no longer in force."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
@@ -75,7 +75,7 @@ def test_a_suspended_worker_that_continues_after_its_lease_settles_nothing(
 def test_a_suspension_of_all_workers_costs_no_claim(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """A machine that was suspended: the worker that wakes up first must not take the others for dead."""
+    """Checks a suspended machine: the worker that wakes first must not take the others for dead."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
     with (
@@ -116,7 +116,7 @@ def test_sigterm_lets_jobs_finish_and_claims_no_more(
 def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
 ) -> None:
-    """However many wait, and however many places are free."""
+    """Checks many waiting jobs and free places."""
     app.enqueue_many(crew.sleeping.job(0.02) for _ in range(3_000))
     with worker_process(app.redis_url, witness, "--concurrency", "20", *options) as process:
         wait_until(lambda: len(witness.lines("end")) > 50, "it works", timeout=20)
@@ -185,9 +185,9 @@ def test_a_job_that_kills_its_worker_repeatedly_is_dead(
 def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Each would lose its worker as often as the poison job, if they ran beside it every time.
+    """Checks jobs that would lose their worker as often as the poison job, if they always ran beside it.
 
-    A busy machine takes its time over this: a process starts six times, and a suspect may be put off for eight seconds.
+    This takes long on a busy machine: a process starts six times, and a suspect may be delayed for eight seconds.
     """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
@@ -231,7 +231,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signa
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Nobody asked that worker to stop, so it did not finish: it is gone."""
+    """Checks a worker that was not asked to stop, so that its exit counts as a loss."""
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
@@ -259,7 +259,7 @@ def test_sigterm_ends_a_worker_though_the_server_is_down(
 
 
 def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
-    """However it went: a worker that nobody watches would run on through the next deploy."""
+    """Checks each end of the supervisor: a worker without one would run on through the next deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

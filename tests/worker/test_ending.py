@@ -1,4 +1,4 @@
-"""A process whose work is over ends, whatever handlers left in it; one that is stopped is told of."""
+"""Ends of processes: a process whose work is over ends, whatever handlers left in it, and a stopped one is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process that leaves something behind, says that its work is over, and returns status 3."""
+    """Run a process that leaves something behind, declares its work over, and returns status 3."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +60,7 @@ def _ends(
 def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     left: str, *, now: bool
 ) -> None:
-    """A thread that nobody shut down kept it for ever, and no signal ended it."""
+    """Checks a thread that is never shut down, so that no signal would end the process."""
     line, named = LEAVES[left]
     by_force = bool(line) and (not now or "exit function" in left)
     # One that ends in order may take its time on a busy machine.
@@ -82,7 +82,7 @@ def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
     ids=["a filter", "the end of a handler"],
 )
 def test_a_process_ends_by_force_though_its_log_handler_raises(breaks: str) -> None:
-    """The thread that ends it died of the error, and the process stayed."""
+    """Checks that the thread that ends the process survives the error."""
     done = _ends(
         "def broken(*_): raise KeyError('no')",
         breaks,
@@ -118,7 +118,7 @@ asyncio.run(main())
 def test_a_worker_ends_though_a_handler_left_a_thread_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """SIGTERM twice did not end it: its executor waited for a sleep that outlived its job's timeout."""
+    """Checks a thread that sleeps past its job's timeout: the worker does not wait for it."""
     handle = crew.leaving.with_options(max_attempts=1).enqueue(600)
     with worker_process(app.redis_url, witness, "--grace", "1") as process:
         wait_until(lambda: handle.state() == "dead", "its timeout is reported", timeout=20)
@@ -132,7 +132,7 @@ def test_a_worker_ends_though_a_handler_left_a_thread_running(
 def test_retired_workers_are_replaced_though_handlers_left_threads_running(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Both retired, hung, and were never replaced: nothing worked any more."""
+    """Checks two workers that retire: both are replaced, though threads of their handlers hang."""
     jobs = [crew.leaving.with_options(max_attempts=1).job(600) for _ in range(2)]
     app.enqueue_many(jobs)
     options = ("--processes", "2", "--max-jobs", "1", "--concurrency", "1", "--grace", "0")
@@ -150,7 +150,7 @@ def test_retired_workers_are_replaced_though_handlers_left_threads_running(
 def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """What holds the GIL stops every thread, so also that which would end the process by force."""
+    """Checks a handler that holds the GIL, which also stops the thread that would end the process by force."""
     first = crew.clinging.enqueue(600)
     with worker_process(app.redis_url, witness, "--max-jobs", "1") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "the first job runs", timeout=20)
@@ -169,7 +169,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
 def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """It looked as if it worked: only its jobs ran again, elsewhere."""
+    """Checks that the supervisor does not count the suspended worker as working, while its jobs run elsewhere."""
     crew.sleeping.enqueue(0.1)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -189,7 +189,7 @@ def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
 
 
 def _health(supervisor: int) -> dict[int, bool]:
-    """Whether `rq-core health` calls the supervisor's workers stopped, by process id."""
+    """Return whether `rq-core health` calls the supervisor's workers stopped, by process id."""
     done = CliRunner().invoke(root, ["health", "--json"])
     workers = [each for each in json.loads(done.stdout)["workers"] if each["parent"] == supervisor]
     assert (done.exit_code == 0) is not any(each["stopped"] for each in workers)

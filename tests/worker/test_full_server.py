@@ -1,4 +1,4 @@
-"""A server that has reached maxmemory takes no jobs, whole or in part, and drains itself."""
+"""A server at maxmemory accepts no enqueue call, whole or in part, and can be drained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health is the age of the last claim that Redis answered, not a process that lives."""
+"""Health checks: they report the age of the last claim that Redis answered, not only that the process lives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("own_directory")
 
 
 def ask(*words: str) -> tuple[int, Any]:
-    """What `rq-core health` says, in this process, which may ask often."""
+    """Run `rq-core health` in this process, so that a test can call it often, and return its output."""
     done = CliRunner().invoke(root, ["health", "--json", *words])
     return done.exit_code, json.loads(done.stdout)
 
@@ -88,7 +88,7 @@ def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
 def test_health_lists_the_server_and_queues_of_each_worker_and_filters_by_queue(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Workers of other queues and servers made a queue that had none look well."""
+    """Checks that workers of other queues and servers do not make a queue without workers look healthy."""
     with_password = app.redis_url.replace("redis://", "redis://default:s3cret@")
     health.Pulse().start("w-other", ["sms"], server=masked(with_password))
     with worker_process(app.redis_url, witness):
@@ -198,7 +198,7 @@ def test_the_error_of_an_address_that_cannot_be_bound_names_it(host: str) -> Non
 
 @pytest.fixture
 def clients() -> Iterator[list[socket.socket]]:
-    """Clients that a test connects; they are closed after it."""
+    """Yield clients that a test connects; they are closed after the test."""
     with contextlib.ExitStack() as ends:
         made: list[socket.socket] = []
         ends.callback(lambda: [each.close() for each in made])
@@ -208,7 +208,7 @@ def clients() -> Iterator[list[socket.socket]]:
 def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
     clients: list[socket.socket],
 ) -> None:
-    """200 of them took all descriptors of a worker, which could not connect to Redis again."""
+    """Checks 200 clients, which would take all descriptors of a worker and prevent its connection to Redis."""
     process = psutil.Process()
     with contextlib.closing(health.Probe("0")) as probe:
         before = process.num_fds()
@@ -228,7 +228,7 @@ def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
 def test_a_client_that_sends_or_reads_single_bytes_does_not_extend_its_timeout(
     clients: list[socket.socket], monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Each byte restarted the timeout of a request."""
+    """Checks that single bytes do not restart the timeout of a request."""
     for name in ("REQUEST_WAIT_S", "ANSWER_WAIT_S", "LOOK_EVERY_S"):
         monkeypatch.setattr(http_port, name, 0.3)
     large = health.Answer(200, "text/plain", b"x" * 50_000_000)

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: what they do to themselves, they do to no worker."""
+"""Handlers in separate processes: their crashes and hangs affect no worker."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.worker.conftest import RunWorker, event_types, events, gone
 
 
 async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
-    """The reason and the error of a job that is dead."""
+    """Return the reason and the error of a dead job."""
     await wait_until_async(lambda: handle.state() == "dead", "it is dead", timeout=40)
     fields = events(client, handle.id)[-1][1]
     return fields["reason"], fields["error"]
 
 
 async def begun_apart(client: Client) -> None:
-    """Let a job start the process, so that its start takes nothing of a later job's timeout."""
+    """Let a job start the process, so that the start takes no time of a later job's timeout."""
     first = crew.apart.enqueue(n=0)
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
@@ -52,7 +52,7 @@ async def test_processes_are_reused_and_are_never_more_than_the_running_jobs(
 async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """No thread and no signal handler of Python would get a word in."""
+    """Checks a handler in native code, during which no thread or signal handler of Python can run."""
     async with run_worker(concurrency=1):
         await begun_apart(client)
         handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
@@ -70,7 +70,7 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
 async def test_a_timeout_includes_the_start_of_the_process_and_the_import(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """20 s for these came on top: a timeout of 1.5 s was one of 21.5 s where an import blocked."""
+    """Checks a blocking import: a timeout of 1.5 s does not become one of 21.5 s."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
         "from rq_core import App\n"
@@ -179,7 +179,7 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
 def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """It killed the process of a handler that was just starting, and that was a failure of its job."""
+    """Checks a handler whose process is just starting when the signal comes: this is no failure of its job."""
     handle = crew.apart_sleeping.enqueue(0.5)
     with worker_process(app.redis_url, witness, "--grace", "20") as worker:
         me = psutil.Process(worker.pid)

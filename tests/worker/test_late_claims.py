@@ -1,4 +1,4 @@
-"""No handler is begun whose lease is known to be over, or may be over before the next heartbeat."""
+"""Late claims: no handler begins if its lease is over, or may be over before the next heartbeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worker.conftest import RunWorker, begin, event_types, gone
 
 
 class LateTransport(AsyncPoolTransport):
-    """Holds back what a claim brought until it is released; the claim has been carried out then."""
+    """Delays the jobs of a claim that Redis has run, until the test releases them."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -40,7 +40,7 @@ class LateTransport(AsyncPoolTransport):
 
 
 async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
-    """A worker whose first answer that brings jobs is held back."""
+    """Yield a worker whose first answer with jobs is delayed."""
     transport = LateTransport(app.redis_url)
     worker, ending = begin(app.redis_url, transport=transport)
     await wait_until_async(
@@ -53,7 +53,7 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
 async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """The same job ran twice at the same time, though the worker could have known that it had lost it."""
+    """Checks that the same job does not run twice at once, since the worker can know that it lost the lease."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     async with run_worker():
@@ -73,7 +73,7 @@ async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
 
 @pytest.fixture
 def long_lease(app: App) -> Iterator[float]:
-    """A lease whose last third is enough for a busy machine."""
+    """Set a lease whose last third is long enough for a busy machine."""
     app.queue("crew", lease=3 * crew.LEASE)
     yield 3 * crew.LEASE
     app.queue("crew", lease=crew.LEASE)
@@ -82,7 +82,7 @@ def long_lease(app: App) -> Iterator[float]:
 async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
-    """After an outage all claims are late: to give them back would spend their rates."""
+    """Checks claims after an outage, which are all late: to give them back would spend their rates."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
@@ -99,7 +99,7 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
 async def test_claimed_jobs_that_wait_for_a_blocked_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Nobody keeps the leases of what has arrived and has not begun: a handler held the loop for that long."""
+    """Checks jobs that wait behind a handler which blocks the event loop: no heartbeat keeps their leases."""
     async with run_worker() as worker:
         arrive = worker._handlers.arrive
 
@@ -121,7 +121,7 @@ async def test_claimed_jobs_that_wait_for_a_blocked_loop_are_given_back(
 async def test_a_thread_that_is_stopped_before_its_handler_begins_does_not_call_the_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine was busy between the two: its handler ran all the same."""
+    """Checks a busy machine, on which the stop comes between the start of the thread and that of the handler."""
     submitted: list[Any] = []
     async with run_worker() as worker:
         executor = worker._handlers.executor

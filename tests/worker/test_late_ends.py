@@ -1,4 +1,4 @@
-"""A run that ends after its timeout has timed out, also where a blocked event loop could not stop it."""
+"""Late ends: a run that ends after its timeout counts as timed out, also if a blocked event loop could not stop it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 
 
 def late(how: str, until: float) -> str:
-    """Go on for longer than the timeout, then end."""
+    """Run for longer than the timeout, then end."""
     time.sleep(until)
     if how == "raises":
         raise GiveUp("too late")
@@ -39,7 +39,7 @@ def timed_out(ended: Any) -> bool:
 def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_has_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
-    """It was logged as succeeded."""
+    """Checks that the run is not logged as succeeded."""
     app = App(valkey_url)
 
     @app.task(timeout=0.2, keep_result=True, retry=ONCE)
@@ -78,7 +78,7 @@ def test_an_async_handler_that_swallows_its_cancellation_at_the_timeout_has_time
 
 
 class Beside:
-    """A handler that has begun, and one that blocks the loop beside it from then on."""
+    """A running handler, and a second one that blocks the event loop beside it."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -97,7 +97,7 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """How a job of the task ends beside the one that blocks the loop."""
+        """Return how a job of the task ends beside the one that blocks the event loop."""
 
         async def main() -> Any:
             async with working(self.app):
@@ -114,7 +114,7 @@ class Beside:
 def test_a_def_handler_that_ends_late_beside_a_blocked_loop_has_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
-    """Its timeout was suspended, too, and nothing told it to stop."""
+    """Checks that the timeout still runs, and that the handler is asked to stop."""
     beside = Beside(valkey_url)
     stopped: list[bool] = []
 
@@ -155,7 +155,7 @@ def session() -> Iterator[None]:
 def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_loop_could_not_announce(
     valkey_url: str,
 ) -> None:
-    """It was committed, and the job would have run again."""
+    """Checks that the session does not commit, since the job runs again."""
     beside = Beside(valkey_url)
     left.clear()
 

@@ -1,4 +1,4 @@
-"""What is logged inside a handler says for which job, whoever logs it."""
+"""Log records from inside a handler name its job, whichever code logs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How late a worker's loop is, and how long ago it claimed, stands where its supervisor sees it."""
+"""Lag of a worker's event loop and the age of its last claim, as its supervisor reads them."""
 
 import asyncio
 import inspect

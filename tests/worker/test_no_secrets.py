@@ -1,4 +1,4 @@
-"""A worker with a mirror, on a server that wants a password: nobody else gets to read it."""
+"""A worker with a mirror on a server with a password: the password is written nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks are told of jobs that died, however they died, and though whoever saw it dies, too."""
+"""Hooks run for jobs that died in any way, even if the worker that saw the death dies, too."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ async def test_a_hook_runs_once_and_promptly_for_each_death(
 async def test_hooks_run_for_the_first_deaths_of_a_queue(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
-    """Telling began with the first look, after the first claims had been settled: 10 of 20 hooks were told, and none
-    before a burst ended."""
+    """Checks deaths in the first settlements, which come before the worker's first search for deaths.
+
+    The hooks also run before a burst ends.
+    """
     handles = [crew.mortal.enqueue("give up") for _ in range(20)]
     worker = Worker(app, WorkerOptions(queues=("crew",), grace=5.0, **options))
     running = asyncio.create_task(worker.run())
@@ -82,7 +84,7 @@ async def test_hooks_run_for_the_first_deaths_of_a_queue(
 async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """The mark from which on hooks are told is lost, too."""
+    """Checks a Redis that also lost the mark from which on hooks have run."""
     async with run_worker():
         first = crew.mortal.enqueue("give up")
         await wait_until_async(lambda: told(witness, first.id), "the worker works")
@@ -99,7 +101,7 @@ async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
 async def test_a_hook_runs_at_once_for_a_death_during_a_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look had asked already; noticing it was forgotten with the look, and the hook was told seconds later."""
+    """Checks a death that is noticed after the search has asked Redis: the hook does not wait for the next search."""
     monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     look = dead_hooks.DeathWatch.look
     looks = 0
@@ -122,7 +124,7 @@ async def test_a_hook_runs_at_once_for_a_death_during_a_search_for_deaths(
 
 
 def test_a_hook_runs_for_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
-    """No worker lives to report it."""
+    """Checks a death that no worker lives to report."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -132,7 +134,7 @@ def test_a_hook_runs_for_a_poison_job(client: Client, app: App, witness: crew.Wi
 
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
-    """A job dies and no worker is there to tell of it; ``spec`` is what somebody makes of its JSON before."""
+    """Let a job die while no worker runs; ``spec`` replaces its JSON before."""
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
@@ -157,7 +159,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
 async def test_the_next_worker_runs_the_hook_of_a_death_that_an_ended_worker_missed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """The worker that saw it ended before it could hand over the hook's job."""
+    """Checks a worker that saw the death and ended before it enqueued the hook's job."""
     job = die_untold(client)
 
     async with run_worker():
@@ -169,7 +171,7 @@ async def test_the_next_worker_runs_the_hook_of_a_death_that_an_ended_worker_mis
 def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another worker found the same death, and its hook had ended and left the queue before this one called it."""
+    """Checks a death that another worker found, whose hook has ended and left the queue by now."""
     job = die_untold(client)
     died = client.run(client.calls.reads.snapshot("crew"))["dead"][job]
     wait_until(
@@ -200,7 +202,7 @@ def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
 async def test_a_hook_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Each search for deaths ended at the unreadable job, and no later death of its queue ran a hook."""
+    """Checks that a search does not end at the unreadable job, so that hooks of later deaths run, too."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():
@@ -231,7 +233,7 @@ def test_the_hook_runs_for_each_of_many_jobs_that_died_together(client: Client, 
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """A look while Redis' clock is so far ahead of the one with which it dates deaths."""
+    """Search for deaths while Redis' clock is this far ahead of the clock that dates deaths."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
@@ -253,7 +255,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
 def test_a_hook_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
-    """It is older than the mark, so it looks as if it had been told of."""
+    """Checks a death that is older than the mark, and so looks as if its hook had run."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
     def watch() -> dead_hooks.DeathWatch:

@@ -1,4 +1,4 @@
-"""Unique jobs with real worker processes, in short; `scripts/prove/live once` is the same at length."""
+"""Unique jobs with real worker processes, in a short form of `scripts/prove/live once`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rigs.once.race import race
 def test_a_contended_unique_name_has_one_holder_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Never two jobs alive, and never a name without a job, by the log and by looks at one moment each."""
+    """Checks that two live jobs never have the name, and that the name never lacks a live job."""
     found = race(valkey_url, tmp_path, 2_000, 5)
 
     assert [] == found.problems + found.names.breaches
@@ -29,7 +29,7 @@ def test_a_contended_unique_name_has_one_holder_while_workers_are_killed(
 
 @pytest.mark.alone
 def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Path) -> None:
-    """A sweep takes 250, and ten a second would let 2,500 go."""
+    """Checks more than 2,500 jobs per second: one sweep takes 250, and ten sweeps a second would not be enough."""
     found = expire(valkey_url, tmp_path, 4_000, 4)
 
     assert [] == found.left
@@ -46,7 +46,7 @@ def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Pat
 def test_results_kept_for_a_second_expire_as_fast_as_they_are_stored(
     valkey_url: str, size: int, chunk: int, log: str
 ) -> None:
-    """And the median call that ends jobs does not take Redis long. The dearest one shows the machine, too."""
+    """Checks also the median time of the calls that end jobs; the longest one depends on the machine's load."""
     found = keep(valkey_url, 2.5, size, log=log, chunk=chunk)
     usual = found.calls_ms[len(found.calls_ms) // 2]
 

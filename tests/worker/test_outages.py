@@ -1,4 +1,4 @@
-"""Redis goes away under a working worker and comes back: nothing is lost, and work goes on by itself."""
+"""Outages of Redis under a working worker: no job is lost, and work continues by itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     worker, running = begin(server.url, grace=1.0)
 
     def ran() -> set[int]:
-        """Not how often: one that has run and is not reported yet may run again."""
+        """Return which jobs ran, without their counts: one that is not reported yet may run again."""
         return {line["n"] for line in witness.lines("coroutine")}
 
     try:
@@ -67,7 +67,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
 async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Its claim stays in force: an outage shorter than a lease costs no second run."""
+    """Checks that the claim stays in force: an outage shorter than a lease costs no second run."""
     server = start_redis(appendonly="yes", appendfsync="always")
     worker, running = begin(server.url, grace=1.0)
     try:
@@ -93,7 +93,10 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: int) -> None:
-    """Restarted, frozen, black-holed, connections reset, scripts forgotten: scripts/prove/live outages in short."""
+    """Checks a restart, a freeze, a black hole, reset connections, and forgotten scripts.
+
+    This is a short form of scripts/prove/live outages.
+    """
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
     assert [each.kind for each in found] == list(outages.KINDS)
@@ -103,7 +106,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
 async def test_scripts_forgotten_within_a_pipeline_cost_no_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """What went before in the same pipeline was carried out, and must not be taken for lost or done again."""
+    """Checks the earlier commands of the same pipeline: they have run, and must be neither lost nor repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True
@@ -137,7 +140,7 @@ async def test_scripts_forgotten_within_a_pipeline_cost_no_claim(
 async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_another_reply(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """It was taken for "no token", and the reply that came after all for that to the connection's next command."""
+    """Checks that the late reply is not read as that of the connection's next command."""
     server = start_redis()
     transport = AsyncPoolTransport(server.url)
     await transport.exchange([["PING"]])
@@ -156,7 +159,7 @@ async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_anot
 async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """uvloop raises RuntimeError to whoever writes to a connection that was just reset: the worker was gone."""
+    """Checks the RuntimeError that uvloop raises on a write to a connection that was just reset."""
     crew.app.connect_to(valkey_url)
     broken: list[str] = []
 
@@ -185,7 +188,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 
 @pytest.mark.slow
 def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: RedisServer) -> None:
-    """With uvloop, which the command line uses. Connections that are half greeted must not be used either."""
+    """Checks uvloop, which the command line uses: a connection with an unfinished handshake must not be used."""
     import uvloop
 
     url = redis_server.url.replace("/0", "/3")
@@ -226,7 +229,7 @@ def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: Redi
 async def test_an_outage_that_lasts_two_leases_costs_no_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Nobody could extend meanwhile; whoever of two workers comes first must not take the other for dead."""
+    """Checks two workers that could not extend their leases: the first to return must not take the other for dead."""
     server = start_redis()
     crew.app.connect_to(server.url)
     options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)
@@ -256,7 +259,7 @@ async def test_an_outage_that_lasts_two_leases_costs_no_claim(
 async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Otherwise old workers would lose the leases of healthy jobs, and those would die as poison."""
+    """Checks that a worker with the old setting keeps its leases, and that its healthy jobs do not die as poison."""
     worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -276,7 +279,7 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """A claim that is given back has spent its rates, so that is done only if nothing may have counted it."""
+    """Checks that claims are given back only if a cap may not have counted them, since their rates are spent."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []
@@ -305,7 +308,10 @@ async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
 def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Redis refuses what writes (MISCONF) when it could not save, before anything is carried out; then goes on."""
+    """Checks MISCONF, with which Redis refuses writes after a failed save, before it runs anything.
+
+    The call continues once Redis accepts writes.
+    """
     server = start_redis(save="3600 1")
     obstacle = server.directory / "dump.rdb"
 
@@ -342,6 +348,6 @@ def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
 
 
 def _refused(control: redis.Redis) -> int:
-    """How often MISCONF was answered since the look before the call."""
+    """Return how often Redis answered MISCONF since the previous call of this function."""
     said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
     return int(said["count"]) - 1

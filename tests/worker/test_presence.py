@@ -1,4 +1,4 @@
-"""Workers say in Redis that they are there, idle ones too; and those that are gone do not stay."""
+"""Workers register their presence in Redis, also when idle; rows of gone workers are removed."""
 
 import functools
 import json
@@ -186,7 +186,7 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 
 
 def test_a_worker_row_from_the_future_is_ignored(client: Client, valkey: RedisServer) -> None:
-    """Redis' clock was set back, or a client lies: else the worker would be there for as long as that lasts."""
+    """Checks a Redis clock that was set back, or a false row: the worker would stay listed until that time."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

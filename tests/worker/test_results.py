@@ -1,4 +1,4 @@
-"""What handlers return, from real workers to who waits: in threads, on the loop, and in processes."""
+"""Results of handlers, from real workers to waiting callers: in threads, on the event loop, and in processes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Breaks:
 
 
 class Computed(BaseModel):
-    """What takes its time, or ends the program, while it is made JSON."""
+    """A result whose encoding as JSON takes long, or ends the program."""
 
     how: str
 
@@ -164,7 +164,7 @@ async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
 async def test_a_result_that_fails_while_it_is_encoded_does_not_fail_its_job(
     connected: App, enqueue: Callable[[], Any], reason: str | None
 ) -> None:
-    """Its handler has returned: the job was run again, as if it had not done its work."""
+    """Checks that the job is not run again, since its handler has returned."""
     async with working(connected, queues=("results",)):
         handle = await enqueue()
         outcome = await handle.wait_async(LONG_S)
@@ -197,7 +197,7 @@ async def test_each_of_many_results_of_one_turn_reaches_its_handle(connected: Ap
 
 
 async def test_long_results_are_split_into_several_calls(connected: App) -> None:
-    """A turn of a hundred values of 60 KB would keep Redis from others."""
+    """Checks a turn of a hundred values of 60 KB, which would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]
     async with working(connected, queues=("results",), concurrency=100):
@@ -215,7 +215,7 @@ async def _long(n: int) -> str:
 
 
 async def test_a_result_expires_after_the_given_time(connected: App) -> None:
-    """Whoever looks later is told that it is over, whether a claim has swept it away or not."""
+    """Checks that a later caller is answered "expired", whether a claim has swept the value away or not."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)

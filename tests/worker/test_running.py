@@ -1,4 +1,4 @@
-"""A worker runs jobs: how they end, when they begin, and what it costs in commands."""
+"""Workers run jobs: how jobs end, when they begin, and how many commands they cost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_retry_later_sets_the_time_of_the_next_attempt(
 async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays_and_uses_no_attempt(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
-    """Another worker may know it: in a rolling deploy, the new code's jobs must not die on the old workers."""
+    """Checks a rolling deploy: old workers give back jobs of new code, which another worker may know."""
     handle = app.enqueue("crew", "of_tomorrow", {"x": 1})
 
     async with run_worker():
@@ -160,7 +160,7 @@ async def test_delayed_jobs_run_promptly_and_never_early(
 
 
 def works_for(client: Client, queues: Sequence[str]) -> bool:
-    """Whether a worker has said in each of these queues that it is there."""
+    """Return whether a worker has registered its presence in each of these queues."""
     found, _ = client.run(client.calls.reads.looks(queues))
     return all(queue.present for queue in found)
 
@@ -169,7 +169,7 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """A worker that waits for a token of one queue only would sleep for seconds beside a full other one."""
+    """Checks several queues: a worker that waited for one queue's token only would sleep beside a full queue."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:
@@ -229,7 +229,7 @@ async def test_a_worker_claims_no_more_than_it_can_start(
 
 
 def test_a_worker_settles_and_claims_in_one_round_trip(client: Client) -> None:
-    """Group commit: however many jobs finished, a turn is one pipeline of one command per kind."""
+    """Checks that a turn is one pipeline with one command per kind, however many jobs finished."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of
 
@@ -263,7 +263,7 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
 async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_time(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """The wait for tokens may have begun before the due time was known; it must not be slept through."""
+    """Checks a wait for tokens that began before the due time was known: the worker does not sleep through it."""
     queues = ("one", "two")
     for queue in queues:
         client.run(client.calls.delivery.handshake(queue))
@@ -284,6 +284,6 @@ async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_ti
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
 def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
-    """A timeout that is not a number would leave the loop's timers in no order."""
+    """Checks nan, which would leave the event loop's timers in no order."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

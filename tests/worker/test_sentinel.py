@@ -1,4 +1,4 @@
-"""Redis fails over under Sentinel: it is waited out like any outage, and what was lost with the primary is reported."""
+"""Failovers of Redis under Sentinel: workers wait for them as for any outage, and lost events are reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = App()
 
 @app.task(queue=QUEUE)
 def deliver(n: int) -> None:
-    """Never run here: these tests are about producers and mirrors."""
+    """A task that never runs here: these tests are about producers and mirrors."""
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Twice, so that the old primary has come back as a replica and is promoted in turn."""
+    """Checks two failovers, so that the old primary has returned as a replica and is promoted in turn."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )
@@ -68,14 +68,14 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 def test_a_worker_stops_using_a_live_primary_that_was_replaced(
     tmp_path: Path, place: int, kind: str
 ) -> None:
-    """It takes writes, or answers NOREPLICAS, for some ten seconds until Sentinel makes it a replica."""
+    """Checks a primary that takes writes, or answers NOREPLICAS, for ten seconds until Sentinel makes it a replica."""
     (found,) = shards.run([kind], times=1, seconds=4.0, on=[engines()[place]])
 
     assert shards.problems([found]) == [], found
 
 
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
-    """Its calls end with an answer, and every job whose acknowledgement was replicated is there once."""
+    """Checks that each call gets an answer, and each job whose acknowledgement was replicated exists once."""
     told: list[str] = []
     stop = threading.Event()
     troubles: list[Exception] = []
@@ -141,7 +141,7 @@ async def test_an_async_producer_waits_for_the_failover_during_a_call(group: Sen
 def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
     group: SentinelGroup, tmp_path: Path
 ) -> None:
-    """The primary acknowledged jobs that its replica never saw; the mirror had them. The log names each, and holds."""
+    """Checks acknowledged jobs that the replica never got but the mirror did: the log names each, and verify holds."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
     with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
         with Client(group.url, patience=PATIENT) as client:
@@ -168,7 +168,7 @@ def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
 def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:
-    """With ``min-replicas-to-write``: what it cannot replicate it refuses, and carries nothing out."""
+    """Checks ``min-replicas-to-write``: the primary refuses what it cannot replicate, and runs nothing of it."""
     primary = group.primary
     with primary.client() as control:
         control.config_set("min-replicas-to-write", 1)
@@ -189,8 +189,11 @@ def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
 async def test_a_client_of_a_demoted_server_opens_new_connections(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """It lives, and answers READONLY on the connections that are there: a transport that kept them would get that for
-    ever, though Sentinel, or a name that points to the primary, has another answer by now."""
+    """Checks a live server that answers READONLY on open connections.
+
+    A transport that kept these connections would get READONLY for ever, though Sentinel, or a name that points to the
+    primary, gives another address by now.
+    """
     server = start_redis()
     for transport in (PoolTransport(server.url), AsyncPoolTransport(server.url)):
 
@@ -217,7 +220,7 @@ async def test_a_client_of_a_demoted_server_opens_new_connections(
 
 @pytest.mark.slow
 def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGroup) -> None:
-    """The old primary lives on as a replica."""
+    """Checks an old primary that lives on as a replica."""
     with Client(group.url, patience=PATIENT) as client:
         (first,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
         old = group.primary
@@ -273,7 +276,7 @@ async def test_the_error_of_an_unknown_sentinel_service_names_it(group: Sentinel
 
 
 def _is_logged(audit: str, job_id: str) -> bool:
-    """Asked often, so in this process."""
+    """Return whether the log has the text; in this process, since the test asks often."""
     database = Database(audit)
     try:
         migrate.check_current(database)
@@ -287,7 +290,7 @@ def _is_logged(audit: str, job_id: str) -> bool:
 
 
 def _rq_core(*words: str) -> tuple[int, Any]:
-    """Run a command; its status, and what it printed as JSON."""
+    """Run a command, and return its status and the JSON that it printed."""
     ran = processes.rq_core(*words)
     try:
         return ran.returncode, json.loads(ran.stdout)

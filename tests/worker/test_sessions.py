@@ -1,4 +1,4 @@
-"""Database sessions as dependencies, on a real PostgreSQL, with workers that are killed: no connection is left.
+"""Database sessions as dependencies, on a real PostgreSQL, with killed workers: no connection stays open.
 
 `scripts/prove/live sessions` does the same with more jobs.
 """
@@ -44,7 +44,7 @@ def database(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
-    """How many connections of handlers PostgreSQL has, in a state."""
+    """Return how many connections of handlers PostgreSQL has, in a state."""
     (count,) = database.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND coalesce(state, '') LIKE %s",
         (sessions.NAME, state),
@@ -53,7 +53,10 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Ten by ten async or sync, and one ten of twenty in processes of their own: some of each kind fail or are late."""
+    """Return the n-th job: ten async and ten sync in turn, and ten of twenty in separate processes.
+
+    Some of each kind fail or are late.
+    """
     if n // 10 % 20 == 0:
         return sessions.insert_apart.job(n)
     return (sessions.insert_async, sessions.insert)[(n // 10 + n // 200) % 2].job(n)

@@ -1,4 +1,4 @@
-"""A worker that stops: the grace, threads that do not come back, and the wake token."""
+"""Stopping workers: the grace, threads that do not return, and the wake token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Every heartbeat says again that the job is unwanted; the handler is interrupted once."""
+    """Checks later heartbeats, each of which says again that the job is cancelled."""
     handle = crew.tidying.enqueue(1.2 * crew.LEASE)
     async with run_worker():
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -48,7 +48,7 @@ async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
 async def test_a_job_that_falls_due_during_the_grace_does_not_end_the_grace(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """The worker woke to report nothing, fell over that, and gave back what had the time to finish."""
+    """Checks that the worker has nothing to report when it wakes, and still lets the other jobs finish."""
     handle = crew.sleeping.enqueue(1.0)
     async with run_worker(grace=10.0) as worker:
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -65,7 +65,10 @@ async def test_a_job_that_falls_due_during_the_grace_does_not_end_the_grace(
 async def test_a_thread_that_never_returns_does_not_delay_the_end_of_its_worker(
     valkey_url: str, options: dict[str, Any]
 ) -> None:
-    """Its job was reported at its timeout. A worker that retires waited for it for ever, and took nothing else."""
+    """Checks a job that was reported at its timeout.
+
+    A retiring worker does not wait for the thread for ever.
+    """
     release = threading.Event()
     with App(valkey_url) as app:
 
@@ -87,7 +90,10 @@ async def test_a_thread_that_never_returns_does_not_delay_the_end_of_its_worker(
 
 
 async def test_workers_that_stop_together_leave_one_wake_token(client: Client, app: App) -> None:
-    """Each puts one back that it may have taken; two would be a finding of the doctor and of `audit verify`."""
+    """Checks workers that each put back a token that they may have taken.
+
+    Two tokens would be a finding of the doctor and of `audit verify`.
+    """
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(app.redis_url)) for _ in range(8)]
         await asyncio.gather(*(each.run(each.calls.delivery.handshake("crew")) for each in clients))

@@ -1,4 +1,4 @@
-"""A worker that stops while Redis is away, or forgets its scripts, ends within its grace."""
+"""Stops during outages: a worker that stops while Redis is away, or forgets its scripts, ends within its grace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_down(
 async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Its claim was waiting for the server, and was sent once that was there: for jobs to be given back."""
+    """Checks that a claim which waits for the server is not sent later, for jobs that would be given back."""
     server = start_redis(appendonly="yes", appendfsync="always")
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=20.0)
@@ -73,7 +73,7 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """A claim without an answer had the grace first, then the jobs: whoever waits for the worker kills it then."""
+    """Checks that a claim without an answer and the running jobs share one grace, before the worker would be killed."""
     server = start_redis()
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=3.0)
@@ -96,7 +96,7 @@ async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
 async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """It ended with an error; one of several processes that was still starting made their supervisor fail."""
+    """Checks that one of several starting processes does not make their supervisor fail."""
     server = start_redis()
     server.freeze()
     crew.app.connect_to(server.url)
@@ -113,7 +113,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that has forgotten its scripts, and a user of it who may load none."""
+    """A server that has forgotten its scripts, and a user of it who may not load any."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -129,7 +129,7 @@ class Forgetful:
         self._control.execute_command("SCRIPT", "FLUSH")
 
     def load_complete(self) -> None:
-        """As if another worker had, who may."""
+        """Load the script complete, as another worker with the right to load could."""
         held = [("nobody", "1-1")]
         assert self.owner.run(claims.complete("crew", "w-other", held))
 
@@ -146,7 +146,7 @@ def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
 
 
 def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
-    """How often workers said that, but for their heartbeats, which go on trying."""
+    """Return how often workers logged this text, without the lines of heartbeats, which go on trying."""
     return sum(
         words in r.getMessage()
         for r in caplog.records
@@ -161,7 +161,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
     caplog: pytest.LogCaptureFixture,
     reportable: bool,
 ) -> None:
-    """It ended at once, and what it ran was cut off."""
+    """Checks that the worker does not end at once and cut off its running jobs."""
     _, running = begin(forgetful.url, concurrency=2, grace=4.0)
     job = await crew.gated.enqueue_async()
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -189,7 +189,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
 async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
-    """It has all the time that its jobs need, but not for ever to report them."""
+    """Checks that the worker has the time that its jobs need, but a limited time to report them."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
@@ -209,7 +209,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
-    """The loop waited for that handler, and nobody took the place of the process."""
+    """Checks that the event loop does not wait for that handler, so that the process can be replaced."""
     crew.app.connect_to(forgetful.url)
     crew.stubborn.enqueue()
     crew.app.close()

@@ -1,4 +1,4 @@
-"""A worker of a queue that its app does not declare says so, and makes nothing of it in Redis."""
+"""Undeclared queues: a worker says that its app does not declare a queue, and creates nothing in Redis for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues share a worker's places by weight, on one server as in a cluster."""
+"""Weights: queues share a worker's places by weight, on one server as in a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """The queues of the jobs in the order in which they ran: so many of mail, which has this weight, and of reports."""
+    """Return the queues of the jobs in the order in which they ran.
+
+    The numbers of jobs of mail, with this weight, and of reports are given.
+    """
     app = App(url)
     ran: list[str] = []
 
@@ -35,7 +38,7 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """A queue without jobs leaves its places to the other queue: the light queue's last jobs do not crawl."""
+    """Checks that a queue without jobs leaves its places to the other one, whose last jobs do not run one by one."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

@@ -99,7 +99,7 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: its job was cancelled, its timeout is over, or its lease is lost."""
+        """Return whether the handler should stop: its job was cancelled, its timeout is over, or its lease is lost."""
         return self._why() is not None
 
     def raise_if_cancelled(self) -> None:

@@ -235,7 +235,7 @@ def _in_annotation(
 
 
 def has_dependency(hint: Any) -> bool:
-    """Whether a type contains a Depends at any depth."""
+    """Return whether a type contains a Depends at any depth."""
     inner = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated and any(isinstance(each, Dependency) for each in inner):
         return True
@@ -317,14 +317,16 @@ def name_of(provider: Any) -> str:
 
 
 def makes_managers(provider: Any) -> bool:
-    """Whether a provider is a class whose instances are context managers. Each call makes a new instance, which no
-    other code owns."""
+    """Return whether a provider is a class whose instances are context managers.
+
+    Each call makes a new instance, which no other code owns.
+    """
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 
 
 def is_async(provider: Any) -> bool:
-    """Whether a provider needs an event loop, judged by its type, without a call."""
+    """Return whether a provider needs an event loop, judged by its type, without a call."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

@@ -33,7 +33,10 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
 
 def _makes_manager(function: Any) -> bool:
-    """Whether a call of ``function`` returns a context manager or a generator, judged by its type, without a call."""
+    """Return whether a call of ``function`` returns a context manager or a generator.
+
+    It is judged by its type, without a call.
+    """
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)

@@ -21,7 +21,7 @@ LEAVE_WAIT_S: Final = 5.0
 
 
 class _Kept:
-    """The value of one dependency: being made, in use, or being left."""
+    """The value of one dependency, while it is made, used, or left."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider

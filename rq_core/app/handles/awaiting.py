@@ -108,7 +108,7 @@ class Ends(Generic[H]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether this process has called ``begin``; False in a child that was forked since."""
+        """Return whether this process has called ``begin``; False in a child that was forked since."""
         return self._pid == os.getpid()
 
     def begin(self, notify: Callable[[], None]) -> None:

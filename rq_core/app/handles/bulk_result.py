@@ -22,7 +22,7 @@ class AcceptedJobs(Accepted):
     def of(
         cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
     ) -> AcceptedJobs:
-        """Return the outcomes ``whole``; ``chunks`` are its parts, each with its queue."""
+        """Return an AcceptedJobs of the outcomes ``whole``; ``chunks`` are their parts, each with its queue."""
         made = cls(*whole)
         made._producer, made._chunks = producer, chunks
         return made

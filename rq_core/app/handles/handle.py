@@ -163,7 +163,7 @@ class JobHandle(Generic[R_co]):
             raise keeps_none(self.id)
 
     def is_of(self, connections: object) -> bool:
-        """Whether this is a handle of the app with these connections."""
+        """Return whether this is a handle of the app with these connections."""
         return self._producer.connections is connections
 
     async def wait_async(

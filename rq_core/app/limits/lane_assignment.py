@@ -72,7 +72,7 @@ class Placing:
 
     @property
     def rules(self) -> bool:
-        """Whether enqueue checks if a scope is full: a cap has discard, reject or max_waiting."""
+        """Return whether enqueue checks if a scope is full: a cap has discard, reject or max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:

@@ -42,7 +42,7 @@ class Named(ABC):
 
     @property
     def replaces(self) -> bool:
-        """Whether a new job may replace the waiting job of its name."""
+        """Return whether a new job may replace the waiting job of its name."""
         return bool(self.ties["unique"] == "replace")
 
     @property
@@ -70,7 +70,7 @@ class Named(ABC):
 
     @property
     def has_named_function(self) -> bool:
-        """Whether ``per`` has a name of its own: a lambda, or an object that can be called, has none."""
+        """Return whether ``per`` has a name of its own: a lambda, or an object that can be called, has none."""
         return str(getattr(self.per, "__name__", "")).isidentifier()
 
     @property

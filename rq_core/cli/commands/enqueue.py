@@ -38,7 +38,7 @@ HOW: Final = (
 
 
 class _Command(click.Command):
-    """Adds to an error of usage how to give the task's arguments."""
+    """A command whose usage errors also say how to pass the task's arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -153,7 +153,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _saying_how(values: dict[str, Any]) -> Iterator[None]:
-    """Add to ArgumentsInvalid how to give the task's arguments, if the operator gave none."""
+    """Add to an ArgumentsInvalid how to pass the task's arguments, if the operator passed none."""
     try:
         yield
     except ArgumentsInvalid as error:

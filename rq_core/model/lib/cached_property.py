@@ -1,4 +1,4 @@
-"""``cached_property`` as Python 3.12 has it, without a lock.
+"""A ``cached_property`` without a lock, as Python 3.12 has it.
 
 In Python 3.11, ``functools.cached_property`` holds one lock for all objects of a class while it computes a value; a
 child that is forked meanwhile would wait for the lock for ever. Without the lock, two threads may both compute a value,

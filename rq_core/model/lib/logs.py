@@ -1,4 +1,7 @@
-"""Formats log lines, as text for people or as JSON for programs. Each line is one event, with its facts as fields."""
+"""Formatters of log lines, as text for people or as JSON for programs.
+
+Each line is one event, with its facts as fields.
+"""
 
 from __future__ import annotations
 

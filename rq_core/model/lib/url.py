@@ -43,7 +43,7 @@ def check_port(parts: SplitResult) -> int | None:
 
 
 def is_cluster(url: str) -> bool:
-    """Whether a URL is that of a Redis Cluster, by its scheme."""
+    """Return whether a URL is that of a Redis Cluster, by its scheme."""
     return url.partition("://")[0] in SCHEMES
 
 

@@ -58,17 +58,17 @@ def family_of(scope_name: str) -> str:
 
 
 def is_rate(scope_name: str) -> bool:
-    """Whether a scope is that of a rate: a window is in its name."""
+    """Return whether a scope is that of a rate: a window is in its name."""
     return "@" in family_of(scope_name)
 
 
 def is_counted(scope_name: str) -> bool:
-    """Whether ``holders`` has the claimed jobs of a scope."""
+    """Return whether ``holders`` has the claimed jobs of a scope."""
     return not is_rate(scope_name) and family_of(scope_name) != FAIR
 
 
 def is_scope(text: str) -> bool:
-    """Whether a text is a valid scope or family of scopes."""
+    """Return whether a text is a valid scope or family of scopes."""
     return _SCOPE.fullmatch(text) is not None
 
 

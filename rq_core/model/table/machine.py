@@ -188,5 +188,5 @@ _ARROWS: Final = frozenset((t.source, t.event, t.target) for t in TRANSITIONS)
 
 
 def legal(source: State | None, event: Event, target: State | None) -> bool:
-    """Whether the table has this transition, for any script."""
+    """Return whether the table has this transition, for any script."""
     return (source, event, target) in _ARROWS

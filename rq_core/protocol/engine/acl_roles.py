@@ -140,7 +140,7 @@ def keys(role: str) -> tuple[list[str], list[str]]:
 
 
 def uses_channel(role: str) -> bool:
-    """Whether a role publishes ends of jobs, or subscribes to them."""
+    """Return whether a role publishes ends of jobs, or subscribes to them."""
     return not OF_CHANNEL.isdisjoint(commands_of_role(role))
 
 
@@ -231,7 +231,7 @@ def _denied(checks: Iterable[tuple[str, Sequence[str]]]) -> Plan[list[str]]:
 
 
 def is_denial(text: str) -> bool:
-    """Whether an error reply says that the user lacks a right."""
+    """Return whether an error reply says that the user lacks a right."""
     return (
         text.startswith("NOPERM")
         or "The user executing the script" in text

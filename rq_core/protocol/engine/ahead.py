@@ -9,8 +9,10 @@ T = TypeVar("T")
 
 
 class Ahead(Generic[T]):
-    """Iterates over ``items``. :meth:`prepare` makes the next item ahead of time; an error from making an item is
-    raised when the item's turn comes."""
+    """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
+
+    An error from making an item is raised when the item's turn comes.
+    """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = iter(items)

@@ -134,7 +134,7 @@ class Delivery:
         self._heads = {at: head for at, head in self._heads.items() if at[1] != queue}
 
     def has_met(self, queue: str) -> bool:
-        """Whether a handshake with a queue was made, so that a call needs none before it."""
+        """Return whether a handshake with a queue was made, so that a call needs none before it."""
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
@@ -361,8 +361,10 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Whether the queue of a call that creates no queue is missing. So a cancel or an edit of jobs in an unknown
-        queue writes nothing."""
+        """Return whether the queue of a call that creates no queue is missing.
+
+        So a cancel or an edit of jobs in an unknown queue writes nothing.
+        """
         if call.absent is None:
             return False
         keys = queue_keys(call.queue, self.prefix)

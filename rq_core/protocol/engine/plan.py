@@ -44,8 +44,10 @@ class ReplyError(Exception):
 
 
 def says_full(error: BaseException | None) -> bool:
-    """Whether Redis refused a command because it has reached maxmemory. ``error`` is the reply, or an error with the
-    reply as its cause."""
+    """Return whether Redis refused a command because it has reached maxmemory.
+
+    ``error`` is the reply, or an error with the reply as its cause.
+    """
     return error is not None and (str(error).startswith("OOM") or says_full(error.__cause__))
 
 

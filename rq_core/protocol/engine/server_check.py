@@ -175,7 +175,7 @@ def warn(remarks: Iterable[Remark]) -> None:
 
 
 def forced() -> bool:
-    """Whether an operator has overruled refusals."""
+    """Return whether an operator has overruled refusals."""
     return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
 
 

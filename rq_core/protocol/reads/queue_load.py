@@ -30,13 +30,15 @@ class ScopeLoad:
 
     @property
     def is_family(self) -> bool:
-        """Whether the limit holds for each key of a family, not for all jobs of the scope together."""
+        """Return whether the limit holds for each key of a family, not for all jobs of the scope together."""
         return "=" not in self.scope and self.scope != QUEUE
 
     @property
     def full(self) -> bool:
-        """Whether no job of the scope can be claimed now. For a family or a rate: whether a lane waits for one of its
-        keys."""
+        """Return whether no job of the scope can be claimed now.
+
+        For a family or a rate: whether a lane waits for one of its keys.
+        """
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
         return self.limit.most is not None and self.holders >= self.limit.most
@@ -167,7 +169,7 @@ class QueueOverview:
         return tuple(each for each in self.scopes if each.full and self._waits_for(each))
 
     def _waits_for(self, scope: ScopeLoad) -> bool:
-        """Whether a job waits for a scope. The queue's own cap blocks no lane: all ready jobs wait for it."""
+        """Return whether a job waits for a scope. The queue's own cap blocks no lane: all ready jobs wait for it."""
         return self.ready_jobs > 0 if scope.scope == QUEUE else scope.blocked_lanes > 0
 
 

@@ -132,7 +132,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
     # The facts of a queue.
 
     def is_there(self, queue: str) -> Plan[bool]:
-        """Whether a queue exists. The check does not create the queue."""
+        """Return whether a queue exists. The check does not create the queue."""
         asked = [["HGET", self._keys(queue)("meta"), "epoch"]]
         (epoch,) = yield from self._delivery.ask(asked, queue)
         return epoch is not None

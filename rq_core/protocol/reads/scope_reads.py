@@ -168,7 +168,7 @@ def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
+    """Return whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 

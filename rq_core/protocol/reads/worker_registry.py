@@ -62,7 +62,7 @@ class PresentWorker:
 
     @property
     def gone(self) -> bool:
-        """Whether the worker counts as gone, since it has been silent for more than SILENT_MS."""
+        """Return whether the worker counts as gone, since it has been silent for more than SILENT_MS."""
         return self.silent_ms > SILENT_MS
 
 
@@ -157,7 +157,7 @@ def _tasks_of(text: str) -> set[str] | None:
 
 
 def is_readable(field: str, text: str) -> bool:
-    """Whether this release can read a field of ``workers``: a worker's row, or the tasks of a code."""
+    """Return whether this release can read a field of ``workers``: a worker's row, or the tasks of a code."""
     if field.startswith(_CODE):
         return _tasks_of(text) is not None
     return read_row(field, text, 0) is not None

@@ -105,7 +105,7 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Whether a running handler is not settled."""
+        """Return whether a running handler is not settled."""
         return any(not running.settled for running in self.running.values())
 
     @property

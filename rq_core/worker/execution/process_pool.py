@@ -107,7 +107,7 @@ class IsolationPool:
         return None if reply is None else Raised(**reply)
 
     def has_said(self, running: Running) -> bool:
-        """Whether a message of the handler's process has not been read yet."""
+        """Return whether a message of the handler's process has not been read yet."""
         child = self._busy.get(running)
         return child is not None and child.pipe.poll()
 

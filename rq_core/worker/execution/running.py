@@ -76,8 +76,11 @@ class Running:
 
     @property
     def can_stop(self) -> bool:
-        """Whether a stopping worker should wait for the handler: it can be cancelled, or has dependencies or middleware
-        to close. Any other ``def`` handler has nothing to do before its process ends."""
+        """Return whether a stopping worker should wait for the handler.
+
+        It should if the handler can be cancelled, or has dependencies or middleware to close. Any other ``def`` handler
+        has nothing to do before its process ends.
+        """
         return self.handler is not None or self.function is not self.task.function
 
     def facts(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each thing that is submitted.
+    """Calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop, for each submitted thing.
 
     No submitted thing waits for another: up to ``threads`` run at once, and the caller must not submit more. A thread
     starts when it is first needed. Context variables that a call sets are discarded when it ends.

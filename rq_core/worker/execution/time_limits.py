@@ -34,14 +34,14 @@ class _Timer(Generic[T]):
 
 
 class TimeLimits(Generic[T]):
-    """Calls ``on_over`` once, on the loop, with each thing whose limit expires before it ends."""
+    """Calls ``on_over`` once, on the loop, for each thing whose limit expires before the thing ends."""
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Limit a thing to ``seconds`` from now. Return the monotonic time at which the limit expires."""
+        """Set a limit of ``seconds`` from now for a thing. Return the monotonic time at which the limit expires."""
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
@@ -103,7 +103,7 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def has_begun(handler: asyncio.Task[None]) -> bool:
-    """Whether an asyncio task has executed its first step."""
+    """Return whether an asyncio task has executed its first step."""
     coroutine = handler.get_coro()
     return (
         not inspect.iscoroutine(coroutine)

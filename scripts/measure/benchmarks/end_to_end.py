@@ -1,4 +1,4 @@
-"""Everything at once on this machine: a producer, a worker, the mirror beside it, Redis and the database."""
+"""Measures everything at once on this machine: a producer, a worker, its mirror, Redis and the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ QUEUE = "async"
 
 
 def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> float:
-    """Jobs per second from the first handler's beginning until SQL has the end of the last job. Raises Failed."""
+    """Return the jobs per second from the first handler's beginning until SQL has the end of the last job.
+
+    Raises Failed.
+    """
     stage.empty()
     database = databases.fresh(dialect)
     path = stage.tally(jobs)
@@ -43,7 +46,7 @@ def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> floa
 
 
 def _await_mirror(stage: Stage, outbox: str) -> None:
-    """The mirror trims what SQL has, but for the last entry."""
+    """Wait until the mirror has trimmed all entries that SQL has, except the last one."""
     patience = time.monotonic() + OURS.part_s
     while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("jobs")):
         if time.monotonic() > patience:

@@ -1,4 +1,4 @@
-"""Figures as they are measured: many values each, told as their median with the spread."""
+"""Measured figures: several values each, shown as their median with the spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 
 
 class Figures:
-    """Values by name, and those of the peers apart. What failed is kept with the reason."""
+    """The values of each figure by name, with those of the peers apart.
+
+    A failed measurement is kept with its reason.
+    """
 
     def __init__(self) -> None:
         self.values: defaultdict[str, list[float]] = defaultdict(list)
@@ -29,7 +32,7 @@ class Figures:
         return {name: statistics.median(values) for name, values in self.values.items()}
 
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What the JSON has: medians at the top, their spreads, the peers', and where it was measured."""
+        """Return the document for JSON: medians, their spreads, those of the peers, and facts about the machine."""
         return {
             **{name: _short(value) for name, value in self.medians().items()},
             "spread": {
@@ -55,12 +58,12 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Four digits, since the machine gives no more."""
+    """Return a number with four digits, since the machine's figures are no more exact."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 
 def facts(redis_version: str, sizes: str) -> dict[str, Any]:
-    """Where and what, for later readers of the figures."""
+    """Return facts about the machine and the versions, for later readers of the figures."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
         cwd=Path(__file__).parent,

@@ -1,4 +1,7 @@
-"""What waiting jobs cost the server: bytes, time at any depth, the longest call; and what an idle worker asks of it."""
+"""Measures the cost of waiting jobs for the server: bytes, time at any depth, and the longest call.
+
+Also measures what an idle worker asks of the server.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def jobs_of(
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
-    """Bytes per waiting job, with its events before they are mirrored; and what is left of it in the end."""
+    """Return the bytes per waiting job, with its events before they are mirrored; and the bytes left at the end."""
     stage.empty()
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))
     with Client(stage.url) as client:
@@ -81,8 +84,11 @@ def _mirror(client: Client, database: Database) -> None:
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
-    """µs of the server for a job's life with so many others waiting, of all priorities, and then as many scheduled
-    as well; the worst of them compared with none waiting. And the longest call among all these."""
+    """Return the server's time (µs) for a job's life beside many waiting jobs, compared with none.
+
+    The waiting jobs are of all priorities, then as many scheduled jobs are added; the worst ratio counts. Also returns
+    the longest of all these calls.
+    """
     stage.empty()
     _watch_long_calls(stage.control)
     queues = {wanted: f"{QUEUE}-{wanted}" for wanted in sizes.depths}
@@ -106,7 +112,10 @@ def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
 
 
 def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, float]:
-    """µs of the server for a job's life in each of these queues: medians of rounds that alternate between them."""
+    """Return the server's time (µs) for a job's life in each queue.
+
+    The times are medians of rounds that alternate between the queues.
+    """
     found: dict[str, list[float]] = {queue: [] for queue in queues}
     for number in range(1 + ROUNDS):
         for queue in queues:
@@ -117,7 +126,7 @@ def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, flo
 
 
 def _life_us(client: Client, queue: str, jobs: int) -> float:
-    """As many are taken as come, so the depth stays."""
+    """Return the server's time for a job's life; as many jobs are claimed as enqueued, so that the depth stays."""
     new = list(jobs_of(jobs, queue, priorities=True))
 
     def life() -> None:
@@ -129,7 +138,7 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
 
 def _call_at_length(client: Client, queue: str) -> None:
-    """Every call that takes many jobs, with as many as clients give it."""
+    """Make each call that takes many jobs, with the number of jobs that clients send."""
 
     def claim() -> list[tuple[str, str]]:
         found = client.run(claims.claim(queue, WORKER, LONG_BATCH)).jobs
@@ -152,7 +161,7 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Of the calls of functions and scripts. 0.2 if all were shorter, since shorter ones are not kept."""
+    """Return the longest call (ms) of functions and scripts; 0.2 if all were shorter, since those are not kept."""
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")
@@ -161,8 +170,10 @@ def _longest_ms(control: redis.Redis) -> float:
 
 
 def idle(stage: Stage, seconds: float) -> dict[str, float]:
-    """What a worker with a hundred places sends while there is nothing to do, told apart from its scripts' own calls by
-    MONITOR; and its share of a processor."""
+    """Return the commands that an idle worker with a hundred places sends, and its share of a processor.
+
+    MONITOR distinguishes these commands from the calls that its scripts make.
+    """
     stage.empty()
     path = stage.tally(1)
     with stage.working(OURS, path, concurrency=100) as (process,):

@@ -1,4 +1,4 @@
-"""Measure what the queue is aimed at, beside its floors and, with --peers, beside other queues."""
+"""Measures the queue against its targets, beside its floors and, with --peers, beside other queues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Part = Callable[[], Mapping[str, float]]
 
 
 def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Enqueue, and its floors."""
+    """Measure enqueues and their floors."""
 
     def bulk() -> dict[str, float]:
         return {
@@ -66,7 +66,7 @@ def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Drains, latency, several workers, an idle one."""
+    """Measure drains, latency, several workers, and an idle worker."""
 
     def drain() -> dict[str, float]:
         return {
@@ -111,7 +111,7 @@ def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[str, Part]]:
-    """Redis' time and memory."""
+    """Measure Redis' time and memory."""
 
     def redis_us() -> dict[str, float]:
         stage.empty()
@@ -133,7 +133,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """The mirror beside plain SQL, and everything at once."""
+    """Measure the mirror beside plain SQL, and everything at once."""
 
     def mirror() -> dict[str, float]:
         stage.empty()
@@ -156,7 +156,7 @@ PARTS = ("enqueue", "work", "redis", "audit", "start")
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
-    """All parts, repeat by repeat, so that a slow moment of the machine hits all alike."""
+    """Measure all parts, repeat by repeat, so that a slow moment of the machine affects all of them."""
     place = stage.place / "audit"
     place.mkdir()
     postgres = DurablePostgres().start() if "audit" in only else None
@@ -187,7 +187,7 @@ def _say(what: str) -> None:
 
 
 def show(document: Mapping[str, Any]) -> None:
-    """The tables, for a screen."""
+    """Print the tables."""
     for said, rows in (
         ("promised", targets.promised_rows(document)),
         ("aimed at", targets.aimed_rows(document)),
@@ -287,13 +287,13 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Renew the documents."""
+    """Write the new figures into the documents."""
     for path in report.write(document):
         print(f"wrote {path}", file=sys.stderr)
 
 
 def plot(document: Mapping[str, Any], where: Path) -> None:
-    """Draw, in an environment that has matplotlib."""
+    """Draw the plots, in an environment that has matplotlib."""
     python = peers.environment("plots", (MATPLOTLIB,))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as figures:
         json.dump(document, figures)

@@ -1,10 +1,10 @@
-"""Events per second of one mirror process, beside the floor: the same rows by plain executemany or COPY.
+"""Measures the events per second of one mirror process, and the floor: the same rows by plain executemany or COPY.
 
-The log is that of real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The
-floor writes the rows that the mirror wrote into empty tables of the same database, in transactions of as many
-events, and reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
+The log is that of real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
+writes the rows that the mirror wrote into empty tables of the same database, in transactions of as many events, and
+reads, compares and hashes nothing. `by_row` mirrors with one event per transaction.
 
-PostgreSQL syncs, as it is set up by default; SQLite always does.
+PostgreSQL syncs, as in its default settings; SQLite always does.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names
@@ -51,7 +51,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class Databases:
-    """A fresh audit database each time."""
+    """Makes a new audit database for each measurement."""
 
     def __init__(self, place: Path, postgres: PostgresServer | None) -> None:
         self.place = place
@@ -80,7 +80,7 @@ class Databases:
 
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
-    """The lives of ``jobs`` jobs, in calls of so many jobs each in turn."""
+    """Run ``jobs`` jobs from enqueue to success, in calls of these numbers of jobs in turn."""
     made = 0
     while made < jobs:
         for size in sizes:
@@ -98,7 +98,7 @@ def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
 def mirror(
     client: Client, database: Database, queue: str, limits: BatchLimits | None = None
 ) -> int:
-    """Mirror until nothing is left. Returns how many events that were."""
+    """Mirror until no entry is left, and return the number of events."""
     with service.rare_collections():
         done = service.run_mirror(
             Outbox(client),
@@ -112,7 +112,7 @@ def mirror(
 
 
 def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """All that was mirrored, in as many events at a time: events, and the jobs and claims that these end."""
+    """Return everything mirrored, in blocks of this many events, with the jobs and claims that the events end."""
     with database.readers.connect() as connection:
         log = _all(
             connection,
@@ -139,7 +139,7 @@ def _all(connection: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 def write_plainly(database: Database, parts: Sequence[tuple[Rows, Rows, Rows]]) -> None:
-    """The floor: one transaction per part."""
+    """Write the rows plainly, with one transaction per block, as the floor."""
     for part in parts:
         with database.writing() as connection:
             assert connection is not None
@@ -164,8 +164,10 @@ COPIES = (POSTGRESQL.COPY_EVENTS, POSTGRESQL.COPY_JOBS, POSTGRESQL.COPY_ATTEMPTS
 def measure(
     client: Client, databases: Databases, jobs: int, repeats: int, *, shapes: bool = True
 ) -> dict[str, list[float]]:
-    """All figures, repeat by repeat, so that a slow moment of the machine hits all alike. Without ``shapes`` only
-    entries of 100 jobs."""
+    """Measure all figures, repeat by repeat, so that a slow moment of the machine affects all of them.
+
+    Without ``shapes``, only entries of 100 jobs are measured.
+    """
     figures: dict[str, list[float]] = defaultdict(list)
     for repeat in range(repeats):
         for dialect in databases.dialects:
@@ -197,7 +199,7 @@ def mirrored(
     sizes: Sequence[int],
     limits: BatchLimits | None = None,
 ) -> float:
-    """Events per second of a mirror that comes when the jobs are done."""
+    """Return the events per second of a mirror that starts when all jobs have ended."""
     fill(client, queue, 1, (1,))
     mirror(client, database, queue)
     fill(client, queue, jobs, sizes)
@@ -209,7 +211,7 @@ def mirrored(
 
 
 def floor_of(databases: Databases, database: Database) -> float:
-    """Events per second of the same rows, plainly."""
+    """Return the events per second of plain writes of the same rows."""
     parts = list(blocks(database, BatchLimits().events))
     again = databases.fresh("sqlite" if database.dialect == "sqlite" else "postgres")
     started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Redis' own time per job: µs of the server's processor for enqueue, claim and complete.
+"""Measures Redis' own time per job: µs of the server's processor for enqueue, claim and complete.
 
-Without Python workers in the way: one client, in batches, the server's own measure (INFO cpu). Uncapped, one
-cap and two caps that are never reached (a task's, and one of 1,000 tenants), and both binding.
+No Python worker is measured: one client sends batches, and the server reports its time (INFO cpu). The kinds: no cap,
+one cap and two caps that are never reached (a task's, and one of 1,000 tenants), and two that are always reached.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BARE = "return {'ok'}"
 
 
 def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
-    """By kind, batch and script: µs per job, repeat by repeat."""
+    """Return µs per job by kind, batch and script, repeat by repeat."""
     figures: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
         for batch in BATCHES:
@@ -47,7 +47,7 @@ def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
 
 
 def names(medians: Mapping[str, float]) -> dict[str, float]:
-    """The figures that targets speak of, from the medians of :func:`measure`."""
+    """Return the figures for the targets, from the medians of :func:`measure`."""
     plain = medians["redis_us_uncapped_batch_100"]
     return {
         "redis_us_per_job": plain,
@@ -60,7 +60,7 @@ def names(medians: Mapping[str, float]) -> dict[str, float]:
 
 
 def _bare(client: Client, calls: int) -> float:
-    """µs of a call whose script does nothing."""
+    """Return the µs of a call whose script does nothing."""
     ask = client.calls.delivery.ask
     (sha,) = client.run(ask([["SCRIPT", "LOAD", BARE]]))
     call = ["EVALSHA", sha, 8, *(f"rqc:{{raw}}:{n}" for n in range(8)), "slot", 1, "c-1", ARGS]
@@ -73,7 +73,7 @@ def _bare(client: Client, calls: int) -> float:
 
 
 def table(figures: dict[str, list[float]]) -> list[str]:
-    """Readable lines."""
+    """Return the figures as readable lines."""
     lines = []
     for batch in BATCHES:
         plain = statistics.median(figures[f"redis_us_uncapped_batch_{batch}"])
@@ -146,8 +146,11 @@ def timed(client: Client, work: Callable[[], None]) -> float:
 
 
 def spent_us(client: Client) -> float:
-    """Processor time that the server's main thread has used. Other programs on the machine do not count, as they would
-    in the duration of the calls; what a call costs beside its script (some 10 µs) does."""
+    """Return the processor time (µs) that the server's main thread has used.
+
+    Other programs on the machine do not affect it, as they would the duration of calls; it includes what a call costs
+    besides its script (some 10 µs).
+    """
     (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))
     facts = dict(line.split(":") for line in str(text).splitlines() if ":" in line)
     return 1e6 * sum(float(facts[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))

@@ -35,7 +35,7 @@ README_PEERS = ("rq-core", "blitzq", "dramatiq", "rq")
 
 
 def write(document: Mapping[str, Any]) -> list[Path]:
-    """Renew what stands between the markers. Returns the files that changed."""
+    """Replace the text between the markers. Returns the files that changed."""
     parts = {
         "facts": [_facts(document)],
         "promised": _table(
@@ -64,7 +64,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
 
 
 def between(text: str, part: str, what: str) -> str:
-    """The text with ``what`` between the markers of ``part``, if it has such."""
+    """Return the text with ``what`` between the markers of ``part``, if it has these markers."""
     begin, end = f"<!-- bench: {part} -->", f"<!-- bench: end {part} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     return pattern.sub(lambda _: f"{begin}\n{what}\n{end}", text)
@@ -121,7 +121,7 @@ def _stages(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[str]:
-    """The rows of all queues, or of those named; a name that was not measured has none."""
+    """Return the rows of all queues, or of the named ones; a queue that was not measured has no row."""
     if not document.get("peers"):
         return iter(())
     all_queues = {"rq-core": document, **document["peers"]}
@@ -144,5 +144,5 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:
-    """Of whichever handlers it has, the faster ones."""
+    """Return the drain figures of the faster kind of handlers."""
     return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))

@@ -1,7 +1,7 @@
-"""Redis under turns of one: what a fleet of workers with one place each asks of it, when it is never idle.
+"""Measures Redis under turns of one job each, as a fleet of workers with one place sends them, while it is never idle.
 
-A call of one client alone costs Redis mostly a wake-up, and caches that are cold by then. Sixteen connections, each of
-which reports its last job and claims the next as soon as it is answered, keep Redis busy, as many workers do.
+A call of a single client costs Redis mostly a wake-up and cold caches. Sixteen connections, each of which reports its
+last job and claims the next as soon as it is answered, keep Redis busy, as many workers do.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ QUEUE = "saturated"
 
 
 class _Worker:
-    """A worker with one place and no handler: it asks for a job, and reports it with the next question.
+    """A worker with one place and no handler: each turn reports the last job and claims the next one.
 
-    It makes its commands itself: what Python does for a turn must take less than what Redis does.
+    It builds its commands itself, since Python must take less time for a turn than Redis does.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -50,7 +50,7 @@ class _Worker:
         self._connection.send(pack_command((*self._begin, self._number, *self._args, *self._held)))
 
     def hear(self) -> None:
-        """Receive what it was answered."""
+        """Receive the answer to the turn."""
         replies: list[Any] = []
         self._connection.receive(1, replies)
         (reply,) = replies
@@ -61,7 +61,7 @@ class _Worker:
 
 
 def measure(client: Client, turns: int) -> dict[str, float]:
-    """µs of Redis per turn, turns a second, and how busy Redis was, which makes the others meaningful if it is high."""
+    """Return Redis' µs per turn, the turns per second, and Redis' load, which must be high for the others to count."""
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
     connections = [Connection(source) for _ in range(WORKERS)]
@@ -88,7 +88,7 @@ def measure(client: Client, turns: int) -> dict[str, float]:
 
 
 def _go_round(workers: list[_Worker], turns: int) -> None:
-    """So many turns. While one worker is heard, the others' questions wait at Redis."""
+    """Make this number of turns. While one worker reads its answer, the others' turns wait at Redis."""
     for turn in range(turns):
         worker = workers[turn % len(workers)]
         worker.hear()

@@ -1,4 +1,4 @@
-"""How much is measured: `quick` within a minute, `full` for figures to publish, `tiny` to see that it works."""
+"""Sizes of measurements: `quick` within a minute, `full` for published figures, `tiny` to see that each works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of jobs, and seconds where they are said."""
+    """Numbers of jobs, and seconds where a name says so."""
 
     repeats: int
     thorough: bool

@@ -1,4 +1,4 @@
-"""Where it is measured: a server of its own, contenders in processes of their own, each bounded in time."""
+"""The place of measurements: a separate server, and contenders in separate processes, each with a time limit."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PART_S = 120.0
 
 
 class Failed(RuntimeError):
-    """A contender ended, or did not get done in its time; the message says what it said last."""
+    """Raised if a contender ended or exceeded its time; the message has its last output."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A library's adapter, and the Python that has the library."""
+    """The adapter of a library, and the Python that has the library."""
 
     name: str
     script: Path
@@ -72,7 +72,7 @@ class Stage:
         return int(info["used_memory"])
 
     def tally(self, jobs: int) -> Path:
-        """A new file for the moments of so many jobs."""
+        """Return a new file for the times of this number of jobs."""
         self._made += 1
         path = self.place / f"tally-{self._made}"
         Tally(path, jobs)
@@ -99,7 +99,7 @@ class Stage:
     def produce(
         self, contender: Contender, part: str, tally: Path, jobs: int, kind: str = "async"
     ) -> dict[str, float]:
-        """Let a producer do its part, and return what it measured. Raises Failed."""
+        """Run a producer, and return its measurement. Raises Failed."""
         with self._started(contender, [part, "--jobs", str(jobs)], tally, kind) as process:
             try:
                 said, _ = process.communicate(timeout=contender.part_s)
@@ -121,7 +121,7 @@ class Stage:
         concurrency: int | None = None,
         more: Mapping[str, str] | None = None,
     ) -> Iterator[list[subprocess.Popen[str]]]:
-        """Workers, while the block lasts."""
+        """Run workers during the block."""
         with contextlib.ExitStack() as stack:
             yield [
                 stack.enter_context(
@@ -138,7 +138,7 @@ class Stage:
         workers: Sequence[subprocess.Popen[str]],
         seconds: float | None = None,
     ) -> list[float]:
-        """The moments at which the jobs began, in order, when all have. Raises Failed."""
+        """Wait until all jobs have begun, and return the times in order. Raises Failed."""
         patience = time.monotonic() + (seconds or contender.part_s)
         while len(moments := tally.moments()) < jobs:
             if all(worker.poll() is not None for worker in workers):
@@ -181,7 +181,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender and what it has started: by its own means first."""
+    """End a contender and the processes that it started, first with the contender's own signal."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -199,7 +199,7 @@ def _last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def stage(url: str | None = None, engine: str | None = None) -> Iterator[Stage]:
-    """A server that keeps nothing on disk: Redis where it is installed, else Valkey.
+    """Yield a server that keeps nothing on disk: Redis where it is installed, else Valkey.
 
     Raises SystemExit if ``url`` names a server that has data, since it is emptied between the parts.
     """

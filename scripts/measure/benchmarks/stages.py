@@ -1,7 +1,7 @@
-"""Where a microsecond goes: the processor time of one job by stage, from profiles of a producer and a worker.
+"""Shares of a job's processor time by stage, from profiles of a producer and a worker.
 
-A profile slows small functions down more than large ones. So it gives shares only; they are of the processor time that
-the same work takes without it.
+A profile slows small functions down more than large ones. So it gives shares only, which are applied to the processor
+time of the same work without a profile.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OTHER = "other"
 
 
 def measure(stage: Stage, jobs: int) -> dict[str, dict[str, float]]:
-    """µs of processor per job, by process and stage; and Redis by script."""
+    """Return µs of processor per job, by process and stage; and those of Redis by script."""
     stage.empty()
     app = App(stage.url)
 

@@ -1,4 +1,4 @@
-"""How long it takes to import an App, and until `rq-core --help` has said what it says."""
+"""Measures the time to import an App, and the time until `rq-core --help` has printed its help."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is promised and what is aimed at, each row said once: of which figures, how much, and whether a run got there.
+"""Targets: each row's figures, its bound, and whether a run met it; some rows are promised, the others are goals.
 
-A row is promised if budgets hold what it depends on (``held``) and the run met it; all others are aimed at.
+A row is promised if budgets hold what it depends on (``held``) and the run met it; all others are goals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEST_DRAIN_TWO = 68_000
 
 @dataclass(frozen=True)
 class Target:
-    """One row. ``bound`` is the number to reach, from the run's own figures where it is a ratio."""
+    """One row. ``bound`` is the number to reach, computed from the run's own figures if it is a ratio."""
 
     what: str
     figure: str
@@ -39,7 +39,7 @@ class Target:
         return value
 
     def met(self, document: Document) -> bool | None:
-        """None if the run does not have the figures."""
+        """Return whether the run met the target; None if the run lacks the figures."""
         found = self.found(document)
         try:
             bound = self.bound(document)
@@ -166,7 +166,7 @@ FLOORS = {
 
 
 def number(value: float) -> str:
-    """Readable: thousands, or three digits."""
+    """Return a readable number: with thousands separators, or with three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -176,14 +176,14 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """What, bound, median, spread, and what holds it."""
+    """Return the promised rows: target, bound, median, spread, and the budgets that hold it."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """What, bound, median, spread, and met or not."""
+    """Return the other rows: target, bound, median, spread, and whether it was met."""
     for target in TARGETS:
         met = target.met(document)
         if target.found(document) is not None and not (target.held and met):

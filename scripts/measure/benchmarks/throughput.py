@@ -1,4 +1,4 @@
-"""Jobs per second and latency of any contender, by the same harness."""
+"""Measures jobs per second and latency of any contender, in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """In calls of 1,000 jobs, or one by one where a library has no such call."""
+    """Enqueue in calls of 1,000 jobs, or one by one if a library has no such call."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 
@@ -33,7 +33,10 @@ def drain(
     workers: int = 1,
     concurrency: int | None = None,
 ) -> tuple[float, float]:
-    """Jobs per second of a full queue, from the first handler's beginning to the last's; and bytes per waiting job."""
+    """Return the jobs per second of a drain, from the first handler's beginning to the last's.
+
+    Also returns the bytes per waiting job.
+    """
     stage.empty()
     path = stage.tally(jobs)
     before = stage.used_memory()
@@ -51,7 +54,7 @@ def drain(
 def latency_ms(
     stage: Stage, contender: Contender, jobs: int, kind: str = "async", concurrency: int | None = 10
 ) -> list[float]:
-    """From before the call that enqueues to the handler's beginning, of a worker that is idle each time."""
+    """Return the times (ms) from the enqueue call to the handler's beginning; the worker is idle each time."""
     stage.empty()
     warm = 20
     path = stage.tally(jobs + warm)
@@ -68,7 +71,7 @@ def latency_ms(
 def _wait_until_it_works(
     stage: Stage, contender: Contender, path: Path, kind: str, processes: list[Popen[str]]
 ) -> None:
-    """One job, so that what a worker takes to start is over."""
+    """Run one job, so that a worker's start is not measured."""
     stage.produce(contender, "one", path, 1, kind)
     tally = Tally(path)
     stage.await_jobs(contender, tally, 1, processes)
@@ -80,7 +83,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
-    """Percent of the ideal: a core for each worker whose jobs need one, a place for each job that sleeps."""
+    """Return the percentage of the ideal: a core per worker for jobs that compute, a place per job for jobs that sleep."""
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places
     rate, _ = drain(stage, OURS, jobs * workers, kind, workers=workers, concurrency=places)

@@ -1,10 +1,10 @@
-"""`audit verify --redis` and `doctor --audit`, again and again beside a busy queue, on both databases.
+"""Runs `audit verify --redis` and `doctor --audit` repeatedly beside a busy queue, on both databases.
 
     scripts/measure/once/run busy-comparison --rounds 200 --jobs 3000
 
-starts a server, keeps thousands of jobs alive in it while jobs begin and end, has the mirror's service follow, and runs
-both commands all the while. None may say that something is violated or drifts. At the end jobs are taken out of Redis
-behind everybody's back, which both must say.
+starts a server, keeps thousands of jobs alive in it while jobs begin and end, lets the mirror's service follow, and
+runs both commands all the time. Neither may report a violation or a drift. At the end some jobs are deleted from Redis
+without a script, which both commands must report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enqueue(client: Client, count: int) -> None:
 
 @contextlib.contextmanager
 def busy(redis_url: str, jobs: int, pause_s: float = PAUSE_S) -> Iterator[None]:
-    """Keep so many jobs waiting, while others run and end."""
+    """Keep this number of jobs waiting, while others run and end."""
     stop = threading.Event()
     with Client(redis_url) as client:
         enqueue(client, jobs)
@@ -91,7 +91,7 @@ def run(
     jobs: int,
     pause_s: float = PAUSE_S,
 ) -> list[str]:
-    """Returns what was wrong, and prints what the commands said."""
+    """Run the comparison, print the commands' output, and return the problems."""
     migrate.upgrade_schema(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""How long it takes to raise or remove a cap that very many jobs wait for, and when the first one runs.
+"""Measures how long it takes to raise or remove a cap for which very many jobs wait, and when the first one runs.
 
 scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
 """
@@ -30,7 +30,7 @@ SLOW_US = 1_000
 
 @dataclass
 class Change:
-    """What a change of a limit took."""
+    """The cost of a change of a limit."""
 
     what: str
     change_ms: float
@@ -55,12 +55,12 @@ def one_lane(jobs: int) -> Iterator[NewJob]:
 
 
 def lanes_of_a_scope(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Many lanes, all of the task's scope and each of a key of its own."""
+    """Make many lanes, all with the task's scope and each with a key of its own."""
     return (_job(n, lane_name(2, ["task=t", f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
 def lanes_of_a_family(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Many lanes, each of one key of a family."""
+    """Make many lanes, each of one key of a family."""
     return (_job(n, lane_name(2, [f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
@@ -69,7 +69,7 @@ def _job(number: int, lane: str) -> NewJob:
 
 
 class Waiter(threading.Thread):
-    """A worker that is idle: it waits for a token, claims once, and remembers when."""
+    """An idle worker: it waits for a token, claims once, and records when."""
 
     def __init__(self, server: RedisServer, limit: int) -> None:
         super().__init__()
@@ -106,9 +106,9 @@ def change(
     *,
     drain: int = 0,
 ) -> Change:
-    """Fill a queue whose caps are full, change one while a worker idles, and see when it has a job.
+    """Fill a queue whose caps are full, change one cap while a worker is idle, and measure when it gets a job.
 
-    ``drain``: then claim until that many jobs were claimed, and say what it took.
+    ``drain``: then claim until this number of jobs was claimed, and measure the cost.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
@@ -157,7 +157,7 @@ def change(
 
 
 def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
-    """Raised and removed; one lane, and many lanes."""
+    """Measure caps that are raised and removed, with one lane and with many."""
     drained = min(lanes, 20_000)
     for verb, limit in (("raised to 10", "10"), ("removed", "none")):
         yield change(
@@ -187,7 +187,7 @@ def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
 
 
 def first_cap(server: RedisServer, jobs: int) -> Change:
-    """A task's first cap, while all its jobs wait as plain ones: each is moved into a lane once, when claim meets it.
+    """Set a task's first cap while all its jobs wait as plain ones; a claim moves each into a lane once.
 
     One job of another task waits behind them.
     """
@@ -232,7 +232,7 @@ def first_cap(server: RedisServer, jobs: int) -> Change:
 @click.option("--lanes", default=100_000, show_default=True)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 def main(jobs: int, lanes: int, engine: str) -> None:
-    """A cap is raised or removed while very many jobs wait."""
+    """Raise or remove a cap for which very many jobs wait."""
     with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
         for found in all_changes(server, jobs, lanes):
             click.echo(found.line())

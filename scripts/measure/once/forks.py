@@ -1,9 +1,10 @@
-"""Fork while another thread makes an app's first calls, at one moment after the other; see tests/app/test_forks.py.
+"""Forks while another thread makes an app's first calls, at one moment after another; see tests/app/test_forks.py.
 
     scripts/measure/once/run forks URL MOMENTS
 
-This process imports nothing but the app, and forks once per moment: in that process a thread uses the app for the first
-time, and at that moment its main thread forks, as a preforking server does. The child must be able to use the app, too.
+This process imports only the app, and forks once per moment: in each child a thread uses the app for the first time,
+and at that moment the child's main thread forks, as a preforking server does. The new child must be able to use the
+app, too.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def run(url: str, moments: int) -> int:
 
 
 def _in_child(work: Callable[[], int]) -> str:
-    """What went wrong in a forked process that does this; empty if nothing did."""
+    """Run this function in a forked process, and return what went wrong; empty if nothing did."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(2 * HANGS_S)
@@ -70,7 +71,7 @@ def _in_child(work: Callable[[], int]) -> str:
 
 
 def _counted(use: Callable[[], None]) -> int:
-    """How many calls of Python functions the first use makes, in a process of its own."""
+    """Return how many calls of Python functions the app's first use makes, in a separate process."""
     reading, writing = os.pipe()
 
     def count() -> int:

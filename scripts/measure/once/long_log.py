@@ -1,8 +1,8 @@
-"""A long log that could have happened: what three queues would have appended to their outboxes in some days.
+"""A long, realistic log: the entries that three queues would have appended to their outboxes in some days.
 
-No server and no waiting: the days are simulated, and :class:`LongLog` is the source that a mirror reads. Jobs wait
-for workers, for tenants' caps and for their retries; a few die, are cancelled, or lose their worker. The same seed
-tells the same log.
+No server and no waiting: the days are simulated, and :class:`LongLog` is the source that a mirror reads. Jobs wait for
+workers, for tenants' caps and for their retries; a few die, are cancelled, or lose their worker. The same seed gives
+the same log.
 
     >>> log = LongLog(events=1000)
     >>> log.queues()
@@ -45,7 +45,7 @@ Raw = dict[str, str]
 
 
 class QueueLog:
-    """One queue, step by step: entries by number."""
+    """One queue, step by step, with its entries by number."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class QueueLog:
         return str(entry_id)
 
     def step(self) -> None:
-        """What happens within a second or so."""
+        """Simulate about one second of the queue."""
         self.now_ms += self.dice.randrange(STEP_MS * 2)
         self._end_claims()
         self._promote()
@@ -197,7 +197,7 @@ def _cap(scope: str) -> int:
 
 
 class LongLog:
-    """The source of a log of about so many events, as a mirror reads it."""
+    """A source of a log with about this number of events, as a mirror reads it."""
 
     prefix, url = "rqc", "redis://nowhere"
 
@@ -215,10 +215,10 @@ class LongLog:
         return f"of {queue}"
 
     def holder(self, queue: str) -> None:
-        """No database has it."""
+        """Return None: no database mirrors the queue."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Anybody may have it."""
+        """Accept any database."""
 
     def read_outbox(
         self, queue: str, start: str, count: int
@@ -250,14 +250,14 @@ class LongLog:
         return SimpleNamespace(backlog=0)
 
     def place(self, queue: str) -> object:
-        """See OutboxSource."""
+        """Return the place, as OutboxSource specifies it."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         return set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 PAGES = 8_000

@@ -1,8 +1,8 @@
-"""What a look at all queues costs Redis when a million jobs wait, in fifty thousand lanes.
+"""Measures what one read of all queues costs Redis while a million jobs wait in fifty thousand lanes.
 
     scripts/measure/once/run scrape-cost [--jobs N] [--lanes N] [--looks N]
 
-It fails if a look takes Redis 5 ms or more, by Redis' own count (INFO commandstats).
+It fails if a read takes Redis 5 ms or more, by Redis' own count (INFO commandstats).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUEUES = ("plain", "lanes")
 
 
 def jobs(count: int, lanes: int) -> Iterator[NewJob]:
-    """Half of them plain, the other half each in one of so many lanes."""
+    """Yield jobs: half of them plain, the other half in lanes, spread over this number of lanes."""
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):
         yield NewJob(ids(), "plain", plain, '{"n":1}')
@@ -40,13 +40,13 @@ def jobs(count: int, lanes: int) -> Iterator[NewJob]:
 
 
 def redis_ms(control: Any) -> float:
-    """The milliseconds that Redis has spent in commands."""
+    """Return the milliseconds that Redis has spent in commands."""
     stats = control.info("commandstats")
     return float(sum(each["usec"] for name, each in stats.items() if "info" not in name)) / 1000
 
 
 def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
-    """Fill a server, and return the ms of Redis that each look takes."""
+    """Fill a server, and return Redis' time (ms) for each read."""
     with Client(url) as client, redis.Redis.from_url(url) as control:
         limits = [("tenant", "1", -1), ("task=render", "100", -1)]
         client.run(

@@ -1,9 +1,9 @@
-"""How long the slot of a queue of some size takes to move, and how long its nodes are blocked by the largest key.
+"""Measures how long a queue's Cluster slot takes to move, and how long its largest key blocks the nodes.
 
     scripts/measure/once/run slot-sizes 10000 100000
 
-Each number is that of jobs that wait, with arguments of 200 bytes. MIGRATE sends a key whole, and both nodes do nothing
-else meanwhile: they must be done before `cluster-node-timeout`, or the others take them for dead.
+Each number is a number of waiting jobs, with arguments of 200 bytes. MIGRATE sends a key whole, and both nodes do
+nothing else in that time, which must be shorter than `cluster-node-timeout`, or the other nodes take them for dead.
 """
 
 import sys

@@ -1,10 +1,9 @@
-"""A SQLite audit database with a crowd around it: mirrors that write and readers that ask.
+"""Runs mirrors that write and readers that query on one SQLite audit database.
 
     scripts/measure/once/run sqlite-crowd --seconds 60
 
-starts a server, two mirrors and eight readers, each a process of its own, has jobs happen all the
-while, and says what was found: locked databases, events twice or missing, transactions that overlap,
-connections that are not set up as they must be.
+starts a server, two mirrors and eight readers, each a separate process, lets jobs run all the time, and reports locked
+databases, events twice or missing, overlapping transactions, and connections with wrong settings.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ QUEUE = "mail"
 
 @dataclass
 class Found:
-    """What the crowd came to."""
+    """The findings about the crowd."""
 
     events: int = 0
     reads: int = 0
@@ -62,7 +61,7 @@ PRAGMAS = ("synchronous", "wal_autocheckpoint", "query_only")
 
 
 def watch(engine: Any, told: dict[str, Any]) -> None:
-    """Have a connection's statements told, and how it is set up, by what SQLite itself says."""
+    """Record a connection's statements and settings, as SQLite itself reports them."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:
@@ -141,7 +140,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
 
 
 def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers: int = 8) -> Found:
-    """Have the crowd at it for some time, then look at what is there."""
+    """Run the crowd for some time, then check the database."""
     database = Database(str(path))
     migrate.upgrade_schema(database)
     source = StreamSource(redis_url)

@@ -1,8 +1,8 @@
-"""A log of ten million events, and how long it takes to ask it something: see scripts/measure/once/run ten-million.
+"""Measures questions to a log of ten million events: see scripts/measure/once/run ten-million.
 
-The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then every everyday query of
-docs/how-to/audit-log.md, one job's history, `why` and `at` are asked: how long each took, and by which plan. At last
-`audit verify` reads all of it.
+The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then it runs every everyday
+query of docs/how-to/audit-log.md, one job's history, `why` and `at`, each with its time and query plan. At last `audit
+verify` reads the whole log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _POSTGRES_SCAN: Final = re.compile(r"Seq Scan on (job(?:_attempt|_event\w*)?)\b"
 
 @dataclass(frozen=True)
 class Question:
-    """Something that people ask, and how."""
+    """A question that people ask, and the code that asks it."""
 
     title: str
     ask: Callable[[Database], object]
@@ -60,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a question was answered: ms, the first time and the median of the others; and by which plans."""
+    """The answer to a question: the first time and the median of the other times (ms), and the query plans."""
 
     title: str
     first_ms: float
@@ -71,7 +71,7 @@ class Answer:
 
 
 def build(database: Database, events: int) -> int:
-    """Have the mirror write a log of about so many events, if there is none. Returns how many it wrote."""
+    """Let the mirror write a log of about this number of events, if there is none. Returns the number that it wrote."""
     migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
         return 0
@@ -93,7 +93,7 @@ def build(database: Database, events: int) -> int:
 
 
 def questions(database: Database) -> list[Question]:
-    """What is asked of every log."""
+    """Return the questions that are asked of every log."""
     job_id, at_ms = _a_retried_job(database)
 
     def ask(query: str) -> Callable[[Database], object]:
@@ -116,7 +116,7 @@ def questions(database: Database) -> list[Question]:
 
 
 def _a_retried_job(database: Database) -> tuple[str, int]:
-    """One in the middle of the log that failed once, and when its first claim began."""
+    """Return a job in the middle of the log that failed once, and when its first claim began."""
     with database.readers.connect() as connection:
         middle = connection.execute(
             text("SELECT epoch, seq / 2 AS seq FROM mirror_cursor WHERE queue = 'mail'")
@@ -134,7 +134,7 @@ def _a_retried_job(database: Database) -> tuple[str, int]:
 
 
 def answer(database: Database, question: Question, *, explain: bool = True) -> Answer:
-    """Ask REPEATS times, and once more how the database goes about it."""
+    """Ask the question REPEATS times, and once more for the database's plans."""
     spent = []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()
@@ -147,8 +147,10 @@ def answer(database: Database, question: Question, *, explain: bool = True) -> A
 
 
 def plans_of(database: Database, question: Question, *, no_scans: bool = False) -> list[list[str]]:
-    """The plan of each statement of a question. ``no_scans``: PostgreSQL is to read tables as a whole only where
-    there is no other way, however small they are."""
+    """Return the plan of each statement of a question.
+
+    ``no_scans``: PostgreSQL reads a table as a whole only if there is no other way, however small the table is.
+    """
     statements: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -180,7 +182,7 @@ def _listening(database: Database, note: Callable[..., None]) -> Iterator[None]:
 
 
 def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
-    """The large tables that plans read from one end to the other."""
+    """Return the large tables that plans read from one end to the other."""
     found = []
     for line in (line for plan in plans for line in plan):
         pattern = _SQLITE_SCAN if database.dialect == "sqlite" else _POSTGRES_SCAN
@@ -193,13 +195,13 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 
 
 def _empty(database: Database, partition: str) -> bool:
-    """Whether a partition has no rows, as those of the months to come: it may be read as a whole."""
+    """Return whether a partition has no rows, like those of future months, so that it may be read as a whole."""
     with database.readers.connect() as connection:
         return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 
 
 def verified(database: Database) -> tuple[str, float, float]:
-    """The verdict of ``audit verify`` in a process of its own, its seconds, and the most MB that it had."""
+    """Return the verdict of ``audit verify`` in a separate process, its seconds, and its peak memory (MB)."""
     url = database.address.render_as_string(hide_password=False)
     started = time.perf_counter()
     with (
@@ -213,7 +215,7 @@ def verified(database: Database) -> tuple[str, float, float]:
 
 @contextlib.contextmanager
 def opened(kind: str, place: Path) -> Iterator[Database]:
-    """The audit database in ``place``; PostgreSQL's server lives as long."""
+    """Yield the audit database in ``place``; PostgreSQL's server runs during the block."""
     if kind == "sqlite":
         database = Database(str(place / "audit.db"))
         yield database
@@ -229,7 +231,7 @@ def opened(kind: str, place: Path) -> Iterator[Database]:
 
 
 def report(database: Database, events: int, answers: list[Answer]) -> list[str]:
-    """Lines of Markdown: a table of the times, and the plans."""
+    """Return lines of Markdown: a table of the times, and the plans."""
     name = "SQLite" if database.dialect == "sqlite" else "PostgreSQL"
     lines = [
         f"## {name}, {events:,} events",
@@ -247,7 +249,7 @@ def report(database: Database, events: int, answers: list[Answer]) -> list[str]:
 
 
 def say(line: str) -> None:
-    """Tell it at once, since the next takes long."""
+    """Print the text at once, since the next step takes long."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

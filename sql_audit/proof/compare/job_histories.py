@@ -128,7 +128,7 @@ class History:
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:
-        """Whether SQL may lack events of the id ``job_id`` after the entry ``at``."""
+        """Return whether SQL may lack events of the id ``job_id`` after the entry ``at``."""
         return bool(self._log.gaps) or self._places.of(job_id, at) is not None
 
     def _since(self) -> Since | None:
@@ -243,18 +243,20 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks: the line's claim
-        (or its time, if it has no claim) is not before ``end``, and SQL may lack events after ``end``.
+        """Return whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks.
+
+        It may if the line's claim (or its time, if it has no claim) is not before ``end``, and SQL may lack events
+        after ``end``.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
     def _is_anothers(self, result: ResultLine) -> bool:
-        """Whether the claim that a result names belongs to another job: SQL has the claim's entry, and the entry does
-        not claim the result's job.
+        """Return whether the claim that a result names belongs to another job.
 
-        Return False if this cannot be proved: a prune may have removed the job's event, another entry may have had the
-        same number (Redis forgot one of them, or one is in quarantine), or entries may be missing after it.
+        It does if SQL has the claim's entry, and the entry does not claim the result's job. Return False if this cannot
+        be proved: a prune may have removed the job's event, another entry may have had the same number (Redis forgot
+        one of them, or one is in quarantine), or entries may be missing after it.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

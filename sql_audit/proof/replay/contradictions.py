@@ -296,8 +296,7 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
 
 
 def _is_as_written(facts: Facts, detail: str) -> bool:
-    """Whether a detail is the JSON text that the mirror makes of its fields, which every reader reads in the same
-    way."""
+    """Return whether a detail is the JSON text that the mirror makes of its fields, which all readers read alike."""
     if _dumps(facts) == detail:
         return True
     # The mirror encodes each value on its own.

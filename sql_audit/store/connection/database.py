@@ -412,7 +412,7 @@ def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) ->
 
 
 def _is_gone(connection: Any) -> bool:
-    """Whether PostgreSQL has closed a connection. This takes one round trip, outside any transaction."""
+    """Return whether PostgreSQL has closed a connection. This takes one round trip, outside any transaction."""
     try:
         connection.autocommit = True
         connection.execute("")

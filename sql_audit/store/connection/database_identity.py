@@ -75,7 +75,7 @@ def check_identity(database: Database) -> None:
 
 
 def _less_known(one: str, other: str) -> bool:
-    """Whether ``one`` lacks the system identifier and is otherwise the same place as ``other``."""
+    """Return whether ``one`` lacks the system identifier and is otherwise the same place as ``other``."""
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")
 

@@ -27,7 +27,7 @@ _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
 def data_refused(error: BaseException) -> bool:
-    """Whether the database refused rows because of their content, so that another try cannot succeed.
+    """Return whether the database refused rows because of their content, so that another try cannot succeed.
 
     Rows that are refused because of a column, a constraint or a trigger that the migration did not create (an operator
     added it) do not count: these rows are good.
@@ -75,8 +75,7 @@ def _postgresql_refused(error: Any) -> bool:
 
 
 def _is_named(name: str) -> bool:
-    """Whether the migration created the constraint or index ``name``, or PostgreSQL made it from one for a
-    partition."""
+    """Return whether the migration created this constraint or index, or PostgreSQL derived it for a partition."""
     return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
 
 
@@ -93,7 +92,7 @@ def _names() -> frozenset[str]:
 
 
 def _is_required(table: str, column: str) -> bool:
-    """Whether the migration's schema refuses null in a column."""
+    """Return whether the migration's schema refuses null in a column."""
     known = metadata.tables.get(_PARTITION.sub("job_event", table))
     return known is not None and column in known.columns and not known.columns[column].nullable
 
@@ -128,7 +127,7 @@ file."""
 
 
 def is_about_rights(error: BaseException) -> bool:
-    """Whether an error of SQLite or of the operating system means that a file cannot be opened or written."""
+    """Return whether an error of SQLite or of the operating system means that a file cannot be opened or written."""
     if isinstance(error, sqlite3.OperationalError):
         return any(sign in str(error) for sign in _SIGNS)
     return isinstance(error, OSError) and error.errno in (

@@ -17,8 +17,11 @@ if connection is None:
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:
-    """Whether alembic compares a name with the schema. Left out are partitions, which the mirror makes, tables of other
-    programs, and indexes of expressions, which SQLAlchemy cannot read from SQLite."""
+    """Return whether alembic compares a name with the schema.
+
+    Left out are partitions, which the mirror makes, tables of other programs, and indexes of expressions, which
+    SQLAlchemy cannot read from SQLite.
+    """
     if kind == "index":
         return name not in EVERYDAY
     return kind != "table" or name in metadata.tables

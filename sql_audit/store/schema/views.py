@@ -47,7 +47,7 @@ def _readable_views(dialect: str) -> dict[str, str]:
 
 
 def _tick_view(dialect: str) -> dict[str, str]:
-    """The view of the instants of schedules."""
+    """Return the view of the instants of schedules."""
     get = "json_extract(detail, '$.{}')" if dialect == "sqlite" else "detail::jsonb ->> '{}'"
 
     def number(name: str) -> str:

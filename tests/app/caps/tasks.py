@@ -1,4 +1,4 @@
-"""The task of these tests, and what it left in Redis."""
+"""A task with caps, and the name under which its handler counts runs in Redis."""
 
 from __future__ import annotations
 

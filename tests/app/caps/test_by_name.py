@@ -1,4 +1,4 @@
-"""Caps for producers that have no code: policies are read from Redis."""
+"""Enqueues by name, from producers without the tasks' code: the caps come from the policies stored in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caps from the app into a real server: what is stored, what holds, what is rejected."""
+"""Caps of an app on a real server: the stored limits, the claims that they allow, and the jobs that they reject."""
 
 from __future__ import annotations
 

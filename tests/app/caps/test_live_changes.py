@@ -44,7 +44,7 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
 def test_set_cap_to_code_restores_the_limit_that_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Also a limit that was declared while the live limit held, and never the limit of an old worker."""
+    """Checks a limit that code declared while the live limit was set, and that an old worker's limit is not used."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")
@@ -111,7 +111,7 @@ def test_set_cap_to_code_is_refused_where_code_declares_no_limit(
 
 
 def test_a_cap_that_code_no_longer_declares_is_kept_and_reported(app: App, redis_url: str) -> None:
-    """It held on, also for jobs of the new code, and nobody was told."""
+    """Checks that such a cap still limits the jobs of new code, and that a warning names it."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     with App(redis_url) as newer:
@@ -210,7 +210,7 @@ def test_set_cap_refuses_invalid_limits(app: App, scope: str, limit: Any) -> Non
 
 
 def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, other: App) -> None:
-    """Its stored limit may be gone; the scope is counted all the same."""
+    """Checks that the scope's stored limit may be missing: the registered policy is enough."""
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     client = app.client
     client.run(client.calls.caps.register("mail", app.declared.policies("mail")))

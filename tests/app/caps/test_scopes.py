@@ -1,4 +1,4 @@
-"""How scopes stand: who holds, who waits, when a rate resumes."""
+"""What `rq-core caps` shows of a scope: its holders, its waiting jobs, and when its rate admits a job again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_caps_shows_when_an_exhausted_rate_admits_again(app: App) -> None:
 
 
 def test_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """A queue's cap holds up jobs of all lists and lanes, and none of them is blocked on it."""
+    """Checks that a queue's own cap counts the waiting jobs of all lists and lanes, though none is marked blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

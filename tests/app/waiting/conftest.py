@@ -1,4 +1,4 @@
-"""An app whose jobs the test itself claims and ends, with an audit database and a mirror that the test turns."""
+"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror that the test turns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def note(n: int = 0) -> int:
 
 @pytest.fixture
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
-    """Gives the app an audit database, which mirrors its queue. Called, it mirrors what is new."""
+    """Give the app an audit database; return a function that mirrors the new entries of its queue."""
     database = Database(sqlite_url)
     ensure_schema(database)
     app.audit_url = sqlite_url
@@ -72,7 +72,7 @@ def is_cancelled(app: App, handle: JobHandle[Any]) -> None:
 
 
 def position(app: App) -> tuple[int, int]:
-    """Of the last entry of the outbox."""
+    """Return the id of the last entry of the outbox."""
     latest = ["XREVRANGE", f"rqc:{{{QUEUE}}}:outbox", "+", "-", "COUNT", "1"]
     (entries,) = app.client.run(app.client.calls.delivery.ask([latest]))
     epoch, seq = entries[0][0].split("-")

@@ -1,4 +1,4 @@
-"""Waits that are told of the ends of jobs. Looks are an hour apart, so that only a message ends a wait."""
+"""Waits that a message wakes when a job ends. The polls are an hour apart, so that only a message ends a wait."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def control(redis_server: RedisServer) -> Iterator[Any]:
 
 
 def listeners(control: Any) -> int:
-    """How many connections listen to the queue."""
+    """Return how many connections are subscribed to the queue's channel."""
     count: int = control.execute_command("PUBSUB", "SHARDNUMSUB", CHANNEL)[1]
     return count
 
@@ -100,7 +100,7 @@ def is_replaced(app: App, handle: JobHandle[Any]) -> None:
 
 
 def is_taken_out(app: App, handle: JobHandle[Any]) -> None:
-    """By `audit restore`, where a loss of Redis brought a job back that had ended."""
+    """Remove the job as `audit restore` does with an ended job that a loss of Redis brought back."""
     client = app.client
     line = client.run(client.calls.delivery.ask([["HGET", queue_keys(QUEUE)("jobs"), handle.id]]))[
         0
@@ -173,7 +173,7 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
     app: App, control: Any
 ) -> None:
-    """What ended while nothing was heard is found at once."""
+    """Checks that a job which ended during the interruption is found at once."""
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     control.execute_command("CLIENT", "PAUSE", 300, "ALL")
@@ -239,7 +239,7 @@ def test_waits_poll_if_workers_may_not_publish_and_log_one_warning(
 
 
 def test_roles_that_wait_may_subscribe_to_ends(as_: As, control: Any, rare: None) -> None:
-    """`rq-core acl` gives producers and workers what they need for it: nothing is refused."""
+    """Checks that `rq-core acl` gives producers and workers the right to subscribe, so that Redis refuses nothing."""
     with App(as_("producer")) as app, App(as_("worker")) as worker:
         app.task(queue=QUEUE)(note)
         handle = app.tasks["note"].enqueue(1)
@@ -276,7 +276,7 @@ def test_waits_for_several_queues_subscribe_to_each_queue(app: App, control: Any
 def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
     redis_server: RedisServer, app: App
 ) -> None:
-    """The network forgets it: no message, no answer and no end comes on it. The next look finds that."""
+    """Checks a connection that the network dropped silently: the next poll notices that no message or answer comes."""
     with Proxy(redis_server.port) as proxy, App(proxy.url) as far:
         far.task(queue=QUEUE)(note)
         handle = far.tasks["note"].enqueue(1)
@@ -291,7 +291,7 @@ def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
 def test_a_wait_polls_a_server_that_does_not_speak_resp3(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, a proxy that speaks only RESP2."""
+    """Checks a server that refuses RESP3, as a proxy that speaks only RESP2 does."""
 
     def connect(connection: HearingConnection, within: float | None = None) -> None:
         raise redis.ConnectionError("it does not speak RESP3: NOPROTO unsupported protocol version")
@@ -307,7 +307,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 @pytest.mark.usefixtures("rare")
 def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
-    """Only the first wait woke the thread, so the second wait of two slept until the next poll."""
+    """Checks that the second of two waits also wakes the thread, and does not sleep until the next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]
@@ -324,7 +324,7 @@ def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App
 def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_new_thread(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No wait of the process was looked at any more."""
+    """Checks that the process still polls for later waits."""
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     sleep = Waiter._sleep
@@ -351,7 +351,7 @@ def test_an_error_of_the_wait_thread_ends_its_waits_and_the_next_wait_starts_a_n
 def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was read with the answer to that, and the thread slept."""
+    """Checks that a message which is read together with the answer to the unsubscribe wakes the thread."""
     monkeypatch.setattr(wait_thread, "QUIET_S", 0.0)
     task = app.tasks["note"]
     lasting, short = task.enqueue(1), task.with_options(queue="other").enqueue(2)
@@ -373,7 +373,7 @@ def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
 def test_a_missing_right_is_logged_once_for_all_wait_threads(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture, control: Any
 ) -> None:
-    """Each thread logged the warning again, and Redis added another refusal to its ACL log."""
+    """Checks that a second thread logs no second warning, and causes no second refusal in Redis' ACL log."""
     url = as_("producer", without="&rqc:{*}:ended")
     control.execute_command("ACL", "LOG", "RESET")
     with App(url) as app, App(redis_server.url) as owner, caplog.at_level(logging.WARNING):
@@ -406,7 +406,7 @@ def test_the_advice_about_a_missing_right_names_another_prefix(
 def test_an_end_without_subscribers_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where this process was stopped for longer than it had said that it waits."""
+    """Checks a process that was stopped for longer than its subscription lasts."""
     monkeypatch.setattr(wait_schedule, "HEARD_S", (0.25,))
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)

@@ -1,4 +1,4 @@
-"""What a wait reads in the log where Redis does not know the job any more."""
+"""The outcome that a wait reads from the audit log once Redis no longer knows the job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mirror = Callable[[], Any]
 def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     app: App, audited: Mirror
 ) -> None:
-    """Redis no longer says that a mirror reads the queue; that was taken for a queue without a log."""
+    """Checks that the wait reads the log, though Redis no longer says that a mirror reads the queue."""
     handle = app.tasks["note"].enqueue(1)
     succeed(app, *take(app))
     audited()
@@ -45,7 +45,7 @@ def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
 def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
-    """The row of the job is that of its next life, which has not ended; or has ended otherwise."""
+    """Checks an id whose row in SQL belongs to its next job, which has not ended or has ended otherwise."""
     task = app.tasks["note"].with_options(id="again", max_attempts=1)
     task.enqueue(1)
     succeed(app, *take(app))
@@ -67,7 +67,7 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
 def test_the_outcomes_of_more_jobs_than_one_statement_takes_are_read(
     audited: Mirror, sqlite_url: str
 ) -> None:
-    """PostgreSQL takes 65,535 parameters."""
+    """Checks more jobs than the 65,535 parameters that PostgreSQL accepts in one statement."""
     reader = LogEndings(sqlite_url)
     asked = {f"j-{n}": (0, 0) for n in range(2 * IDS_CHUNK + 1)}
     found = reader.read(QUEUE, asked)
@@ -80,7 +80,7 @@ def test_the_outcomes_of_more_jobs_than_one_statement_takes_are_read(
 def test_a_forked_child_opens_its_own_reader_of_the_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads, and its goodbye, would go to PostgreSQL on its parent's connection."""
+    """Checks that the child does not read or close PostgreSQL's connection of its parent."""
     made: list[LogEndings] = []
     closed: list[LogEndings] = []
     make, close = LogEndings.__init__, LogEndings.close
@@ -122,7 +122,7 @@ def test_a_forked_child_opens_its_own_reader_of_the_log(
 def test_a_fork_waits_for_a_read_of_an_sqlite_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite has locks of its own: a child that was forked amid a read could never read the log."""
+    """Checks that no child is forked while SQLite holds its internal locks, which would block the child's reads."""
     reads, goes_on, read = threading.Event(), threading.Event(), LogEndings.read
 
     def slow(reader: LogEndings, *asked: Any) -> Any:
@@ -147,7 +147,7 @@ def test_a_fork_waits_for_a_read_of_an_sqlite_log(
 
 @pytest.fixture
 def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The app's audit database takes connections and never answers."""
+    """Give the app an audit database that accepts connections and never answers."""
     monkeypatch.setattr(awaiting, "GRACE_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         app.audit_url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/audit"
@@ -157,7 +157,7 @@ def silent(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
     app: App, silent: None
 ) -> None:
-    """A wait of a second took the ten that a connection to PostgreSQL may take."""
+    """Checks that a wait of one second does not take the ten seconds that a connection to PostgreSQL may take."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         app.handle_by_id(QUEUE, "gone").wait(0.5)
@@ -168,7 +168,7 @@ def test_a_database_that_does_not_answer_delays_no_wait_beyond_its_timeout(
 def test_an_event_loop_does_not_wait_for_a_database_that_does_not_answer(
     app: App, silent: None
 ) -> None:
-    """The end of the loop does not wait for the thread that reads, either."""
+    """Checks that the loop also closes without waiting for the thread that reads."""
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match="the audit database has not answered"):
         asyncio.run(app.handle_by_id(QUEUE, "gone").wait_async(0.5))

@@ -1,4 +1,4 @@
-"""Values that the log keeps (``audit_result="full"``), for those who ask when Redis does not have them any more."""
+"""Results that the log keeps (``audit_result="full"``), for callers that ask after Redis forgot the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def task(app: App) -> Any:
 
 
 def finish(app: App, handle: Any, kept: str = "full") -> None:
-    """The only job that waits succeeds."""
+    """Claim the only waiting job, and settle it as succeeded."""
     (claim,) = take(app)
     assert claim.id == handle.id
     value = app.tasks["total"].returned.dump(app.tasks["total"](3), kept)
@@ -112,7 +112,7 @@ def test_the_log_returns_the_result_of_the_earlier_job_of_an_id(
 def test_a_value_of_an_earlier_job_of_an_id_is_read_as_its_own_tasks_type(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
-    """The annotation of the task that has used the id since says nothing of it."""
+    """Checks that the result type of the task which used the id later is not applied."""
     from sql_audit.queries.endings import LogEndings
 
     handle = task.with_options(id="again").enqueue(3)
@@ -130,7 +130,7 @@ def test_a_value_of_an_earlier_job_of_an_id_is_read_as_its_own_tasks_type(
     assert [Kept("[3.5]", "total")] * 2 == [alive.kept, ended.kept]  # type: ignore[attr-defined]
 
 
-def test_a_wait_for_a_result_waits_until_the_log_has_caught_up(
+def test_a_wait_for_a_result_waits_until_the_mirror_has_copied_the_end(
     app: App, audited: Mirror, task: Any
 ) -> None:
     handle = task.enqueue(3)
@@ -166,7 +166,7 @@ def test_audit_result_full_needs_keep_result(app: App) -> None:
 def test_state_reports_the_end_of_a_remembered_job_before_the_mirror_has_it(
     app: App, audited: Mirror, task: Any
 ) -> None:
-    """It was gone until the mirror had come to its end."""
+    """Checks that the state is not "gone" while the mirror has not yet copied the job's end."""
     handle, cancelled = task.enqueue(3), task.with_options(priority="low").enqueue(4)
     finish(app, handle)
     cancelled.cancel()

@@ -1,4 +1,4 @@
-"""handle.wait: the end of any job, on real servers."""
+"""handle.wait on real servers: it returns when the job ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ def test_a_handle_keeps_the_outcome_that_it_returned(app: App) -> None:
         app.handle_by_id(QUEUE, handle.id).wait(0)
 
 
-def test_a_wait_continues_until_the_log_has_caught_up(app: App, audited: Mirror) -> None:
-    """A job that has just left Redis is not taken for gone, nor for what SQL has last heard of it."""
+def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited: Mirror) -> None:
+    """Checks that a job which just left Redis is reported neither as gone nor with an older state from SQL."""
     handle = app.tasks["note"].enqueue(1)
     audited()
     waiting = meanwhile(handle, LONG_S)
@@ -210,7 +210,7 @@ def test_a_wait_continues_until_the_log_has_caught_up(app: App, audited: Mirror)
 def test_a_wait_for_a_reused_id_does_not_return_the_outcome_of_its_earlier_job(
     app: App, audited: Mirror
 ) -> None:
-    """The log has the first job's success when the second one has ended, and is not asked before it has that, too."""
+    """Checks that the wait reads the log only after the mirror has copied the second job's end."""
     task = app.tasks["note"].with_options(id="again")
     first = task.enqueue(1)
     succeeds(app, first)
@@ -252,7 +252,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 260,000 jobs, a short timeout passed before the first poll, and the error blamed Redis."""
+    """Checks 260,000 jobs: a short timeout does not end before the first poll, and the error does not blame Redis."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -395,7 +395,7 @@ def test_a_forked_child_waits_on_its_own_connection(app: App) -> None:
 
 
 def test_as_completed_continues_in_a_forked_child(app: App) -> None:
-    """The child stood still until the time was up: the thread that looked was its parent's."""
+    """Checks that the child polls with a thread of its own, since the parent's thread does not run in the child."""
     handles = [app.tasks["note"].enqueue(n) for n in range(3)]
     first, second, third = take(app, 3)
     ended = app.as_completed(handles, LONG_S / 4)
@@ -474,7 +474,7 @@ def test_the_timeout_of_a_wait_names_a_server_that_is_unreachable(
 
 
 async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(app: App) -> None:
-    """The thread of the waits before may still be about to end."""
+    """Checks a wait that begins while the thread of the earlier waits is still ending."""
     handle = await app.tasks["note"].enqueue_async(1)
     for _ in range(20):
         with pytest.raises(WaitTimeout):
@@ -489,7 +489,7 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
 def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All later waits of the process were given to the thread that never was."""
+    """Checks that later waits of the process are not given to the thread that failed to start."""
     handle = app.tasks["note"].enqueue(1)
     begin = threading.Thread.start
 
@@ -510,7 +510,7 @@ def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
 def test_a_wait_thread_whose_start_was_interrupted_ends(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It lived on beside the next one, and when it ended that one's waits were not ended with the app."""
+    """Checks that the interrupted thread ends, so that closing the app ends the waits of the next thread."""
     handle = app.tasks["note"].enqueue(1)
     begun: list[threading.Thread] = []
     begin = threading.Thread.start
@@ -549,7 +549,7 @@ def test_as_completed_yields_ended_jobs_before_it_times_out(app: App) -> None:
 
 
 def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -> None:
-    """It told them that their job was gone, for good."""
+    """Checks that the call raises an error, and does not report the jobs of the other app as gone."""
     handle = app.tasks["note"].enqueue(1)
     with App(redis_url) as other, pytest.raises(InvalidOption, match="handles of this app"):
         next(other.as_completed([handle], 1))
@@ -617,7 +617,7 @@ def test_a_result_whose_validator_raises_is_not_kept(app: App, error: Exception)
 
 
 class LooksLikeAList(Sequence[int]):
-    """Endless, as far as the one who reads it can tell."""
+    """A value that a reader takes for an endless list."""
 
     def __len__(self) -> int:
         return 10**12

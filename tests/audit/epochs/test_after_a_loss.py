@@ -1,4 +1,4 @@
-"""After a loss: what is left to be done, a mirror that dies over it, and an audit trail that was off."""
+"""After a loss: the jobs to restore, a mirror that dies while it records the loss, and a log that was switched off."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_restore_lists_the_lost_jobs_and_the_revived_jobs(
 
 
 class Stopped(Exception):
-    """The mirror stopped here."""
+    """Raised in place of a mirror's step: the mirror stops here."""
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -1,4 +1,4 @@
-"""Another server takes over, and has less than the log or another clock."""
+"""A failover to a server that has fewer events than the log, or another clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.wait import wait_until
 
 
 class Pair:
-    """Two servers, the second a replica of the first."""
+    """Two servers; the second is a replica of the first."""
 
     def __init__(self, start_redis: Callable[..., RedisServer]) -> None:
         self.first = start_redis()
@@ -84,7 +84,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
 def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """A, then B that lagged, then A again, which never heard of B."""
+    """Checks primary A, then B, which lagged behind, then A again, which has none of B's events."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, "before")

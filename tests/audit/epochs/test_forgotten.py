@@ -1,4 +1,4 @@
-"""Redis remembers nothing or less than it did, by real means, and the log says what was lost."""
+"""Redis forgets all or part of its data by real means (flush, old snapshot), and the log records what was lost."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _after(entry_id: str) -> tuple[int, int]:
 
 
 def tail_of(server: RedisServer) -> Path:
-    """The file that the server appends to."""
+    """Return the append-only file to which the server currently writes."""
     return max((server.directory / "appendonlydir").glob("*.incr.aof"))
 
 
@@ -211,8 +211,11 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Redis goes back to before the mirror came, and away again between the commit of its new epoch and the call that
-    tells it who mirrors the queue."""
+    """Checks a Redis that loads a state from before the mirror came, and does so again at the worst moment.
+
+    The second time is between the commit of the mirror's new epoch and the call that stores in Redis who mirrors the
+    queue.
+    """
     server = start_redis()
     broken: list[str] = []
 
@@ -245,7 +248,7 @@ def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
 def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Redis goes back twice, the second time to before it noticed the first."""
+    """Checks a Redis that loads an old state twice, the second one from before it noticed the first loss."""
     server = start_redis(appendonly="yes", appendfsync="always")
 
     def go_back(content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Redis lost everything while no mirror ran, and no client has used the queue since: the log tells it all the same."""
+"""Redis lost everything while no mirror ran, and no client used the queue since: the log still records the loss."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lose_everything(server: RedisServer) -> None:
 
 
 def mirror_once(client: Client, database: Database) -> None:
-    """A mirror of all queues that begins now."""
+    """Run a mirror of all queues once, from its start."""
     run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
@@ -65,7 +65,7 @@ def found_by(done: Result) -> list[str]:
 def test_a_starting_mirror_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """It knew queues from Redis' list only, and had nothing to do."""
+    """Checks that the mirror also looks for the queues of the log, not only for those in Redis' list."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -111,7 +111,7 @@ def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
 def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """The new one has no audit log yet, so it was not compared. Nor a stamp: it may be another server's."""
+    """Checks a new queue that has neither an audit log nor a stamp; it may be on another server."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -140,7 +140,7 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """To compare it could not be told for ever."""
+    """Checks that the comparison of the other queues can hold, though the deleted queue cannot be compared."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -158,7 +158,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_verify_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """To compare the others said that the log holds."""
+    """Checks that verify does not say that the whole log holds because the other queues hold."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))
@@ -176,7 +176,7 @@ def test_verify_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
 
 
 def forge_away(database: Database, queue: str) -> None:
-    """Delete everything that SQL has of a queue, as who owns the tables may."""
+    """Delete all rows of a queue from SQL, as the owner of the tables can."""
     with lying(database) as connection:
         for table in metadata.tables.values():
             if "queue" in table.columns:
@@ -186,7 +186,7 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """What happened before is in SQL, and its last event says that the log ends there."""
+    """Checks that a log whose last event says that it was switched off is complete up to that event."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

@@ -1,4 +1,4 @@
-"""A client on each engine."""
+"""Fixture: a client on each engine."""
 
 from __future__ import annotations
 

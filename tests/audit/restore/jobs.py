@@ -1,4 +1,4 @@
-"""A queue that loses what it has: jobs, claims, and what came back."""
+"""Helpers for a queue that loses its data: enqueue jobs, claim them, and read what was restored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def job(job_id: str, **options: Any) -> NewJob:
 
 
 def claim(client: Client, limit: int) -> dict[str, str]:
-    """Claim jobs: their fences by id."""
+    """Claim jobs, and return their fences by id."""
     claimed = client.run(claims.claim(QUEUE, "w-1", limit))
     return {each.id: each.fence for each in claimed.jobs}
 
@@ -53,7 +53,7 @@ def give_back(client: Client, held: dict[str, str]) -> None:
 
 
 def run_all(client: Client) -> list[str]:
-    """Run everything that may be claimed to its end. Returns the ids in order."""
+    """Claim and complete all jobs that may be claimed, and return their ids in order."""
     ran: list[str] = []
     while held := claim(client, 100):
         ran += held
@@ -71,14 +71,14 @@ def lines(client: Client) -> dict[str, str]:
 
 
 def restored(database: Database) -> Counter[str]:
-    """How often each job was put back."""
+    """Return how often each job was restored, by id."""
     found = auditlog.rows(database, "SELECT job_id FROM job_event WHERE type = 'restored'")
     return Counter(row["job_id"] for row in found)
 
 
 @contextmanager
 def mirroring(url: str, database: Database) -> Iterator[None]:
-    """A mirror at work meanwhile."""
+    """Run a mirror while the block runs."""
     stop = threading.Event()
 
     def work() -> None:

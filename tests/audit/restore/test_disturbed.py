@@ -1,4 +1,4 @@
-"""A restore while other processes work on the queue, or that is killed half-way."""
+"""A restore while other processes use the queue, or a restore that is killed half-way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.kit.fleet import QUEUE
 def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
-    """Redis' history did not break, so the log takes it for alive."""
+    """Checks deleted keys without an interruption of Redis' history, so that the log still takes the job for alive."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)
@@ -71,7 +71,7 @@ def test_restore_refuses_arguments_that_do_not_match_their_digest(
 def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     client: Client, database: Database
 ) -> None:
-    """A job that ended since looks lost to whoever does not wait."""
+    """Checks a job that ended before the restore: without the mirror's events it would look lost."""
     client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
     assert run_all(client) == ["a", "b"]
@@ -88,7 +88,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
 def test_restore_notices_an_empty_redis_itself(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Nobody has come back yet; the mirror is at work."""
+    """Checks a restore that is the first client after the loss, while a mirror runs."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     flush(client)
@@ -103,7 +103,7 @@ def test_restore_notices_an_empty_redis_itself(
 def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second saw what was lost before the first put it back, and workers have run it since."""
+    """Checks a second restore that listed the lost jobs before the first restored them and workers ran them."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
@@ -152,7 +152,7 @@ def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
 def test_restore_waits_while_the_backlog_is_full(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Each call fills it, and the mirror empties it."""
+    """Checks that the restore goes on whenever the mirror has emptied the backlog, which each of its calls fills."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
@@ -178,7 +178,7 @@ def test_restore_waits_while_the_backlog_is_full(
 def test_a_second_run_of_a_killed_restore_restores_each_job_once(
     client: Client, database: Database, redis_url: str, calls: int
 ) -> None:
-    """Everything exactly once, whatever was done and not told."""
+    """Checks a restore that is killed before or after a call, so that it never learnt the call's answer."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK + 50)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)

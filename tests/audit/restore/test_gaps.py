@@ -1,6 +1,6 @@
-"""A log with a gap: what nothing was told of since may have run to its end, and does not run a second time unasked.
+"""A log with a gap: jobs that may have ended in the gap are not run a second time without consent.
 
-The gap is the one of everyday: SQL is restored from a backup that lacks what Redis was trimmed of since.
+The gap is a common one: SQL is restored from a backup, and Redis has trimmed events that the backup lacks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FINISHED = [f"done-{n}" for n in range(7)]
 
 @pytest.fixture
 def engine() -> object:
-    """On one engine: what a gap hides does not depend on it."""
+    """Use one engine: what a gap hides does not depend on the engine."""
     from tests.kit.servers import engines
 
     return engines()[0]
@@ -39,7 +39,7 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """A backup of SQL from before seven jobs ran to their end, level with Redis again."""
+    """Restore a backup of SQL from before seven jobs ended, and mirror until it is level with Redis again."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:
@@ -49,7 +49,7 @@ def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
 
 
 def finish_unseen(client: Client, database: Database) -> None:
-    """Seven jobs run to their end, and Redis is trimmed of that. What was mirrored last stays, as the anchor."""
+    """Run seven jobs to their end, and trim their events from Redis. The last mirrored entry stays, as the anchor."""
     assert complete(client, claim(client, len(FINISHED))) == {}
     client.run(client.calls.enqueue.many([job("anchor")]))
     drain(client, database)
@@ -113,7 +113,7 @@ def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
 def test_a_job_that_was_lost_before_the_baseline_after_a_gap_is_uncertain(
     client: Client, database: Database
 ) -> None:
-    """Redis is flushed before it has said what lives behind the gap."""
+    """Checks a Redis that is flushed before its baseline after the gap has listed the live jobs."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     with copied(database) as backup:

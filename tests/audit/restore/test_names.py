@@ -1,4 +1,4 @@
-"""What a loss does to names: a lost job whose name stands with another one is listed, and not put back."""
+"""Unique names after a loss: a lost job whose name another job holds is listed, and not restored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def lose_all(client: Client, database: Database) -> None:
 def test_restore_lists_a_lost_job_whose_name_another_job_took(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
-    """The producer asked again after the loss: to run both would be what the name is there to prevent."""
+    """Checks that the lost job is not run beside the job that its producer enqueued again with the same name."""
     enqueue(client, "lost", rule)
     lose_all(client, database)
     assert ("other",) == enqueue(client, "other", rule).ids
@@ -97,7 +97,7 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 def test_the_holder_of_a_name_among_two_lost_jobs_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
-    """A debounced job that was claimed had given its name up, so both come back; there are no two of the others."""
+    """Checks a debounced job whose claim freed its name: both jobs are restored, but only the holder with the name."""
     enqueue(client, "first", rule)
     held = claim(client, 1)
     second = enqueue(client, "second", rule).ids
@@ -155,7 +155,7 @@ def holder(client: Client) -> str | None:
 def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Put back first, it would come without its name, or not at all; then a third job could take the name beside it."""
+    """Checks that the revived job is removed first; otherwise the lost job would get no name, or not be restored."""
     server = start_redis()
     with Client(server.url) as client:
         client.run(client.calls.enqueue.many([unique("first"), job("other")]))
@@ -204,7 +204,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 def test_a_throttle_window_holds_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
-    """Its job has ended, so nothing is put back that would hold the name."""
+    """Checks the window of a throttled job that has ended, so that no restored job holds the name."""
     throttle(client, "first")
     ENDS[end](client, "first")
     assert throttle(client, "second").held == (("second", "first"),)
@@ -246,7 +246,7 @@ def test_a_window_is_restored_if_redis_forgot_both_its_beginning_and_the_end_of_
 
 
 def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
-    """An operator freed the name, so both windows had begun; and one that is over keeps no job out."""
+    """Checks two windows that both began because an operator freed the name; a window that is over blocks no job."""
     throttle(client, "first")
     run_all(client)
     client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
@@ -279,7 +279,7 @@ def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database:
 def test_restore_does_not_read_expired_names(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restore read every throttled job that had ever ended. One of these instants has more digits than today's."""
+    """Checks that ended throttled jobs are not all read, also with an expiry that has more digits than today's."""
     windows_ms = {"over-1": 1, "over-2": 1, "hour": 3_600_000, "ages": 9_000_000_000_000}
     for job_id, window_ms in windows_ms.items():
         ties = ties_of(unique="keep", window_ms=window_ms)

@@ -1,4 +1,4 @@
-"""Remembered ids after a loss: what a producer repeats runs once, whatever Redis forgot."""
+"""Remembered ids after a loss: a call that a producer repeats runs its job once, whatever Redis forgot."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def results(client: Client) -> dict[str, str]:
 def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """A producer's job is accepted, and lost with the primary. The browser repeats the call on the new primary, and the
-    job runs. Then an operator restores what was lost."""
+    """Checks that a job that was lost with the primary and enqueued again on the new one runs once.
+
+    The producer repeats its call on the new primary, and the job runs there. Then an operator restores the lost jobs.
+    """
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("before"), job("plain"))
@@ -92,7 +94,7 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
 def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """The replica that took over has one job alive that had ended, and has never heard of another."""
+    """Checks a replica on which one ended job is still alive, and another ended job is unknown."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -184,7 +186,7 @@ def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
 def test_an_id_is_remembered_again_after_a_second_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """The first restore took the job out: how it ended stands in what Redis forgot alone."""
+    """Checks a job that the first restore removed: only the part of the log that Redis forgot says how it ended."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -208,7 +210,7 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 def test_restore_ends_with_one_error_at_a_damaged_row(
     damaged: str, start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """To take it for empty could let a job run again."""
+    """Checks that the damaged row is not read as empty, which could let a job run again."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))

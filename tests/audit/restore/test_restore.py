@@ -1,5 +1,7 @@
-"""After a loss `audit restore --apply` puts back what Redis lost and takes out what it brought back: on real
-servers that forget by real means, until `audit verify` says that all holds and workers have run everything."""
+"""After a loss `audit restore --apply` restores lost jobs and removes revived ones.
+
+The servers are real and forget by real means. The tests end when `audit verify` holds and workers have run every job.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from tests.kit.wait import wait_until
 
 
 def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
-    """As it was: waiting, due later, dead, behind a cap, with its failures; and it runs to its end."""
+    """Checks waiting, delayed, dead, failed and blocked jobs: each is restored in its state, and runs."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
         client.calls.enqueue.many(

@@ -1,4 +1,4 @@
-"""Kept results after a loss: a job that is put back keeps its result, and the log has those that Redis forgot."""
+"""Kept results after a loss: a restored job keeps its result, and the log has the results that Redis forgot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 
 
 def succeed(client: Client, value: str) -> list[str]:
-    """All that may be claimed succeed, and return this. Returns the ids."""
+    """Claim all waiting jobs, settle them with this result, and return their ids."""
     held = claim(client, 100)
     values = dict.fromkeys(range(1, len(held) + 1), pack_result(value, FULL))
     assert {} == client.run(claims.complete(QUEUE, "w-1", list(held.items()), values))
@@ -65,7 +65,10 @@ def test_a_restored_job_keeps_its_result_and_wakes_the_waiting_caller(
 def test_verify_accepts_the_result_of_a_job_whose_successor_redis_forgot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """A replica that lagged has the first job of an id, and SQL also the second one, which the lost primary had."""
+    """Checks a replica that lagged behind its primary.
+
+    The replica has the first job of an id; SQL also has the second job, which only the lost primary had.
+    """
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         old.run(old.calls.enqueue.many([job("twice", ties=KEPT)]))

@@ -1,4 +1,4 @@
-"""An outbox entry as redis-cli shows it."""
+"""Outbox entries in the form that redis-cli shows."""
 
 from tests.kit.seed import START_MS
 

@@ -1,7 +1,7 @@
 """State lines in which a client has damaged a number.
 
-A call may be refused or do its work. But it tells the log nothing that it does not do, and nothing that is no JSON:
-Redis refuses ``nan`` and ``1e400`` as a score, and said so behind the first write.
+A call may be refused or do its work, but it logs only what it does, and only valid JSON. Redis refuses ``nan`` and
+``1e400`` as a score, which must not happen after the call's first write.
 """
 
 import re

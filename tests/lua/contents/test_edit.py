@@ -1,4 +1,4 @@
-"""Editing jobs that wait: what stands where afterwards, and what is refused without a change."""
+"""Edits of waiting jobs: the keys afterwards, and the edits that are refused without a change."""
 
 import pytest
 
@@ -124,7 +124,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
-    """A member that stays behind would grow the index for ever; one that lacks would let the job stay."""
+    """Checks that no member stays behind, which would grow the index, and that none is missing."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -245,7 +245,7 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
-    """A loop of edits would otherwise fill Redis with events while the mirror is away."""
+    """Checks the bound because a loop of edits would fill Redis with events while the mirror is away."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -256,7 +256,7 @@ def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Whichever comes first: no job is claimed under its old priority and edited as well."""
+    """Checks both orders: no job is claimed under its old priority and edited as well."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)
@@ -353,7 +353,7 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Its new place comes when it is due, and its deadline came before that: a dead job needs none."""
+    """Checks a retry whose deadline comes before its due time: a dead job needs no new place in line."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

@@ -1,4 +1,7 @@
-"""Ends of jobs are told to those who wait, once they are written. (That each end is told: tests/lua/test_matrix.py.)"""
+"""Messages about ended jobs reach waiting clients once the end is written.
+
+tests/lua/test_matrix.py checks that each kind of end sends one.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
 def test_a_second_listening_client_does_not_change_the_version_of_the_queues_facts(
     seed: Seed,
 ) -> None:
-    """Each change makes all calls read the facts again."""
+    """Checks the version because each change of it makes all calls read the facts again."""
     seed.enqueue("a")
     listens(seed)
     version = seed.meta("v")
@@ -122,7 +125,7 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 def test_a_call_that_stops_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """Its job has not ended."""
+    """Checks a call whose job has not ended."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs
@@ -154,7 +157,7 @@ def test_a_call_that_stops_before_its_first_write_sends_no_message(
 def test_a_worker_without_rights_to_the_channel_settles_and_causes_no_denials_in_the_acl_log(
     seed: Seed, listener: Listener
 ) -> None:
-    """Redis notes each publish that is denied in its ACL LOG."""
+    """Checks the ACL LOG, in which Redis records each denied publish."""
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed)
@@ -177,7 +180,7 @@ def test_a_worker_without_rights_to_the_channel_settles_and_causes_no_denials_in
 
 
 def test_a_listen_call_creates_no_job(seed: Seed) -> None:
-    """A client meets the queue first, as for each call; the queue has no job for that."""
+    """Checks the client's first call to the queue, as with any other call."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
     listens(seed)
@@ -188,7 +191,7 @@ def test_a_listen_call_creates_no_job(seed: Seed) -> None:
 def test_jobs_end_on_a_server_without_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
-    """The call stopped half-way, behind its event."""
+    """Checks that the call does not stop half-way after it appended its event."""
     settings = tmp_path / "renamed.conf"
     settings.write_text("rename-command SPUBLISH hidden\n")
     with Seed(start_redis(include=str(settings)).url) as seed:

@@ -1,4 +1,4 @@
-"""What enqueue and claim leave in each key, read as literally as redis-cli shows it."""
+"""Keys after enqueue and claim, read as literally as redis-cli shows them."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -
 
 
 def test_a_due_instant_is_kept_exactly_and_a_past_instant_makes_the_job_ready(seed: Seed) -> None:
-    """To the millisecond, whatever time the call took; a delay would be counted from when it arrived."""
+    """Checks the instant to the millisecond, however long the call took; a delay counts from the call's arrival."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
         seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
@@ -78,7 +78,7 @@ def test_a_due_instant_is_kept_exactly_and_a_past_instant_makes_the_job_ready(se
 
 
 def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
-    """Live is live: ready, scheduled, running or dead."""
+    """Checks each live state: ready, scheduled, running and dead."""
     seed.dead("dead")
     seed.running("running")
     seed.enqueue("ready")
@@ -129,7 +129,7 @@ def test_a_claim_returns_all_that_a_worker_needs(seed: Seed) -> None:
     assert (T, T + 5_000, False) == (claimed.now_ms, claimed.next_due_ms, claimed.more)
 
 
-def test_claims_take_jobs_by_priority_and_then_by_place(seed: Seed) -> None:
+def test_claims_take_jobs_by_priority_and_then_by_place_in_line(seed: Seed) -> None:
     for at, priority in enumerate(["low", "normal", "critical", "high", "critical", "low"]):
         seed.enqueue(f"{priority}-{at}", priority=priority)
 
@@ -155,7 +155,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Behind others that are like it or unlike it, and when it is claimed again."""
+    """Checks a claim behind jobs of the same and of other kinds, and a second claim of the same job."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]
@@ -181,7 +181,7 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """Its line says more than its task, so the pattern of the usual line does not tell its priority."""
+    """Checks a line with more fields than the task, which does not match the pattern that gives the priority."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")
@@ -200,7 +200,7 @@ def test_a_rolled_back_job_keeps_its_place(seed: Seed) -> None:
 
 
 def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place(seed: Seed) -> None:
-    """A suspect waits until another has run; it has spent nothing."""
+    """Checks a suspect, which waits until another job has run, and has spent no attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
     seed.rollback(a, reason="suspect", delay_ms=2_000)
@@ -214,7 +214,7 @@ def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place(seed: Seed) -> N
 
 
 def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
-    """With or without a delay: its place was given when it first became ready."""
+    """Checks a retry with and without a delay: the place dates from when the job first became ready."""
     seed.enqueue("a", "b", "c")
     a, b = seed.claim(2).jobs
     seed.fail(b)
@@ -254,7 +254,7 @@ def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
 
 
 def test_a_claim_promotes_due_jobs_beyond_its_limit(seed: Seed) -> None:
-    """Step 0 runs whatever the worker asked for."""
+    """Checks step 0 of the claim, which runs whatever number of jobs the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
     seed.advance(1_000)
@@ -299,7 +299,7 @@ def test_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) ->
 
 
 def test_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """Each kind has its own bound; the rest is done by the claims that follow."""
+    """Checks that each kind has its own limit, and that later claims do the rest."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)
@@ -334,7 +334,7 @@ def test_claim_skips_a_bounded_number_of_tombstones(seed: Seed) -> None:
 
 
 def test_a_cancelled_job_that_was_enqueued_again_is_claimed_once(seed: Seed) -> None:
-    """Enqueued again over its tombstone, it has two entries."""
+    """Checks a job that was enqueued over its tombstone, and so has two entries in its list."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a")
@@ -356,7 +356,7 @@ def test_a_list_entry_of_another_priority_is_skipped(seed: Seed) -> None:
 
 
 def test_a_job_with_two_list_entries_is_claimed_once(seed: Seed) -> None:
-    """One of them is from before it was cancelled, and enqueued again under the same id."""
+    """Checks an old entry of a job that was cancelled and enqueued again under the same id."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a", "c")

@@ -1,4 +1,4 @@
-"""When a script starts an epoch, and what the epoch's first entry says."""
+"""The start of an epoch: when a script begins one, and what its first entry says."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_failover_keeps_the_settings(seed: Seed, name: str) -> None:
-    """Three of them were the default again, without an event."""
+    """Checks that a new epoch does not reset three settings to their defaults without an event."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
     fail_over(seed.control)
@@ -64,7 +64,7 @@ def test_a_failover_keeps_the_settings(seed: Seed, name: str) -> None:
 def test_the_event_of_a_new_epoch_has_null_for_an_unreadable_old_epoch(
     seed: Seed, garbage: str
 ) -> None:
-    """It stood in the event as it was, so the event was no JSON, and the mirror put it into quarantine."""
+    """Checks that the event is valid JSON, so that the mirror does not put it into quarantine."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "epoch", garbage)
     fail_over(seed.control)
@@ -107,7 +107,7 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
 
 
 def test_jobs_keep_their_order_when_meta_is_lost(seed: Seed) -> None:
-    """The count of places is gone: new ones must still come behind the old."""
+    """Checks that new jobs follow the old ones, though the counter of places is lost."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
     seed.control.delete(seed.keys("meta"))

@@ -1,4 +1,4 @@
-"""What a job died of stands with it in Redis, in its type and message, until it leaves."""
+"""The error of a dead job: Redis keeps its type and message with the job until the job leaves."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """A message may look like the end of one: in JSON its quotes are escaped."""
+    """Checks a message that contains the text of an end mark: in JSON its quotes are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]

@@ -1,4 +1,4 @@
-"""Deadlines: until when a claim of a job may begin, and what is left of a job whose deadline is over."""
+"""Deadlines: the latest instant for a claim of a job, and what remains of a job after its deadline."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_a_claim_can_begin_before_the_deadline_and_not_at_the_deadline(
 
 
 def test_a_claim_checks_deadlines_that_passed_after_the_last_sweep(seed: Seed) -> None:
-    """A sweep looks at what expires ten times a second; a claim looks at each job that it comes to."""
+    """Checks that a claim compares each job with the clock; sweeps look for expired jobs only ten times a second."""
     for n in range(3):
         seed.enqueue(f"plain-{n}", expires_in_ms=50)
         seed.enqueue(f"lane-{n}", lane=f"2+host=h{n}", expires_in_ms=50)
@@ -74,7 +74,7 @@ def test_a_claim_checks_deadlines_that_passed_after_the_last_sweep(seed: Seed) -
 
 
 def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
-    """It would vanish with its failure otherwise, and no operator would see it."""
+    """Checks that the failed job stays visible to operators, and is not removed with its failure."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
     seed.advance(1_000)
@@ -96,7 +96,7 @@ def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
 
 
 def test_a_job_due_at_its_deadline_expires_without_a_promotion(seed: Seed) -> None:
-    """The job is not promoted first: an event of a job that is gone would be out of place."""
+    """Checks that the log has no promotion of the job: an event of a job that is gone would contradict the log."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -150,7 +150,7 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
 
 
 def test_a_full_sweep_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Else ten sweeps a second would be all, and more could expire than they forget."""
+    """Checks that sweeps are not limited to ten per second, in which more jobs could expire than they remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()

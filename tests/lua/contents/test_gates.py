@@ -1,4 +1,4 @@
-"""What stops claims and enqueues: a pause, and the bounds of the audit backlog."""
+"""Gates: a pause stops claims, and the limits of the audit backlog stop claims and enqueues."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_at_the_bound_of_backlog_bytes_an_enqueue_call_is_refused(seed: Seed) ->
 
 
 def shut_gate(seed: Seed) -> list:
-    """Bring the backlog to twice its bound, with three jobs held and one waiting."""
+    """Fill the backlog to twice its limit, with three running jobs and one waiting job."""
     seed.enqueue("a", "b", "c", "waiting")
     held = list(seed.claim(3).jobs)
     seed.attach()
@@ -88,7 +88,7 @@ def test_at_twice_the_backlog_bound_claims_stop_and_settlements_continue(seed: S
 
 
 def test_a_trim_of_an_unmirrored_queue_is_refused_with_audit_off(seed: Seed) -> None:
-    """It was told as a bug in rq-core."""
+    """Checks that the refusal is not reported as a bug of rq-core."""
     seed.attach()
     seed.enqueue("a")
     seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
@@ -103,7 +103,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_audit_off(seed: Seed) -> 
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_the_end_of_a_full_backlog_wakes_a_worker(seed: Seed, opener: str) -> None:
-    """Nobody else would: the jobs behind it were enqueued long ago."""
+    """Checks the token because no other call would wake a worker: the waiting jobs were enqueued long before."""
     shut_gate(seed)
 
     match opener:
@@ -130,7 +130,7 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Counted as trim counts it: jobs of an entry, or one for an event about the queue."""
+    """Checks the unit that trim uses: the jobs of an entry, or 1 for an event about the queue."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

@@ -1,4 +1,4 @@
-"""Remembered ids: the same job for every repetition of a call, while it lives and until its window is over."""
+"""Remembered ids: each repetition of a call gets the same job, while it lives and until its window ends."""
 
 import random
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_without_the_needed_keys_changes_nothing_and_is_sent_again(
     seed: Seed, redis_url: str
 ) -> None:
-    """A worker learns by its first call that the queue remembers ids; its call keeps its number."""
+    """Checks a worker whose first call reports that the queue remembers ids; the repeated call has the same number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -141,7 +141,7 @@ ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
 
 @LANES
 @pytest.mark.parametrize(("end", "outcome"), ENDED, ids=lambda it: getattr(it, "__name__", it))
-def test_each_end_of_a_claimed_job_leaves_its_outcome_in_results(
+def test_each_end_of_a_claimed_job_writes_its_outcome_into_results(
     seed: Seed, end: Callable[[Seed], None], outcome: str | None, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=DAY, remember_ms=3 * DAY)
@@ -189,8 +189,8 @@ def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
     assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
 
 
-def test_a_retry_that_is_cancelled_is_remembered(seed: Seed) -> None:
-    """It ran once: what the first attempt did is done."""
+def test_a_retry_that_is_cancelled_keeps_its_id_remembered(seed: Seed) -> None:
+    """Checks a job that ran once, so that its first attempt may have had effects."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
     seed.cancel("a")
@@ -228,8 +228,11 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_an_id_that_a_unique_name_kept_out_refers_to_the_holder(seed: Seed) -> None:
-    """POST with K is told of job A. A ends. The browser repeats: K must not begin another job."""
+def test_an_id_that_a_unique_name_kept_out_refers_to_the_holder_of_the_name(seed: Seed) -> None:
+    """Checks that a repeated call with the id gets the earlier answer and starts no job.
+
+    A POST with key K is answered with job A, which holds the name. A ends. The browser then repeats the POST.
+    """
     name = "t/tenant=acme"
     seed.enqueue("a", name=name)
     assert (("k", "a"),) == enqueue(seed, "k", name=name).held
@@ -251,15 +254,15 @@ def test_a_call_that_a_unique_name_rejects_remembers_nothing(seed: Seed) -> None
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_an_id_given_twice_and_kept_out_by_a_name_is_noted_once(seed: Seed) -> None:
+def test_an_id_that_comes_twice_and_is_kept_out_by_a_name_is_recorded_once(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
     found = enqueue(seed, "k", "k", name="t/x")
 
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_an_id_that_was_noted_in_a_call_is_a_duplicate_for_the_rest_of_the_call(seed: Seed) -> None:
-    """The second job has no name, so nothing else would keep it out."""
+def test_an_id_that_a_call_recorded_is_a_duplicate_for_the_rest_of_the_call(seed: Seed) -> None:
+    """Checks a second job without a name, so that only the recorded id can keep it out."""
     seed.enqueue("a", name="t/x")
     first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
     second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))
@@ -361,7 +364,7 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_remembered_ids_survive_a_deleted_meta(seed: Seed) -> None:
-    """What an operator deletes by hand takes no protection from jobs that live."""
+    """Checks that deleting `meta` by hand removes no protection from live jobs."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))
@@ -385,7 +388,7 @@ def test_a_restored_job_is_remembered_and_a_remembered_job_is_not_restored(
 
 
 class Model:
-    """What is known of ids, as the promise says it and not as the scripts do it."""
+    """A model of remembered ids that follows the promise and not the scripts."""
 
     def __init__(self) -> None:
         self.alive: dict[str, tuple[int, bool]] = {}

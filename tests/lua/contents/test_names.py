@@ -1,4 +1,4 @@
-"""Names: which of the unique jobs of one name is alive, and when the name is free again."""
+"""Unique names: which job of a name is alive, and when the name is free again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +126,7 @@ def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_end_of_a_job_frees_no_name_of_another_job(seed: Seed) -> None:
-    """An operator may have mended `slots` by hand."""
+    """Checks `slots` after an operator changed it by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
     seed.complete(*seed.claim().jobs)
@@ -174,7 +174,7 @@ def test_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
 def test_an_id_given_twice_in_a_call_takes_no_name_of_another_job(seed: Seed, holds: str) -> None:
-    """The first of the two is held, so the second one counts."""
+    """Checks two jobs of which the first is kept out by a name, so that the second counts."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":
@@ -300,7 +300,7 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 def test_an_overdue_job_gives_its_name_to_the_next_job(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
-    """It will never begin, so the other one's call would be lost."""
+    """Checks the name because the overdue job will never begin, and the other call would be lost."""
     OVERDUE[stands](seed, lane)
     seed.advance(999)
     assert "old" == holder(seed)

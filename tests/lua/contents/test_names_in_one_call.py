@@ -1,4 +1,4 @@
-"""Several jobs of one name, or of one id, in one call: what a producer is told of each is true after the call."""
+"""Several jobs of one name or id in one call: the answer about each job is true after the call."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_the_second_job_of_an_id_replaces_a_holder_if_its_first_job_was_held(
+def test_the_second_job_of_an_id_replaces_a_holder_if_a_name_kept_out_the_first_job(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -40,7 +40,7 @@ def test_the_second_job_of_an_id_replaces_a_holder_if_its_first_job_was_held(
 def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_job(
     seed: Seed,
 ) -> None:
-    """They were told of the last one of the call, which was held as well."""
+    """Checks that the answer is not the last job of the call, which was kept out as well."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
@@ -49,7 +49,7 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_jo
 
 
 def test_a_keep_job_between_two_replace_jobs_is_answered_with_the_last_job(seed: Seed) -> None:
-    """The first gives way to the last, so the one between may not take the name."""
+    """Checks that the middle job does not take the name, since the last job replaces the first."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
     )
@@ -102,7 +102,7 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
 
 
 def test_an_id_that_is_reused_in_a_call_counts_as_a_new_job(seed: Seed) -> None:
-    """The record of the job before was still there, and the place and name of that job went, not of the new one."""
+    """Checks that the place and name of the new job are removed, and not those of the earlier job of the id."""
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
         job(seed, "new", A), job(seed, "newer", B), job(seed, "one", C), job(seed, "two", C)
@@ -119,8 +119,10 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_a_remembered_id_that_was_held_in_a_call_keeps_referring_to_the_holder(seed: Seed) -> None:
-    """The second record was accepted, so the id was in use and remembered as another job's at the same time."""
+def test_a_remembered_id_that_a_name_kept_out_of_a_call_keeps_referring_to_the_holder(
+    seed: Seed,
+) -> None:
+    """Checks that the second record is refused; otherwise the id would be in use and remembered at the same time."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))

@@ -1,4 +1,4 @@
-"""The outbox, its ring, and who may trim it."""
+"""The outbox: its ring without a mirror, and the clients that may trim it."""
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_attaching_with_a_complete_outbox_starts_no_epoch(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_attaching_with_a_trimmed_outbox_writes_a_baseline(seed: Seed) -> None:
-    """Verify needs a beginning: every live job, as it stands."""
+    """Checks that the baseline lists every live job, which gives verify a beginning."""
     seed.running("running")
     seed.cancelling("cancelling", attempts=7)
     seed.dead("dead", losses=9)
@@ -171,7 +171,7 @@ def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_outbox_is_bounded_without_a_mirror(seed: Seed) -> None:
-    """Memory is bounded by live work, never by history."""
+    """Checks that the memory depends on live jobs and not on history."""
     with seed.control.pipeline(transaction=False) as pipe:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         made = seed.calls.delivery._script("configure")

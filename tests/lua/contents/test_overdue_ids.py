@@ -1,4 +1,4 @@
-"""A job that waits past its deadline gives its id up: no producer is told of a job that never runs."""
+"""Overdue jobs give up their id, so that no producer is answered with a job that never runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
 
 
 def given_back(seed: Seed, lane: str, **options: Any) -> None:
-    """A claim that was given back is no failure."""
+    """Give a claim back, which counts as no failure."""
     seed.rollback(seed.running("a", lane=lane, expires_in_ms=1_000, **options))
 
 
@@ -70,7 +70,7 @@ def test_an_overdue_job_keeps_an_id_that_is_still_remembered_after_its_end(
 def test_a_remembered_id_of_an_overdue_job_that_never_ran_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """It has done nothing, as if it had expired already."""
+    """Checks a job that has had no effect, as if it had already expired."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)
@@ -146,7 +146,7 @@ def test_the_event_of_a_discarded_job_follows_the_expiry_of_the_overdue_job_with
 def test_the_event_of_a_discarded_job_follows_the_end_of_the_replaced_job_with_its_id(
     seed: Seed,
 ) -> None:
-    """The log had a job that was discarded and replaced then."""
+    """Checks that the log does not say that a job was discarded and replaced afterwards."""
     seed.cap("host=h", 0)
     seed.enqueue(seed.job("old", unique="replace", name=NAME))
 

@@ -1,4 +1,4 @@
-"""Results that are kept: what each end of a job leaves for those who wait, and how much of it."""
+"""Kept results: what each end of a job stores for waiting clients, and the limits of the store."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_enqueue_writes_the_retention_into_the_line_and_the_event(seed: Seed) ->
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_each_settled_job_of_a_call_stores_its_own_value(seed: Seed, each: int) -> None:
-    """Some keep their value, some give a reason, some keep nothing, and one was settled by another worker."""
+    """Checks one call with jobs that keep a value, give a reason, keep nothing, or were settled by another worker."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -103,8 +103,10 @@ def test_each_settled_job_of_a_call_stores_its_own_value(seed: Seed, each: int) 
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_values(seed: Seed, turn: bool) -> None:
-    """Their lines begin alike. In their midst are some that keep no value, are remembered, have a deadline, keep it
-    for longer, are of another task, or keep nothing."""
+    """Checks jobs whose lines begin alike, in one claim.
+
+    Some of them keep no value, are remembered, have a deadline, keep the value for longer, or are of another task.
+    """
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
     enqueue(seed, "until", expires_in_ms=HOUR)
@@ -177,7 +179,7 @@ OTHER_ENDS: list[tuple[Callable[[Seed], None], Outcome[Any]]] = [
 
 @LANES
 @pytest.mark.parametrize("end, outcome", OTHER_ENDS, ids=lambda each: getattr(each, "__name__", ""))
-def test_each_end_has_its_outcome(
+def test_each_end_of_a_job_stores_its_outcome(
     seed: Seed, lane: str, end: Callable[[Seed], None], outcome: Outcome[Any]
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
@@ -206,7 +208,7 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
 
 
 def test_an_id_that_is_used_again_does_not_show_the_old_result(seed: Seed) -> None:
-    """Whether the second job keeps its result or not."""
+    """Checks a second job that keeps its result, and one that does not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
     enqueue(seed, "a")
@@ -243,7 +245,7 @@ def test_a_full_sweep_reports_that_expired_results_are_left(seed: Seed) -> None:
 
 
 def test_an_id_can_be_remembered_and_keep_a_result_with_separate_expiries(seed: Seed) -> None:
-    """Whichever lasts longer: the id stays a duplicate, the value stays readable."""
+    """Checks both orders: the id stays a duplicate, and the value stays readable, each until its own expiry."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(5_000)
@@ -284,7 +286,7 @@ def test_a_value_expires_before_its_longer_remembered_id(seed: Seed) -> None:
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
 def test_a_damaged_expiry_in_a_results_line_stops_no_claim(seed: Seed, once: str) -> None:
-    """Redis refused it as a score, behind the first write: each claim was told in the log, and none was done."""
+    """Checks that a value which Redis refuses as a score stops no claim after its event is logged."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
@@ -335,7 +337,7 @@ def test_an_expired_value_makes_room_first_and_does_not_count_as_evicted(seed: S
 
 
 def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
-    """It has the length of a digest, and says that the log is to have the value."""
+    """Checks a value that looks like a mark: it has the length of a digest."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs
@@ -419,7 +421,7 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 def test_a_short_value_evicts_only_as_many_values_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """The word for a value that was evicted is longer: all that were looked at lost theirs, and the new one as well."""
+    """Checks that the longer word for an evicted value does not cause further evictions."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)

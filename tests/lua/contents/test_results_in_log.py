@@ -1,4 +1,4 @@
-"""What the log says of values that are kept: their digest, and the values themselves if that is asked for."""
+"""Kept values in the log: their digests, and the values themselves if the task asks for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TURN = pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 
 
 def succeeded(seed: Seed) -> list[list[Any]]:
-    """What the log's last event of a success says of each job."""
+    """Return the fields of each job in the log's last event of successes."""
     bodies = [e["jobs"] for _, e in seed.snapshot()["outbox"] if e["type"] == "succeeded"]
     found: list[list[Any]] = json.loads(bodies[-1])
     return found
 
 
 def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bool = False) -> Any:
-    """Jobs that were enqueued succeed, and each returns this."""
+    """Let the enqueued jobs succeed with this result."""
     claims = seed.claim(len(ids)).jobs
     assert set(ids) == {claim.id for claim in claims}
     values = dict.fromkeys(range(1, len(ids) + 1), pack_result(value, kept))
@@ -56,7 +56,7 @@ def test_the_log_has_the_value_if_the_job_asks_for_it(seed: Seed, turn: bool) ->
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_the_own_value_of_each_job_of_a_call(seed: Seed) -> None:
+def test_the_log_has_for_each_job_of_a_call_the_value_of_that_job(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -81,7 +81,7 @@ def test_the_log_has_the_own_value_of_each_job_of_a_call(seed: Seed) -> None:
 
 
 def test_an_unmirrored_log_gets_no_values(seed: Seed) -> None:
-    """It is a ring of some entries in Redis, where the value is anyway."""
+    """Checks a log without a mirror: it is a short ring in Redis, which has the value in `results` anyway."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -90,7 +90,7 @@ def test_an_unmirrored_log_gets_no_values(seed: Seed) -> None:
 
 
 def test_a_log_at_its_bound_gets_no_values(seed: Seed) -> None:
-    """The jobs that are accepted already end; so the log grows on, by as little as it can."""
+    """Checks that accepted jobs still end, and that their events are as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
     seed.configure(backlog_max_bytes=int(seed.snapshot()["meta"]["backlog_bytes"]) + 1_000)
@@ -116,7 +116,7 @@ def test_the_longest_value_is_logged_unchanged(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_a_value_missing_in_redis_is_reported_with_its_place_in_the_log(seed: Seed) -> None:
-    """Evicted or over its time: the look says so, and up to where the log must go."""
+    """Checks an evicted and an expired value: the read says so, and gives the position that the log must reach."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

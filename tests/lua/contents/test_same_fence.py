@@ -1,4 +1,7 @@
-"""A fence that is given twice: only the worker of the claim in force settles it, and it is hardly ever given twice."""
+"""A fence that two claims have: only the worker of the claim in force can settle it.
+
+Losses of Redis make the same fence twice only in rare cases.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ REPORTS: Final[dict[str, Callable[..., dict[str, str]]]] = {
 def test_only_the_worker_of_a_claim_can_settle_the_claim(
     seed: Seed, report: str, *, several: bool
 ) -> None:
-    """The stale worker's word was taken, and that of the rightful one refused."""
+    """Checks that the stale worker's settlement is refused, and the rightful worker's accepted."""
     claim = seed.running("a")
     claims = [claim, seed.running("b")] if several else [claim]
     before = seed.state("a")
@@ -50,7 +53,7 @@ def test_a_worker_whose_name_is_a_prefix_of_the_claims_worker_cannot_settle_the_
 
 
 def test_a_snapshot_that_is_loaded_twice_assigns_no_fence_twice(seed: Seed) -> None:
-    """Its epoch was ahead of the clock, so the next one had the same number each time."""
+    """Checks a snapshot whose epoch is ahead of the clock, so that the next epoch must not repeat a number."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
     with raw_client(seed.control) as raw:

@@ -1,4 +1,4 @@
-"""What settling leaves in each key: complete, fail and the operator's commands."""
+"""Keys after complete, fail and the operator's commands."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_requeue_resets_failures_and_continues_the_count_of_claims(seed: Seed) -
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
 def test_an_id_given_twice_has_the_outcome_of_its_first_occurrence(seed: Seed, verb: str) -> None:
-    """Not the outcome of asking again a moment later."""
+    """Checks that the second occurrence does not get the outcome of a second call."""
     if verb == "cancel":
         seed.enqueue("a")
     else:

@@ -1,4 +1,4 @@
-"""What time leaves in each key: leases, losses, retention, slots."""
+"""Effects of time on each key: leases, losses, retention, and slots."""
 
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of
@@ -79,7 +79,7 @@ def test_extend_prolongs_leases_and_reports_lost_and_cancelled_jobs(seed: Seed) 
 
 
 def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) -> None:
-    """A worker that has lost a job and holds it again must not keep the old claim alive."""
+    """Checks that a worker that lost a job and claimed it again does not keep its old claim alive."""
     old = seed.running("a")
     seed.rollback(old)
     new = seed.claim_one("a")
@@ -94,7 +94,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
 
 
 def test_after_a_gap_no_lease_expires_until_one_more_lease_time_has_passed(seed: Seed) -> None:
-    """While nothing moved, nobody could extend."""
+    """Checks that workers, which could not extend leases during the gap, get time to do so."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()

@@ -1,4 +1,4 @@
-"""Names that stand until an instant (Throttle), or until the first claim (Debounce), under a clock that is moved."""
+"""Names held until an instant (Throttle) or until the first claim (Debounce), on a clock that the test advances."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
 
 
 def test_the_sweep_keeps_a_name_that_was_taken_again(seed: Seed) -> None:
-    """As after a deploy that changes a task from Throttle to Unique."""
+    """Checks a deploy that changes a task from Throttle to Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -143,7 +143,7 @@ def test_a_requeued_job_of_an_ended_window_takes_no_name(seed: Seed) -> None:
 
 
 def test_a_job_that_holds_a_window_is_not_replaced(seed: Seed) -> None:
-    """As after a deploy that changes a task from Throttle to Debounce."""
+    """Checks a deploy that changes a task from Throttle to Debounce."""
     throttle(seed, "a")
 
     assert (("b", "a"),) == debounce(seed, "b").held
@@ -305,7 +305,7 @@ def test_the_last_debounced_job_of_a_call_keeps_the_latest_instant_of_the_first(
 def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
-    """Past the latest instant each replacement has the place in line of the first."""
+    """Checks that each replacement after the latest instant gets the first job's place in line."""
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     for n in range(5):
         seed.enqueue(f"other-{n}", lane="2+host=other" if lane else "")

@@ -38,7 +38,7 @@ DRAIN_S: Final = 90.0
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
     minutes: float
@@ -53,7 +53,7 @@ class Outcome:
     """Instants of schedules that the log tells."""
 
     def document(self) -> dict[str, Any]:
-        """The last line under ``--json``."""
+        """Return the last line of the output under ``--json``."""
         f = self.findings
         return {
             "seed": self.seed, "minutes": self.minutes, "faults": self.faults,
@@ -110,7 +110,7 @@ def run(
     postgres: PostgresServer | None = None,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """One run. Raises AssertionError if something cannot be started, or does not end when it is told to."""
+    """Make one run. Raises AssertionError if a process cannot be started, or does not end when it is asked to."""
     draw = random.Random(seed)
     stage = Stage(place, audit_url, engine, seed, rate)
     stage.postgres = postgres
@@ -168,7 +168,7 @@ def _end_schedules(client: Client) -> None:
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
-    """Wait for it while everything is kept running; returns the problem if it does not come."""
+    """Wait for a condition while all processes are kept running; return the problem if it does not come true."""
 
     def mended() -> bool:
         stage.mend()

@@ -1,7 +1,6 @@
-"""What the records of a chaos run come to. Without I/O: made-up records show that each lie is found (test_judge.py).
+"""The judge of a chaos run's records, without I/O: invented records show that it finds each lie (test_judge.py).
 
-The columns are Jepsen's: attempted, acknowledged, lost, unexpected, duplicated; with what a queue with caps and a log
-has to answer for besides.
+The columns are Jepsen's (attempted, acknowledged, lost, unexpected, duplicated), and further ones for caps and the log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Whether an outbox was emptied within a gap of the log: what the mirror had not read by then is missing."""
+    """Return whether an outbox was emptied within a gap of the log, so that the mirror misses what it had not read."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults
@@ -39,7 +38,7 @@ def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
 
 @dataclass
 class Recovery:
-    """How soon work went on after the faults of one kind."""
+    """The times until work continued after the faults of one kind."""
 
     kind: str
     times: int = 0
@@ -57,7 +56,7 @@ class Recovery:
 
 @dataclass
 class Findings:
-    """The verdict, but for what ``audit verify`` says."""
+    """The verdict, without that of ``audit verify``."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -93,7 +92,7 @@ class Findings:
 
 
 class Losses:
-    """What may be missing: the intervals that the log reports, as far as something was taken away in them."""
+    """The allowed losses: the intervals that the log reports, as far as a fault removed data in them."""
 
     def __init__(self, records: Records) -> None:
         self._told = records.told
@@ -105,7 +104,7 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Whether the log names the job, or reports that it may lack what was told to its producer."""
+        """Return whether the log names the job as lost, or reports that it may lack what the producer was answered."""
         if job_id in self._named:
             return True
         told = self._told.get(job_id)
@@ -116,14 +115,14 @@ class Losses:
         )
 
     def covers_start(self, line: Line) -> bool:
-        """Whether the claim of a handler that started here may be among what was lost."""
+        """Return whether the claim of a handler that started here may be among the lost events."""
         return self.next_after(line) is not None and any(
             each.after_ms <= line.at_ms <= each.until_ms + CLAIM_LATE_MS
             for each in self._intervals[self._told[line.job].queue]
         )
 
     def next_after(self, line: Line) -> float | None:
-        """When the first loss after this line was over; claims that it took count no more from then on."""
+        """Return the end of the first loss after this line; claims that were lost in it no longer count."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -159,7 +158,7 @@ def judge(records: Records) -> Findings:
 
 
 def _end(story: Sequence[Logged]) -> str | None:
-    """How the job ended by what survives of its history; None: it did not."""
+    """Return how the job ended by its surviving events; None if it did not end."""
     last = next(
         (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,
@@ -242,11 +241,10 @@ def _look_for_doubles(
 def _look_at_caps(
     found: Findings, records: Records, stories: dict[str, list[Logged]], losses: Losses
 ) -> None:
-    """Count, scope by scope, how often one more began than the cap allows.
+    """Count, scope by scope, how often a run began beyond the cap.
 
-    A run counts while its claim is in force: from its first line to its last or, if the log took the claim away
-    before, or Redis forgot it, until then. One that wrote no last line was killed, and its claim counts until the log
-    ends it.
+    A run counts while its claim is in force: from its first line to its last, or to the earlier time at which the log
+    ended the claim or Redis forgot it. A run without a last line was killed, and counts until the log ends its claim.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -264,14 +262,14 @@ def _look_at_caps(
 
 
 class Run(NamedTuple):
-    """One time that a handler ran, as it wrote itself."""
+    """One run of a handler, from its own lines."""
 
     start: Line
     last_ms: float | None
     """None: it was killed."""
 
     def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
-        """Until when its claim was in force."""
+        """Return the time at which the run's claim ended."""
         mine = [event for event in story if event.claim == self.start.claim]
         # The number of a claim that was lost is given again: its own is the last one before it began.
         before = [
@@ -295,7 +293,7 @@ class Run(NamedTuple):
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Run]:
-    """Starts with their ends. One claim is run by one handler at a time."""
+    """Return the starts with their ends. One handler at a time runs a claim."""
     waiting: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
         claim = (line.job, line.claim)
@@ -339,12 +337,12 @@ def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]
 
 
 def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
-    """The end of the first of these that began after the fault had ended."""
+    """Return the end of the first of these runs that began after the fault."""
     return min((until for since, until in spans if since >= fault.ended_ms), default=None)
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """When SQL was seen to have gone on."""
+    """Return the times at which SQL had advanced."""
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:
@@ -355,7 +353,7 @@ def _commits(records: Records) -> list[tuple[float, float]]:
 
 
 def _lags(records: Records) -> Iterator[float]:
-    """For each look at an outbox, how long it took until SQL had its last entry."""
+    """Return, for each look at an outbox, the time until SQL had its last entry."""
     by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
     for look in records.progress:
         if look.mirrored is not None:

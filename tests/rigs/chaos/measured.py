@@ -1,4 +1,4 @@
-"""Each kind of fault in a run of its own; the outcome goes into docs/reliability.md."""
+"""A run of its own for each kind of fault; the results go into docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS: Final = {
 
 
 def row(kind: str, said: Mapping[str, Any]) -> str:
-    """One line of the table, from the last line of a run of one kind."""
+    """Return one line of the table, from the last output line of a run of one kind."""
     mine = said["kinds"].get(kind, {"recovered": 0})
     times = [f"{mine.get(f'recovery_{name}_s', 0):.2f}" for name in ("p50", "p99", "max")]
     cells = [f"`{kind}`", *(str(said[name]) for name in COLUMNS.values())]
@@ -56,7 +56,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def written(text: str, between: str) -> str:
-    """The document with what was measured in its place. Raises ValueError if it has no such place."""
+    """Return the document with the new table. Raises ValueError if it has no place for it."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
@@ -83,7 +83,7 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 def measure(
     kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
 ) -> list[str]:
-    """Run these kinds, each by itself, and return what fell short. The table goes ``into`` a document."""
+    """Run these kinds one by one, and return what fell short. The table goes ``into`` a document."""
     with ThreadPoolExecutor(parallel) as pool:
         runs = pool.map(lambda kind: _measure(kind, words), kinds)
         found = dict(zip(kinds, runs, strict=True))

@@ -1,6 +1,6 @@
-"""The faults: each takes something away for a while and gives it back, and is then over.
+"""The faults: each takes something away for a while and then gives it back.
 
-A schedule is drawn from a seed: every kind comes once before any comes again, in an order that changes.
+A seed determines the schedule: every kind comes once before any comes again, in a changing order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Nemesis:
         self.held: tuple[str, ...] = ()
 
     def schedule(self, kinds: Sequence[str] | None = None) -> Iterator[str]:
-        """Kinds without end."""
+        """Yield kinds of faults without end."""
         among = sorted(kinds or KINDS)
         while True:
             yield from self.draw.sample(among, len(among))
@@ -54,7 +54,7 @@ class Nemesis:
         return Fault(kind, began, time.time_ns() / 1e6, self.held)
 
     def two_at_once(self) -> None:
-        """Something happens to a process while something happens to a server, or to the way to it."""
+        """Apply two faults at once: one to a process, one to a server or to the network before it."""
         kinds = [self.draw.choice(each) for each in (OF_PROCESSES, OF_SERVERS)]
         both = [Nemesis(self.stage, self.client, random.Random(self.draw.random())) for _ in kinds]
         with ThreadPoolExecutor(2) as pool:
@@ -66,7 +66,7 @@ class Nemesis:
     # Processes.
 
     def kill_worker(self) -> None:
-        """One that holds a claim, if any does."""
+        """Kill a worker, one that holds a claim if there is one."""
         busy = self._busy()
         pid = self.draw.choice(list(busy) or [self.stage.of(WORKER, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):
@@ -74,19 +74,19 @@ class Nemesis:
             self.held = busy.get(pid, ())
 
     def stop_worker(self) -> None:
-        """Past its lease; one with a supervisor would keep it."""
+        """Stop a worker past its lease; a supervisor would keep the lease of its own worker."""
         pids = list(self._busy(alone=True))
         pid = self.draw.choice(pids or [self.stage.of(WORKER, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Nobody, if Redis is away for another fault."""
+        """Return the busy workers; none while Redis is away for another fault."""
         with contextlib.suppress(RqCoreError):
             return self.stage.busy(self.client, alone=alone)
         return {}
 
     def kill_supervisor(self) -> None:
-        """Its workers end by themselves."""
+        """Kill a supervisor; its workers end by themselves."""
         self.stage.of(SUPERVISOR, self.draw).process.kill()
 
     def kill_producer(self) -> None:
@@ -123,13 +123,13 @@ class Nemesis:
         self._command("FUNCTION", "FLUSH")
 
     def restart_redis(self) -> None:
-        """SIGKILL; a new process reads the append-only file."""
+        """Kill Redis with SIGKILL, and start a process that reads the append-only file."""
         self.stage.server.kill()
         self.stage.rest(self.draw.uniform(0.0, 2.0))
         self.stage.server.start()
 
     def freeze_redis(self) -> None:
-        """Connections stay open and nothing answers."""
+        """Freeze Redis: connections stay open, and no command is answered."""
         self.stage.server.freeze()
         try:
             self.stage.rest(self.draw.uniform(1.0, 3.0))
@@ -137,7 +137,7 @@ class Nemesis:
             self.stage.server.thaw()
 
     def fill_redis(self) -> None:
-        """Its memory is at its limit for a while."""
+        """Fill Redis' memory to its limit for a while."""
         with self.stage.server.client(socket_timeout=10.0) as redis:
             redis.config_set("maxmemory", "1mb")
         try:
@@ -149,7 +149,7 @@ class Nemesis:
     # Loss on purpose: what Redis had acknowledged is gone.
 
     def cut_log(self) -> None:
-        """The end of the append-only file is missing when Redis starts, as after a machine's death."""
+        """Cut off the end of the append-only file before Redis starts, as a machine's death does."""
         server = self.stage.server
         server.kill()
         files = (server.directory / "appendonlydir").glob("*.incr.aof")
@@ -160,7 +160,7 @@ class Nemesis:
         server.start()
 
     def go_back(self) -> None:
-        """Redis is put back to what it had some seconds ago."""
+        """Restart Redis with its data of some seconds ago."""
         server = self.stage.server
         files, kept = server.directory / "appendonlydir", server.directory / "kept"
         server.kill()
@@ -177,7 +177,7 @@ class Nemesis:
         self._command("FLUSHALL")
 
     def trim_outboxes(self) -> None:
-        """An operator empties the streams, mirrored or not."""
+        """Empty the streams as an operator would, mirrored or not."""
         for queue in tasks.QUEUES:
             self._command("XTRIM", queue_keys(queue)("outbox"), "MAXLEN", 0)
 
@@ -194,12 +194,12 @@ class Nemesis:
     # SQL.
 
     def lock_sql(self) -> None:
-        """Somebody else holds a lock that every mirror needs."""
+        """Hold a lock in SQL that every mirror needs."""
         with self._locked():
             self.stage.rest(3.0)
 
     def take_sql_away(self) -> None:
-        """For longer than any of its timeouts: PostgreSQL is stopped; SQLite's file is locked."""
+        """Take SQL away for longer than any of its timeouts: PostgreSQL is stopped; SQLite's file is locked."""
         postgres = self.stage.postgres
         if postgres is None:
             with self._locked():

@@ -1,10 +1,10 @@
-"""A producer in a process of its own: it enqueues at random until SIGTERM, and writes down what it was told. Now and
-then it changes a schedule, as an operator does.
+"""A producer in a separate process: it enqueues at random until SIGTERM, and records its calls and their answers.
 
     python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
 
 Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
-has accepted it. What was tried and not acknowledged may be there or not. RATE is in jobs per second.
+has accepted it. A job with a try and no ack may exist or not. RATE is in jobs per second. Now and
+then the producer changes a schedule, as an operator does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OVERLAPS: Final[tuple[Overlap, ...]] = ("skip", "allow", "queue", "replace")
 
 
 def one(draw: random.Random) -> NewJob:
-    """A job of the mix."""
+    """Return one job of the mix."""
     brief, priority = draw.uniform(0.0, 0.05), draw.choice(PRIORITIES)
     delay = draw.uniform(0.1, 2.0) if draw.random() < 0.15 else None
     kind = draw.random()

@@ -1,7 +1,7 @@
-"""The three independent records that a chaos run is judged by, and how they are read.
+"""The three independent records of a chaos run, and their readers.
 
-What producers were told, what the jobs wrote themselves, and SQL; beside them which jobs Redis still has, and when
-each fault was applied. All times are Unix milliseconds of one machine.
+They are the answers to producers, the lines that jobs wrote, and SQL; further, the jobs that Redis still has, and the
+times of the faults. All times are Unix milliseconds of one machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.rigs.judge.told import Answers
 
 
 class Line(NamedTuple):
-    """What a job wrote."""
+    """A line that a job wrote."""
 
     what: str
     """start, end (it came to its end) or failed (it raised)."""
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """One event of a job, as SQL has it."""
+    """One event of a job in SQL."""
 
     event: str
     job: str
@@ -47,7 +47,7 @@ class Logged(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One fault that was applied."""
+    """One applied fault."""
 
     kind: str
     began_ms: float
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a producer knows of a job."""
+    """A producer's knowledge of a job."""
 
     queue: str
     tried_ms: float
@@ -65,7 +65,7 @@ class Told(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A loss as the log reports it: what happened in a queue between these moments may be unknown to it."""
+    """A loss that the log reports: events of a queue between these moments may be missing."""
 
     queue: str
     after_ms: float
@@ -75,7 +75,7 @@ class Interval(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """At a moment: the last entry of a queue's outbox, and the last one that SQL has (epoch, number)."""
+    """The last entry of a queue's outbox and the last one that SQL has (epoch, number), at a moment."""
 
     at_ms: float
     queue: str
@@ -86,7 +86,7 @@ class Progress(NamedTuple):
 
 @dataclass
 class Records:
-    """All that the judge may look at."""
+    """All records that the judge may read."""
 
     told: dict[str, Told] = field(default_factory=dict)
     witness: list[Line] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Records:
 
 
 def read_told(paths: Iterable[Path]) -> dict[str, Told]:
-    """What producers attempted, and what was acknowledged to them."""
+    """Return the jobs that producers attempted, and those that were acknowledged."""
     found: dict[str, Told] = {}
     for path in paths:
         for line in path.read_text().splitlines():
@@ -178,13 +178,13 @@ def read_events(database: Database) -> list[Logged]:
 
 
 def read_named(database: Database) -> set[str]:
-    """The jobs of which the log says that they were lost."""
+    """Return the jobs that the log names as lost."""
     with database.readers.connect() as connection:
         return {row.job_id for row in connection.execute(_NAMED, {"lost": LOST, "gone": GONE})}
 
 
 def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval]:
-    """The losses that ``audit verify`` reports."""
+    """Return the losses that ``audit verify`` reports."""
     with database.readers.connect() as connection:
 
         def moment(queue: str, epoch: int, seq: int) -> float:
@@ -203,7 +203,7 @@ def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval
 
 
 def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
-    """The gaps that the log records, by queue and by the entry behind each: what it lacks happened in between."""
+    """Return the gaps of the log, by queue and by the entry behind each: the missing events happened in between."""
     with database.readers.connect() as connection:
         return {
             (row.queue, f"{row.epoch}-{row.seq}"): Interval(
@@ -214,7 +214,7 @@ def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
 
 
 def read_cursors(database: Database) -> dict[str, tuple[int, int]]:
-    """How far each queue is mirrored."""
+    """Return how far each queue is mirrored."""
     with database.readers.connect() as connection:
         return {
             row.queue: (row.epoch, row.seq)
@@ -224,5 +224,5 @@ def read_cursors(database: Database) -> dict[str, tuple[int, int]]:
 
 
 def states_of(lines: Mapping[str, str]) -> dict[str, str]:
-    """The state of each job of a snapshot's state lines."""
+    """Return the state of each job in a snapshot's state lines."""
     return {job_id: str(State(line.split(" ", 1)[0])) for job_id, line in lines.items()}

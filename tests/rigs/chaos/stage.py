@@ -1,4 +1,4 @@
-"""The processes of a chaos run: a Redis, workers, mirrors and producers, each replaced when it ends.
+"""The processes of a chaos run: a Redis, workers, mirrors and producers, each of which is replaced when it ends.
 
 Two workers run alone and two more under a supervisor; two mirrors write into one database.
 """
@@ -40,10 +40,10 @@ PRODUCER: Final = "producer"
 
 
 class Stage(Crew):
-    """Everything that runs. Use `up` in a ``with``."""
+    """All running processes of a chaos run. Use `up` in a ``with``."""
 
     def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
-        """``rate``: jobs per second, of all producers together."""
+        """``rate`` is in jobs per second, of all producers together."""
         super().__init__(place)
         self.audit_url = audit_url
         self.server = RedisServer(engine, place, DURABLE)
@@ -87,7 +87,7 @@ class Stage(Crew):
             self.server.kill()
 
     def _know_all(self, url: str) -> None:
-        """Say how each kind is started."""
+        """Register how each kind of process is started."""
 
         def producer() -> list[str]:
             number = next(self._told)
@@ -104,7 +104,7 @@ class Stage(Crew):
     # Looking.
 
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Worker processes that hold claims now, with these jobs; ``alone``: only those without a supervisor."""
+        """Return the worker processes that hold claims, with these jobs; ``alone``: only those without a supervisor."""
         mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:
@@ -122,7 +122,7 @@ class Stage(Crew):
         return sorted(self.place.glob("told-*"))
 
     def live(self, client: Client) -> dict[str, str]:
-        """Every job that Redis has, with its state."""
+        """Return every job that Redis has, with its state."""
         found: dict[str, str] = {}
         for queue in tasks.QUEUES:
             found |= states_of(lines_of(client.run(client.calls.reads.snapshot(queue))))
@@ -132,12 +132,12 @@ class Stage(Crew):
         return set(self.live(client).values()) <= {State.DEAD}
 
     def level(self, client: Client) -> bool:
-        """Whether SQL has all that the outboxes have."""
+        """Return whether SQL has all entries of the outboxes."""
         cursors = read_cursors(self.database)
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Note again and again how far the outboxes and SQL are. What does not answer is noted as nothing."""
+        """Record repeatedly how far the outboxes and SQL are; a server that does not answer is recorded as nothing."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6
@@ -156,14 +156,17 @@ class Stage(Crew):
 
 
 def last_of(client: Client, queue: str) -> tuple[int, int]:
-    """The last entry of a queue's outbox."""
+    """Return the last entry of a queue's outbox."""
     look = ["XREVRANGE", queue_keys(queue)("outbox"), "+", "-", "COUNT", 1]
     (((entry_id, _),),) = client.run(client.calls.delivery.ask([look]))
     return OutboxId.parse(entry_id)
 
 
 def audit_verify(redis_url: str, audit_url: str) -> dict[str, Any]:
-    """What ``rq-core audit verify`` says, with Redis beside SQL. Raises AssertionError if it says nothing."""
+    """Return the output of ``rq-core audit verify``, with Redis beside SQL.
+
+    Raises AssertionError if there is no output.
+    """
     at = ("--audit", audit_url, "--redis", redis_url)
     ran = rq_core("audit", "verify", "--json", *at, timeout=300)
     assert ran.stdout, f"audit verify said nothing: {ran.stderr}"

@@ -1,7 +1,7 @@
-"""What the workers of the chaos run do, and what each job writes of itself into the witness file.
+"""Tasks of the chaos run, and the lines that each job writes into the witness file.
 
-A line is written when a handler starts, and one when it ends, with the job's number of the claim and the scopes under
-which it knows itself to be counted: so the witness says by itself whether a cap was passed.
+A line is written when a handler starts and when it ends, with the number of the job's claim and the scopes that count
+the job. So the witness alone shows whether a cap was exceeded.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _losses_max = 1_000
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def awaiting(seconds: float) -> None:
-    """On the loop."""
+    """Wait on the event loop."""
     with noted(scopes=()):
         await asyncio.sleep(seconds)
 
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 def blocking(seconds: float) -> None:
-    """In a thread, and deaf: it goes on when its lease is lost."""
+    """Block a thread without checking whether to stop: the handler continues when its lease is lost."""
     with noted(scopes=()):
         time.sleep(seconds)
 
@@ -62,14 +62,14 @@ async def narrow(seconds: float) -> None:
     caps=[Cap(LIMITS["task=shared"]), Cap(1, per="tenant")],
 )
 def shared(tenant: str, seconds: float) -> None:
-    """Counted twice: with all of its task, and with those of its tenant."""
+    """Run under two caps: that of the task, and that of the tenant."""
     with noted(scopes=("task=shared", f"shared.tenant={tenant}")):
         time.sleep(seconds)
 
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 async def flaky() -> None:
-    """Fails the first time."""
+    """Fail the first time."""
     with noted(scopes=()):
         if current_job().failures == 0:
             raise ValueError("the first time")
@@ -77,21 +77,21 @@ async def flaky() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 def hopeless() -> None:
-    """Fails until it is dead."""
+    """Fail until the job is dead."""
     with noted(scopes=()):
         raise ValueError("never")
 
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 async def quitting() -> None:
-    """Dead at once."""
+    """Fail so that the job is dead at once."""
     with noted(scopes=()):
         raise GiveUp("no use")
 
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def lethal() -> None:
-    """Takes its worker down the first time."""
+    """Kill the worker the first time."""
     with noted(scopes=()):
         if current_job().claim == 1:
             os.kill(os.getpid(), signal.SIGKILL)

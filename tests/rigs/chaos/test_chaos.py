@@ -1,4 +1,4 @@
-"""Everything is broken under load, and every job is accounted for: `scripts/prove/chaos` in short."""
+"""A short form of `scripts/prove/chaos`: everything is broken under load, and every job is accounted for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.rigs.chaos.nemesis import KINDS, Nemesis
 @pytest.mark.timeout(420)
 @pytest.mark.slow
 def test_a_short_chaos_run_loses_no_job_unreported(tmp_path: Path) -> None:
-    """Two producers, four workers, two mirrors; a minute of faults of all kinds, from a seed."""
+    """Runs two producers, four workers and two mirrors, with a minute of faults of all kinds from a seed."""
     found = chaos.run(
         tmp_path,
         minutes=1.0,

@@ -1,4 +1,4 @@
-"""The judge of the chaos run finds each planted lie, in records that are made up."""
+"""The judge of the chaos run finds each planted lie, in invented records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SCOPE = "task=narrow"
 
 
 def honest() -> Records:
-    """Three jobs under a cap of 2: one succeeds, one fails for good, one is run again after its lease expired."""
+    """Return honest records: three jobs under a cap of 2.
+
+    One job succeeds, one fails for good, and one runs again after its lease expired.
+    """
     return Records(
         told={job_id: Told("q", 80, 95) for job_id in "abc"},
         witness=[
@@ -48,7 +51,10 @@ def honest() -> Records:
 
 
 def flushed() -> Records:
-    """Redis forgot everything at 300, and SQL had nothing behind 195: what happened between is known to nobody."""
+    """Return records in which Redis lost everything at 300, and SQL has nothing after 195.
+
+    The events in between are unknown.
+    """
     records = honest()
     records.faults = [Fault("flushall", 299, 300)]
     records.intervals = [Interval("q", 195, 310)]
@@ -67,7 +73,7 @@ def three_at_once() -> Records:
 
 
 def run(what: str, job: str, claim: int, at_ms: float) -> Line:
-    """A line of a run under the cap."""
+    """Return a line of a run under the cap."""
     return Line(what, job, claim, at_ms, (SCOPE,))
 
 
@@ -82,7 +88,10 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """The records without some lines, with their events changed or left out, with more, and with other ``fields``."""
+    """Return the records without some lines, with events changed or left out, and with more lines.
+
+    ``fields`` replace fields of the records.
+    """
     records.witness = [line for line in records.witness if line not in minus] + [*witness]
     records.events = [new for event in records.events if (new := events_as(event))] + [*events]
     records.told.update(told or {})
@@ -93,7 +102,7 @@ def but(
 
 
 def never_heard_of(job: str) -> Records:
-    """Neither Redis nor SQL has this job, and nothing of it ran."""
+    """Return records in which neither Redis nor SQL has the job, and no handler ran it."""
     records = but(honest(), events_as=lambda e: None if e.job == job else e)
     records.witness = [line for line in records.witness if line.job != job]
     records.live.pop(job, None)
@@ -241,7 +250,7 @@ def test_the_judge_measures_from_the_kill_of_a_worker_to_the_next_claim_of_its_j
 
 
 def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
-    """One that was claimed before may end in the middle of it, or be reported late."""
+    """Checks a job claimed before the fault, which may end during the fault or be reported late."""
     records = honest()
     records.faults = [Fault("redis_stop", 100, 205), Fault("redis_stop", 3_000, 4_000)]
     recovery = judge(records).recoveries["redis_stop"]

@@ -1,4 +1,4 @@
-"""docs/reliability.md speaks of faults and tests that exist, and its measured table is put in its place."""
+"""docs/reliability.md names existing faults and tests, and the measured table is written into its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether caps were kept: by the log alone (I3), from the cap that each claim carries, or by what ran at once."""
+"""Judges of caps: by the log alone (I3), from the cap in each claim, or from the runs that overlapped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Holders:
         self.held.update(self._scopes[job_id])
 
     def end(self, job_id: str) -> frozenset[str]:
-        """End a job's claim. Returns what it held; nothing if it was not claimed."""
+        """End a job's claim, and return the scopes that it held; none if the job was not claimed."""
         scopes = self._scopes.pop(job_id, frozenset())
         self.held.subtract(scopes)
         return scopes
@@ -34,14 +34,14 @@ class Holders:
 
 
 class Proof:
-    """The claims in force, entry by entry, and whether each was justified."""
+    """The claims in force, entry by entry, and whether each was within its caps."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, str] = {}
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """What the next entry claims though a scope that it names was full already."""
+        """Return the claims of the next entry that name a scope which was already full."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -57,13 +57,13 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Claims that the log does not justify: a scope that it names was full already."""
+    """Return the claims that the log does not justify: a scope that they name was already full."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 
 
 def _full(event: JobEvent, holders: Holders) -> list[str]:
-    """Which of the scopes that a claimed event names were full before it."""
+    """Return the scopes of a claimed event that were full before it."""
     return [
         f"{scope} has {holders.held[scope]} of {cap[0]}"
         for scope, *cap in event.fields["scopes"] or []
@@ -72,7 +72,7 @@ def _full(event: JobEvent, holders: Holders) -> list[str]:
 
 
 def most_running(entries: Iterable[Entry]) -> int:
-    """The greatest number of claims that were in force at once."""
+    """Return the greatest number of claims that were in force at once."""
     holders = Holders()
     most = 0
     for entry in entries:
@@ -86,7 +86,7 @@ def most_running(entries: Iterable[Entry]) -> int:
 
 
 class Mark(NamedTuple):
-    """A run under a scope begins (1) or ends (-1)."""
+    """The beginning (1) or the end (-1) of a run under a scope."""
 
     at: float
     change: int
@@ -95,9 +95,9 @@ class Mark(NamedTuple):
 
 
 def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
-    """Each beginning, with how many ran under its scope then, itself included.
+    """Yield each beginning with the number of runs under its scope at that time, itself included.
 
-    An end and a beginning at one moment: the end came first, since it is witnessed before it is settled.
+    If an end and a beginning have the same time, the end comes first, since it is recorded before it is settled.
     """
     running: Counter[str] = Counter()
     for mark in sorted(marks):
@@ -107,7 +107,7 @@ def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
 
 
 def peaks(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The highest number that ran at once, by queue, as the jobs noted it themselves."""
+    """Return the highest number of simultaneous runs, by queue, from the jobs' own records."""
     marks = [
         Mark(line["at"], 1 if line["what"] == "start" else -1, line["queue"], line["job"])
         for line in lines

@@ -1,4 +1,4 @@
-"""A queue's log, read from its outbox as it comes, and handed to a judge."""
+"""Reads a queue's log from its outbox while it grows, and passes it to a judge."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Judge(Protocol):
     """A judge of a log."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take the next entries. None is left out."""
+        """Judge the next entries, of which none may be left out."""
 
 
 J = TypeVar("J", bound=Judge)
 
 
 class Follower(Generic[J]):
-    """Feeds a judge, as far as the outbox has come. Keeps the outbox whole, as a mirror's queue is."""
+    """Feeds a judge with the outbox so far. Keeps the outbox whole, as that of a mirrored queue."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
         self._client = client
@@ -32,7 +32,7 @@ class Follower(Generic[J]):
         client.run(client.calls.audit.attach(queue, "judge"))
 
     def catch_up(self) -> J:
-        """Read what is new, and return the judge. Raises AssertionError if the outbox was trimmed meanwhile."""
+        """Feed the new entries, and return the judge. Raises AssertionError if the outbox was trimmed since."""
         while True:
             found = self._client.run(
                 self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)

@@ -1,6 +1,6 @@
-"""What the events of a log mean to a judge.
+"""Meanings of a log's events for a judge.
 
-Written by hand and not read from the product's table: a mistake there must not excuse itself here.
+The sets are written by hand and not read from the product's table, so that a mistake in the table is found.
 """
 
 from __future__ import annotations

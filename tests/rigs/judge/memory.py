@@ -1,4 +1,4 @@
-"""Whether the memory of a server stays flat."""
+"""Checks whether a server's memory stays flat."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from rq_core.connections.client import Client
 
 
 def ask(client: Client, *command: str) -> Any:
-    """The reply to one command."""
+    """Return the reply to one command."""
     (reply,) = client.run(client.calls.delivery.ask([list(command)]))
     return reply
 
 
 def info(client: Client, section: str) -> dict[str, str]:
-    """A section of what the server says of itself."""
+    """Return a section of the server's INFO."""
     lines = str(ask(client, "INFO", section)).splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def used_memory(client: Client) -> int:
-    """Bytes that the server uses."""
+    """Return how many bytes the server uses."""
     return int(info(client, "memory")["used_memory"])
 
 
 def growth(memory: Sequence[int]) -> float:
-    """The most memory of the last third, by the most of the middle third: 1 is flat."""
+    """Return the maximum of the last third divided by the maximum of the middle third: 1 is flat."""
     third = max(len(memory) // 3, 1)
     return max(memory[-third:]) / max(memory[third : 2 * third])
 
 
 def said(memory: Sequence[int]) -> str:
-    """The figures in words."""
+    """Return the figures in words."""
     least, most = (found(memory) / 2**20 for found in (min, max))
     return f"memory {least:.1f} to {most:.1f} MiB, last third by middle third {growth(memory):.3f}"

@@ -1,4 +1,4 @@
-"""Whether a log ever gave one name to two jobs that are alive."""
+"""A judge of names: whether a log ever gave one name to two live jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rq_core.model.table.machine import Event, State
 
 @dataclass
 class Names:
-    """Who holds which name, as the events tell."""
+    """The holder of each name, by the events."""
 
     holders: dict[str, str] = field(default_factory=dict)
     """Job → the name that it holds: it is alive and not dead."""

@@ -1,4 +1,4 @@
-"""The judges find each contradiction between what was told, what ran, and what is there."""
+"""The judges find each contradiction between the answers to producers, the runs of handlers, and the jobs."""
 
 from tests.rigs.judge.told import Answers
 from tests.rigs.judge.witnessed import Runs
@@ -13,7 +13,10 @@ def test_answers_are_compared_with_the_existing_jobs() -> None:
 
 
 def test_a_lost_job_may_be_discarded_when_its_call_is_sent_again() -> None:
-    """Seed 1524: accepted, the reply lost, Redis set back; then the same call found the cap full."""
+    """Checks seed 1524: the reply to an accepted call was lost, and Redis was set back.
+
+    The repeated call then found the cap full.
+    """
     answers = Answers(attempted={"a"}, turned_away={"a"})
 
     assert answers.contradicting({"a"}, set()) == []

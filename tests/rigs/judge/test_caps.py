@@ -1,4 +1,4 @@
-"""The judges of caps find a claim, and a run, that is one too many."""
+"""The judges of caps find a claim and a run that exceed a cap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def entry(number: int, event: Event, job_id: str, **fields: Any) -> Entry:
 
 
 def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
-    """Three jobs are enqueued and claimed under a cap; ``end``: of the first, before the third is claimed."""
+    """Enqueue and claim three jobs under a cap; ``end`` ends the first one before the third is claimed."""
     scopes = [["tenant=x", cap]]
     told = [entry(n, Event.ENQUEUED, job_id, task="send") for n, job_id in enumerate("abc")]
     told += [entry(n, Event.CLAIMED, job_id, scopes=scopes) for n, job_id in ((3, "a"), (4, "b"))]
@@ -24,7 +24,7 @@ def claimed_in_turn(cap: int | None, end: Event | None) -> list[Entry]:
     return [*told, entry(6, Event.CLAIMED, "c", scopes=scopes)]
 
 
-def test_a_claim_beyond_its_cap_is_unproved() -> None:
+def test_the_judge_reports_a_claim_beyond_its_cap() -> None:
     log = claimed_in_turn(2, None)
 
     assert unproved(log) == ["1-6: c, tenant=x has 2 of 2"]
@@ -32,7 +32,7 @@ def test_a_claim_beyond_its_cap_is_unproved() -> None:
 
 
 @pytest.mark.parametrize("cap", [3, None])
-def test_a_claim_within_its_cap_is_proved(cap: int | None) -> None:
+def test_the_judge_accepts_a_claim_within_its_cap(cap: int | None) -> None:
     assert unproved(claimed_in_turn(cap, None)) == []
 
 

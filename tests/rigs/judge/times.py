@@ -1,4 +1,4 @@
-"""How long things took."""
+"""Statistics of durations."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not pass; 0 of none."""
+    """Return the value that this share of the values does not exceed; 0 for no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0

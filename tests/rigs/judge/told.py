@@ -1,4 +1,4 @@
-"""What producers were answered, held against the jobs that are there."""
+"""Answers to producers, compared with the jobs that exist."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Answers:
     been lost, and Redis may have forgotten that the job was in the queue: the log has it, as orphaned."""
 
     def strangers(self, there: AbstractSet[str]) -> list[str]:
-        """Jobs that are there though no producer sent them."""
+        """Return the jobs that exist though no producer sent them."""
         return sorted(there - self.attempted)
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
-        """Jobs that are, or ever were, there though their producer was told otherwise."""
+        """Return the jobs that exist or existed though their producer got another answer."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:
-        """Jobs that are not there though they were acknowledged."""
+        """Return the acknowledged jobs that do not exist."""
         return sorted(self.acknowledged - there)

@@ -1,4 +1,4 @@
-"""What handlers wrote of their own runs, held against the claims that the log has."""
+"""Handlers' own records of their runs, compared with the claims in the log."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
 
 
 class Runs(Generic[Claim]):
-    """How often a handler began, and came to its end, in each claim."""
+    """How often a handler began and completed, in each claim."""
 
     def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
         self.began: Counter[Claim] = Counter(began)
         self.ended: Counter[Claim] = Counter(ended)
 
     def unlogged(self, claimed: AbstractSet[Claim]) -> list[Claim]:
-        """Claims in which a handler ran, and that the log does not have."""
+        """Return the claims in which a handler ran and that the log does not have."""
         return sorted(claim for claim in self.began | self.ended if claim not in claimed)
 
     def begun_again(self) -> list[Claim]:
-        """Claims in which a handler began more than once."""
+        """Return the claims in which a handler began more than once."""
         return sorted(claim for claim, times in self.began.items() if times > 1)
 
     def hollow(self, succeeded: AbstractSet[Claim]) -> list[Claim]:
-        """Claims that succeeded by the log, and in which no handler came to its end."""
+        """Return the claims that succeeded by the log, and in which no handler completed."""
         return sorted(succeeded - set(self.ended))

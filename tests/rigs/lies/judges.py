@@ -1,4 +1,4 @@
-"""Who looks for lies, and what each finds."""
+"""The commands that look for lies, and their findings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ T = TypeVar("T")
 
 
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
-    """What each judge finds; without ``at_redis`` only those that read SQL alone. And errors not told in one line.
+    """Return what each judge finds, and the errors that are longer than one line.
 
-    Found is what is called violated, and what keeps a judge from answering, which ends it with another status than 0.
+    Without ``at_redis`` only judges that read SQL alone look. A finding is a violation, or a reason that keeps a judge
+    from answering, which ends it with a status other than 0.
     """
     found: Found = {}
     crashes: list[str] = []
@@ -51,7 +52,10 @@ def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
 
 
 def _answer(question: Callable[[], T], crashes: list[str]) -> T | None:
-    """The answer; None if the judge cannot tell. An error that is not told in one line is a crash."""
+    """Return the answer; None if the judge cannot give one.
+
+    An error that is longer than one line counts as a crash.
+    """
     try:
         return question()
     except (SQLAlchemyError, RqCoreError):

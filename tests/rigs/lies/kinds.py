@@ -1,6 +1,6 @@
-"""The kinds of lies, made from the schema alone: what someone who may do everything can change in an audit database.
+"""The kinds of lies, made from the schema alone: changes that a user with all rights can make in an audit database.
 
-A kind is a function that yields lies. It knows the tables and their columns, and of the rows only that they are there.
+A kind is a function that yields lies. It knows the tables and columns, but about rows only that they exist.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Lie(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a liar sees."""
+    """The log that a lie changes."""
 
     dialect: str
     rows: Mapping[str, Sequence[Row]]
@@ -62,7 +62,7 @@ Kind = Callable[[Log], Iterator[tuple[str, Callable[[Connection], None]]]]
 
 
 def lie_about(column: Column[Any], was: Any) -> Any:
-    """Another value of a column."""
+    """Yield another value for a column."""
     name = (column.table.name, column.name)
     if name in OTHER_WORDS:
         one, other = OTHER_WORDS[name]
@@ -102,7 +102,7 @@ def remove(connection: Connection, table: Table, row: Row) -> None:
 
 
 def _columns(log: Log) -> Iterator[tuple[Table, Column[Any], Row]]:
-    """Each column, with a row that says something in it, if there is one."""
+    """Yield each column, with a row that has a value in it, if there is one."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         for column in table.columns:
@@ -155,7 +155,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """A copy of a row under another key, beside the true ones and below them all."""
+    """Yield a copy of a row under another key, between the true keys and below all of them."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:
@@ -182,7 +182,7 @@ def row_of_another_queue(log: Log) -> Iterator[tuple[str, Callable[[Connection],
 
 
 def rows_exchanged(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Two rows that have each other's keys."""
+    """Yield two rows with each other's keys."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         one, other = rows[0], rows[-1]
@@ -211,7 +211,7 @@ def queue_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def end_cut_off(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """The last batch, with its events and the cursor's advance."""
+    """Yield the removal of the last batch, with its events and the cursor's advance."""
     batches = [row for row in log.rows["mirror_batch"] if row["queue"] == QUEUE]
     last, before = batches[-1], batches[-2]
     moved = {
@@ -294,7 +294,7 @@ def trigger_added(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def _indexes() -> Iterator[tuple[str, str, str]]:
-    """Name, table, and the statement that makes it."""
+    """Return name, table, and creating statement of each index."""
     for table in metadata.tables.values():
         for index in table.indexes:
             keys = ", ".join(column.name for column in index.columns)
@@ -310,7 +310,7 @@ def index_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def index_lacks_rows(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """An index that was built over no rows, passed off as the one that the migration made."""
+    """Yield an index that was built over no rows, and stored as the one that the migration made."""
     for name, table, statement in _indexes():
         column = "job_id" if "job_id" in metadata.tables[table].columns else "queue"
         lacking = f"{statement} {'AND' if ' WHERE ' in statement else 'WHERE'} {column} = 'none'"
@@ -388,7 +388,7 @@ OF_SCHEMA: Final[Mapping[str, Kind]] = {
 
 
 def lies(log: Log) -> Iterator[Lie]:
-    """Every lie of every kind."""
+    """Yield every lie of every kind."""
     for kinds, in_rows in ((OF_ROWS, True), (OF_SCHEMA, False)):
         for kind, made in kinds.items():
             for about, tell in made(log):

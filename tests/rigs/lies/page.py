@@ -1,4 +1,4 @@
-"""docs/lies.md: which lies each judge finds, written from what was found."""
+"""The page docs/lies.md: which lies each judge finds, written from the findings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ REASONS: Final = {
 
 
 def page(told: Sequence[Outcome]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     refused = sum(outcome.refused for outcome in told)
     missed = [o for o in told if not (o.refused or o.found["verify"] or o.found["--head"])]
     text = _HEAD.format(part=f"one in {PART}", count=len(told), refused=refused, missed=len(missed))
@@ -95,7 +95,7 @@ def _cell(rows: Sequence[Outcome], judge: str) -> str:
 
 
 class Missing(NamedTuple):
-    """What `verify` does not find."""
+    """A lie that `verify` does not find."""
 
     lie: str
     about: str
@@ -103,7 +103,7 @@ class Missing(NamedTuple):
     """Who else finds it."""
 
     def is_on(self, written: str) -> bool:
-        """Whether a page says so."""
+        """Return whether a page says so."""
         begin = f"| {self.lie} | {self.by} | "
         return any(
             line.startswith(begin) and f"`{self.about}`" in line for line in written.splitlines()
@@ -111,7 +111,7 @@ class Missing(NamedTuple):
 
 
 def missing(told: Iterable[Outcome]) -> list[Missing]:
-    """What `verify` does not find, and who does on each database."""
+    """Return the lies that `verify` does not find, with the judges that find them on each database."""
     by: defaultdict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for outcome in told:
         if not outcome.refused and not outcome.found["verify"]:
@@ -135,6 +135,6 @@ def _lines(told: Iterable[Outcome]) -> Iterator[str]:
 
 
 def reason(about: str) -> str:
-    """Why `verify` does not find a lie about something. Raises KeyError if nobody has said."""
+    """Return why `verify` does not find a lie about something. Raises KeyError if no reason is given."""
     known = [begin for begin in REASONS if about.startswith(begin)]
     return REASONS[max(known, key=len)] if known else REASONS[about]

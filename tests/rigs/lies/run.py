@@ -1,4 +1,4 @@
-"""Lies told one after the other, each to a true log, and what was found of each."""
+"""Runs lies one after the other, each on a true log, and records the findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART: Final = 5
 
 
 class Outcome(NamedTuple):
-    """What came of one lie."""
+    """The findings about one lie."""
 
     dialect: str
     kind: str
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) -> Iterator[Outcome]:
-    """Tell the lies that are wanted, those in rows once more with a chain that fits."""
+    """Run the selected lies; those in rows also with a chain that was computed again."""
     honest, crashes = look(stage)
     assert not crashes
     assert not any(honest.values()), honest
@@ -46,7 +46,7 @@ def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) ->
 
 
 def outcomes(stage: Stage, lie: Lie) -> Iterator[Outcome]:
-    """Tell one lie."""
+    """Run one lie, and return its findings."""
     told: Found = {}
     for chain in (False, True) if lie.in_rows else (False,):
         try:

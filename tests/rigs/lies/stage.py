@@ -1,4 +1,4 @@
-"""A true log on a real server, in which each table has rows, and copies of it to be lied in."""
+"""A true log on a real server, in which each table has rows, with copies for the lies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Stage:
             self._copy(database.address.database, self._honest)
 
     def restore(self, lie: Lie) -> None:
-        """Take a lie back."""
+        """Undo a lie."""
         if lie.in_rows and self.database.dialect == "postgresql":
             # A database is copied in a second, its rows in a tenth of that.
             with lying(self.database) as connection:
@@ -83,7 +83,7 @@ class Stage:
         shutil.copyfile(self._honest, self.database.path)
 
     def tell(self, lie: Lie, *, chain_again: bool) -> None:
-        """Lie. Raises sqlalchemy.exc.SQLAlchemyError if the database refuses it."""
+        """Make a lie. Raises sqlalchemy.exc.SQLAlchemyError if the database refuses it."""
         if lie.in_rows:
             with lying(self.database) as connection:
                 lie.tell(connection)
@@ -116,8 +116,7 @@ class Stage:
 
 
 def make(client: Client, database: Database) -> None:
-    """Have things happen in three queues: one with caps that Redis forgot once, one with an entry that cannot be read,
-    and one that was pruned."""
+    """Fill three queues: one with caps that Redis lost once, one with an unreadable entry, and one that was pruned."""
 
     def mirror(queue: str) -> None:
         auditlog.drain(Mirror(Outbox(client), database, queue, limits=BatchLimits(events=12)))
@@ -162,7 +161,7 @@ def make(client: Client, database: Database) -> None:
 
 
 def happen(client: Client) -> None:
-    """The same each time, so that the same lies are told: a job ends in every way, some wait, and one runs."""
+    """Make the same events each time, so that the lies are the same: jobs end in every way, some wait, and one runs."""
 
     def job(n: int, **ties: Any) -> NewJob:
         lane = lane_name(2, ["task=send", f"tenant={'acme' if n % 2 else 'wayne'}"])
@@ -199,7 +198,7 @@ def happen(client: Client) -> None:
 
 
 def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:
-    """All rows of all tables, in the order of their keys."""
+    """Return all rows of all tables, in the order of their keys."""
     found = {}
     for table in metadata.sorted_tables:
         key = ", ".join(column.name for column in table.primary_key)
@@ -209,7 +208,7 @@ def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:
 
 @contextlib.contextmanager
 def staged(dialect: str) -> Iterator[Stage]:
-    """A stage with servers of its own."""
+    """Yield a stage with its own servers."""
     with contextlib.ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rq-core-lies-")))
         server = RedisServer(engines()[0], place).start()

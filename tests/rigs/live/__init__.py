@@ -1,1 +1,1 @@
-"""Caps with real workers, on a real server: what the tests show in short and `scripts/prove/live caps` at length."""
+"""Caps with real workers on a real server: a short form in the tests, a long one in `scripts/prove/live caps`."""

@@ -1,4 +1,4 @@
-"""Exactly N: a pre-filled queue, drained by worker processes; the log and the witness must agree that N ran."""
+"""Exactly N: worker processes drain a filled queue; the log and the witness must agree that N jobs ran at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE_S = 0.003
 
 @dataclass
 class Exact:
-    """What one drain showed."""
+    """The results of one drain."""
 
     kind: str
     n: int
@@ -87,7 +87,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
 
 
 def expected_peaks(queue: str, kind: str, n: int) -> dict[str, int]:
-    """How many must have held each scope at the highest."""
+    """Return how many jobs must have held each scope at the peak."""
     keys = {f"tenant-{queue}={key}": n for key in tasks.KEYS}
     return {"queue": most_of(kind, n)} | {
         "task": {f"task={queue}.0": n},

@@ -1,4 +1,4 @@
-"""Workers that are killed or stopped while they hold slots."""
+"""Workers that are killed or stopped while they hold places in caps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEASE_S = 1.0
 
 @dataclass
 class Kills:
-    """What killing workers showed."""
+    """The results of killing workers."""
 
     kills: int = 0
     held: int = 0
@@ -44,7 +44,7 @@ class Kills:
 
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
-    """One look at the whole queue at one moment: what does not agree, and who claims which job."""
+    """Read the whole queue at one moment: what does not agree, and which worker claims which job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)
@@ -57,7 +57,7 @@ def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
 
 
 def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3) -> Kills:
-    """Kill worker processes, one after the other, each while it holds slots; look at all in between."""
+    """Kill worker processes one after the other, each while it holds places, and examine the queue in between."""
     queue, draw, found = "kills", random.Random(3), Kills()
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
@@ -100,7 +100,7 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
 def _stop_while_holding(
     client: Client, queue: str, pid: int, found: Kills, draw: random.Random
 ) -> set[tuple[str, str]]:
-    """Stop the process while it holds claims; returns them as (job, worker)."""
+    """Stop the process while it holds claims; return them as (job, worker)."""
     started = False
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -134,7 +134,7 @@ def _now_ms(client: Client) -> int:
 
 @dataclass
 class Zombies:
-    """What workers that come back from the dead may do."""
+    """The results of stopped workers that continue."""
 
     zombies: int
     refused: int
@@ -149,7 +149,7 @@ class Zombies:
 
 
 def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
-    """Each worker in turn is stopped while it holds a cap of 1, until the next has the job; then all go on at once."""
+    """Stop each worker that holds a cap of 1 until the next worker has the job; then continue all at once."""
     queue = "zombies"
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))

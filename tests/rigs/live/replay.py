@@ -1,6 +1,6 @@
-"""What a queue's log says about its caps: who held what, whether a cap was passed, and how long room stood empty.
+"""A queue's log about its caps: the holders, whether a cap was exceeded, and how long a free place was unused.
 
-Times are Redis' own (ms): the log alone decides, whatever the machine of a worker thought.
+Times are Redis' own (ms), so that the log alone decides, whatever the clock of a worker's machine says.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Replay:
         return cap is None or self.holders.held[scope] < cap
 
     def claimable(self) -> bool:
-        """Whether a claim would find a job now."""
+        """Return whether a claim would find a job now."""
         return self.has_room("queue") and any(
             n > 0 and all(map(self.has_room, scopes)) for scopes, n in self.waiting.items()
         )
@@ -140,5 +140,5 @@ class Replay:
             self._room_since = entry.at_ms
 
     def standing_ms(self, now_ms: int) -> int:
-        """For how long a claim would have found a job, up to now; 0 if it would find none."""
+        """Return for how long a claim would have found a job, up to now; 0 if it would find none."""
         return 0 if self._room_since is None else now_ms - self._room_since

@@ -1,6 +1,6 @@
-"""Capped tasks of worker processes, one queue per question; what they do is in a witness file.
+"""Capped tasks of worker processes, one queue for each question; the tasks record their runs in a witness file.
 
-The workers look at nothing by the clock: LOOK_S_MAX and the lease are so long that whatever starts was woken.
+No worker polls: LOOK_S_MAX and the lease are so long that whatever starts was woken.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ app = App()
 
 
 async def holding(tenant: str, seconds: float) -> None:
-    """Hold the slots for a while, on the loop."""
+    """Hold the places for a while, on the event loop."""
     with noted():
         await asyncio.sleep(seconds)
 
 
 def enduring(tenant: str, seconds: float) -> None:
-    """Hold the slots for a while, in a thread, and hear nothing meanwhile."""
+    """Hold the places for a while, in a thread that ignores requests to stop."""
     with noted():
         time.sleep(seconds)
 
@@ -71,7 +71,7 @@ app.queue("zombies", lease=lease)
 
 
 async def brief(tenant: str) -> None:
-    """End as soon as it begins."""
+    """Return at once."""
 
 
 racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)

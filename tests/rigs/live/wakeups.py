@@ -21,7 +21,7 @@ FOLLOW = 500
 
 @dataclass
 class Race:
-    """What many rounds showed."""
+    """The results of many rounds."""
 
     rounds: int
     seconds: float
@@ -41,7 +41,10 @@ class Race:
 
 
 def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """One job of a cap of 1 at a time; the next comes while it ends, some with another that is cancelled."""
+    """Run one job at a time under a cap of 1; enqueue the next while it ends.
+
+    Some rounds add another job and cancel it.
+    """
     draw = random.Random(seed)
 
     def enqueue() -> list[str]:
@@ -54,7 +57,7 @@ def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
 
 
 def turns(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Two scopes that refuse in turn, three tenants, a few jobs at a time; some are cancelled."""
+    """Run a few jobs at a time of three tenants, under two scopes that refuse in turn; cancel some."""
     draw = random.Random(seed)
 
     def enqueue() -> list[str]:
@@ -95,7 +98,7 @@ def _rounds(
                 deadline = time.monotonic() + LIMIT_S
 
     def lifetimes() -> Iterator[float]:
-        """From enqueue to end, as it is now on this machine."""
+        """Measure the times from enqueue to end on this machine."""
         for _ in range(20):
             wait_below(0)
             started = time.monotonic()

@@ -1,9 +1,9 @@
-"""Planted bugs, and whether they are caught: the tests of the tests.
+"""Planted bugs, and whether the tests catch them: the tests of the tests.
 
-A *mutant* is one small change of the code, which brings a known bug in, and its *catcher*: a test that
-must fail then. The list is ``tests/rigs/mutants/mutants.toml``. For each mutant the code is copied, the
-change is made in the copy, and the catcher runs there. That counts only if the catcher passes on an
-unchanged copy, fails in its own body on the mutant, and says what is wrong in the words of ``sees``.
+A *mutant* is one small change of the code that adds a known bug, and its *catcher* is a test that must then fail. The
+list is ``tests/rigs/mutants/mutants.toml``. For each mutant the code is copied, the change is made in the copy, and the
+catcher runs there. A mutant counts as caught only if the catcher passes on an unchanged copy, fails in its own body on
+the mutant, and prints the words of ``sees``.
 
     python -m tests.rigs.mutants.planting [NAME…] [--list]
 """
@@ -35,7 +35,7 @@ CATCHER_TIMEOUT_S = 90
 
 
 class DoesNotApply(Exception):
-    """The code has moved on: mend the mutant in mutants.toml."""
+    """Raised if the code has changed, so that the mutant in mutants.toml must be adapted."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Mutant:
     """Also run by tests/rigs/mutants, every time."""
 
     def apply(self, text: str) -> str:
-        """The file with the bug in it. Raises DoesNotApply."""
+        """Return the file with the bug in it. Raises DoesNotApply."""
         count = text.count(self.find)
         if count != 1:
             raise DoesNotApply(
@@ -67,7 +67,7 @@ class Mutant:
 
 
 class Verdict(StrEnum):
-    """What became of a mutant."""
+    """The possible results of a mutant."""
 
     CAUGHT = "caught"
     SURVIVED = "survived"
@@ -80,7 +80,7 @@ class Verdict(StrEnum):
 
 @dataclass
 class Ran:
-    """What pytest said of one or several tests."""
+    """Pytest's report of one or several tests."""
 
     passed: int = 0
     skipped: int = 0
@@ -92,13 +92,13 @@ class Ran:
 
     @property
     def sound(self) -> bool:
-        """Whether something ran, and all that did passed."""
+        """Return whether at least one test ran, and all passed."""
         return self.passed > 0 and not (self.skipped or self.failures or self.errors)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant, and what its catcher said."""
+    """The result of a mutant, and the words of its catcher."""
 
     mutant: Mutant
     verdict: Verdict
@@ -107,7 +107,7 @@ class Result:
 
 
 def load(path: Path = LIST) -> list[Mutant]:
-    """The mutants of a list, in its order."""
+    """Return the mutants of a list, in its order."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {each.name for each in fields(Mutant)}
     for entry in document["mutant"]:
@@ -117,7 +117,7 @@ def load(path: Path = LIST) -> list[Mutant]:
 
 @contextmanager
 def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
-    """A copy of the code, for as long as it is wanted. Times of files are kept, compiled ones too."""
+    """Yield a copy of the code during the block. Times of files are kept, also those of compiled files."""
     with tempfile.TemporaryDirectory(prefix="rq-core-mutant-") as directory:
         for name in names:
             source, target = root / name, Path(directory) / name
@@ -129,7 +129,7 @@ def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
 
 
 def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
-    """Run tests in a copy of the code; what they start imports the copy, too."""
+    """Run tests in a copy of the code; processes that they start import the copy, too."""
     report = root / "report.xml"
     report.unlink(missing_ok=True)
     command = [
@@ -164,7 +164,7 @@ class Runner:
     """Runs mutants against one state of the code."""
 
     def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
-        """``root`` is left as it is. ``names``: what of it is copied."""
+        """``root`` is left unchanged; ``names`` are the parts of it that are copied."""
         self.names = names
         self.root = root
         self._unchanged: dict[str, Ran] = {}
@@ -172,7 +172,7 @@ class Runner:
     def run(
         self, mutants: Sequence[Mutant], on_result: Callable[[Result], None] = lambda _result: None
     ) -> list[Result]:
-        """What became of each. Raises DoesNotApply before anything is run."""
+        """Return the result of each mutant. Raises DoesNotApply before any test runs."""
         for mutant in mutants:
             mutant.apply(self._text(self.root, mutant))
         results = []
@@ -219,7 +219,7 @@ class Runner:
         return path.read_text(encoding="utf-8")
 
     def _assert_imported_from(self, base: Path) -> None:
-        """The installed package is the original: a copy that is not imported would prove nothing."""
+        """Assert that the copy is imported, and not the installed package, which would prove nothing."""
         packages = [name for name in self.names if (base / name / "__init__.py").exists()]
         for name in packages:
             told = subprocess.run(
@@ -231,14 +231,14 @@ class Runner:
 
 
 def _line(said: str, length: int = 300) -> str:
-    """What is said, in one line and without the path of this checkout: of a traceback, what was raised."""
+    """Return the error as one line without the path of this checkout: of a traceback, the exception."""
     raised = [line[1:] for line in said.splitlines() if line.startswith("E  ")]
     text = " ".join(" ".join(raised or [said]).split()).replace(f"{ROOT}/", "")
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def table(results: Sequence[Result], seconds: float) -> str:
-    """docs/mutants.md."""
+    """Return the text of docs/mutants.md."""
     caught = sum(each.verdict is Verdict.CAUGHT for each in results)
     lines = [
         "<!-- Written by scripts/prove/mutants, which saw what it says. Do not edit. -->",

@@ -1,4 +1,4 @@
-"""A season of a queue, proven by the command: what most mutants of the scripts are caught by."""
+"""A season of a queue, proven by `audit verify`: this test catches most mutants of the scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START_MS = 1_800_000_000_000
 
 
 class Season(Fleet):
-    """A fleet in which time passes, leases expire, and workers settle what they no longer hold."""
+    """A fleet whose time passes, whose leases expire, and whose workers settle claims that they no longer hold."""
 
     def __init__(self, client: Client, clock: Clock, seed: int) -> None:
         super().__init__(client, seed)
@@ -37,7 +37,7 @@ class Season(Fleet):
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def settle_again(self) -> None:
-        """A worker that was declared dead, and comes back: each claim of a job is presented again."""
+        """Let a worker that was declared dead return, and settle each claim of a job again."""
         if self.settled:
             held = self.random.choice(self.settled)
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
@@ -46,7 +46,7 @@ class Season(Fleet):
         self.clock.advance(self.random.choice((10, 200, 3_000)))
 
     def lose_workers(self) -> None:
-        """Nobody extends anything for a lease; who was lost comes back later."""
+        """Let a whole lease pass without extensions; the lost workers return later."""
         lost = self.held.copy()
         self.held.clear()
         for _ in range(4):
@@ -66,7 +66,7 @@ class Season(Fleet):
 
 
 def test_verify_proves_a_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
-    """From SQL alone, and beside Redis: the words of a violation are in the failure."""
+    """Checks SQL alone, and with Redis: a failure contains the words of the violation."""
     database = Database(sqlite_url)
     lay_schema(database)
     control = redis.Redis.from_url(valkey_url)

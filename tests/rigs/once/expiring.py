@@ -1,4 +1,4 @@
-"""Jobs whose deadline comes before any worker may take them, so many a second: they leave as fast as they come."""
+"""Jobs whose deadline passes before a worker may claim them, N per second: they leave as fast as they come."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_MS: Final = 1_000
 
 @dataclass
 class Second:
-    """How the queue stood at the end of a second."""
+    """The queue at the end of one second."""
 
     jobs: int
     overdue: int
@@ -36,7 +36,7 @@ class Second:
 
 @dataclass
 class Expiring:
-    """What became of it."""
+    """The results of a run."""
 
     rate: float = 0.0
     """Jobs that were enqueued a second."""
@@ -52,7 +52,7 @@ class Expiring:
         return memory.growth([second.memory for second in self.seconds])
 
     def line(self) -> str:
-        """The figures."""
+        """Return the figures as one line."""
         return (
             f"{self.enqueued:,} jobs with a deadline of {DEADLINE_MS} ms, {self.rate:,.0f} a second: at most"
             f" {max(s.jobs for s in self.seconds):,} at once and {max(s.overdue for s in self.seconds):,} overdue;"
@@ -62,7 +62,7 @@ class Expiring:
 
 
 def expire(url: str, place: Path, rate: int, seconds: int) -> Expiring:
-    """Enqueue so many a second for so long, half of them delayed, half in lanes that a cap of 0 holds up."""
+    """Enqueue N jobs per second for a time; half of them are delayed, half wait in lanes with a cap of 0."""
     found = Expiring()
     with Client(url) as client, workers(place, "tests.rigs.once.tasks:app", [QUEUE], url):
         client.run(client.calls.caps.set(QUEUE, [("host", "0", -1)]))

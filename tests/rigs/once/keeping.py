@@ -1,4 +1,4 @@
-"""Results that are kept for a second, at full speed: they go as fast as they come, and no call takes long."""
+"""Results that are kept for a second, at full speed: they leave as fast as they come, and no call is slow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL_MS: Final = 10.0
 
 @dataclass
 class Keeping:
-    """What became of it."""
+    """The results of a run."""
 
     kept: int = 0
     rate: float = 0.0
@@ -45,7 +45,7 @@ class Keeping:
         return memory.growth(self.memory)
 
     def line(self) -> str:
-        """The figures."""
+        """Return the figures as one line."""
         return (
             f"{self.kept:,} results kept for {KEEP_MS} ms, {self.rate:,.0f} a second: at most {max(self.entries):,} at"
             f" once; {memory.said(self.memory)};"
@@ -55,7 +55,7 @@ class Keeping:
 
 
 def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
-    """Let jobs return values of so many bytes, ``chunk`` of them at a time, as fast as one client can."""
+    """Let jobs return values of this size, ``chunk`` jobs at a time, as fast as one client can."""
     found, ids, made = Keeping(), JobIds(), profile("hold")
     value = pack_result('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
     ties = ties_of(keep_ms=KEEP_MS, audit_result=log)
@@ -84,7 +84,7 @@ def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int =
 
 
 def _cpu_ms(client: Client) -> float:
-    """What Redis' main thread has had of its core."""
+    """Return the processor time of Redis' main thread."""
     spent = memory.info(client, "cpu")
     return 1000 * sum(float(spent[f"used_cpu_{kind}_main_thread"]) for kind in ("user", "sys"))
 

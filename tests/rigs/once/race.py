@@ -1,4 +1,4 @@
-"""Many producers ask for one name while workers are killed: it never has two jobs, and is never held by none."""
+"""Many producers ask for one name while workers are killed: the name never has two jobs, and is never stuck."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ return {id, redis.call('HGET', KEYS[2], id) or '', redis.call('HGET', KEYS[3], i
 
 @dataclass
 class Race:
-    """What became of it."""
+    """The results of a race."""
 
     enqueues: int = 0
     accepted: int = 0
@@ -45,7 +45,7 @@ class Race:
     problems: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """The figures."""
+        """Return the figures as one line."""
         counts = self.names.counts
         return (
             f"{self.enqueues:,} enqueues of one name, {PRODUCERS} producers: {self.accepted:,} accepted,"
@@ -56,7 +56,7 @@ class Race:
 
 
 class _Producers:
-    """They ask again and again, with a pause, until they are told to stop."""
+    """Producers that ask repeatedly for the name, with pauses, until they are stopped."""
 
     def __init__(self, url: str) -> None:
         self.url, self.found = url, Race()
@@ -80,7 +80,7 @@ class _Producers:
 
 
 def race(url: str, place: Path, enqueues: int, kills: int, *, processes: int = 2) -> Race:
-    """Run it until so much has happened, and all is worked off."""
+    """Run the race until enough has happened and all jobs have ended."""
     producers = _Producers(url)
     found, draw = producers.found, random.Random(7)
     stop = threading.Event()
@@ -138,7 +138,7 @@ def _wait_accepted(found: Race, upto: int, crew: Crew) -> None:
 
 
 def _wait_holding(client: Client, pid: int) -> None:
-    """Wait until the worker holds a claim; if it is not its turn for a while, any moment will do."""
+    """Wait until the worker holds a claim; return after a while even if it gets none."""
     for _ in range(200):
         lines = ask(client, "HVALS", f"rqc:{{{QUEUE}}}:state")
         if any(f"-{pid}-" in line for line in lines):
@@ -146,7 +146,7 @@ def _wait_holding(client: Client, pid: int) -> None:
 
 
 def _look(url: str, follower: Follower[Names], found: Race, stop: threading.Event) -> None:
-    """Read the name and its holder, and follow the log, until told to stop."""
+    """Read the name and its holder, and follow the log, until stopped."""
     keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("slots", "jobs", "state")]
     with Client(url) as client:
         while True:

@@ -32,7 +32,7 @@ def main(
     *,
     trace: bool,
 ) -> None:
-    """Run seeds of the simulator. Ends with 0 if all hold."""
+    """Run seeds of the simulator. Exits with 0 if all hold."""
     logging.disable(logging.CRITICAL)
     if (seeds is None) == (seed is None):
         raise click.UsageError("give --seeds A..B, or --seed N")

@@ -1,7 +1,7 @@
-"""Who takes part: producers, workers with their heartbeats, a person who changes things, mirrors.
+"""The actors: producers, workers with their heartbeats, an operator, and mirrors.
 
-They speak to the queue with the project's own code: its plans and clients, the settlements of a worker, the keeper of
-its leases, the mirror. What is made up is what users bring: what jobs there are, how long handlers take, how they end.
+They use the project's own code: its plans and clients, the settlements of a worker, the keeper of its leases, the
+mirror. Only what users bring is invented: the jobs, how long handlers take, and how they end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
 class StepTransport:
-    """A connection whose every round trip is a scheduling point."""
+    """A transport whose every round trip is a scheduling point."""
 
     one_slot = False
 
@@ -97,7 +97,7 @@ class Actor(ABC):
 
     @property
     def name(self) -> str:
-        """Of this boot: unique, as ids.boot_id makes them."""
+        """Return the name of this boot, which is as unique as those of ids.boot_id."""
         return f"{self.role}.{self.boots}"
 
     @property
@@ -106,7 +106,7 @@ class Actor(ABC):
 
     @property
     def healing(self) -> bool:
-        """Whether nothing new is to be begun."""
+        """Return whether the actor may begin no new work."""
         return self.simulation.healing
 
     @property
@@ -123,10 +123,10 @@ class Actor(ABC):
 
     @abstractmethod
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
-        """What its threads do, by their names."""
+        """Return the bodies of its threads, by name."""
 
     def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
-        """A client whose round trips and pauses are points of the strand."""
+        """Return a client whose round trips and pauses are scheduling points of the strand."""
         world = self.simulation.world
         delivery = self.simulation.plant.delivery(
             url=world.url,
@@ -150,7 +150,7 @@ class Actor(ABC):
 
 
 class Producer(Actor):
-    """Enqueues jobs of all kinds, now and then one that is there, and cancels some."""
+    """Enqueues jobs of all kinds, sometimes with an id in use, and cancels some."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -193,7 +193,7 @@ class Producer(Actor):
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
-    """A job with none to three scopes, perhaps delayed, perhaps with a rule for when they are full."""
+    """Return a job with none to three scopes, sometimes delayed, sometimes with a rule for full scopes."""
     task, tenant = rng.choice(("a", "a", "b")), rng.choice(("x", "x", "y"))
     priority = rng.choice((*(["normal"] * 4), "critical", "high", "low"))
     made = profile(task, Priority(priority), rng.choice((1, 3, 3)), rng.choice((1, 2, 3)))
@@ -219,7 +219,7 @@ def tie(job: NewJob, dice: random.Random) -> NewJob:
 
 
 def keep(job: NewJob, dice: random.Random) -> NewJob:
-    """Let the result of a job be kept: hardly, for a while, for ever, or not."""
+    """Choose how long a job's result is kept: very briefly, for a while, for ever, or not."""
     keep_ms = dice.choice((0, 300, 3_000, 10**9))
     if not keep_ms:
         return job
@@ -233,7 +233,7 @@ def keep(job: NewJob, dice: random.Random) -> NewJob:
 
 @dataclass
 class Run:
-    """One handler at work."""
+    """A running handler."""
 
     claim: Claim
     ends_ms: int
@@ -243,13 +243,13 @@ class Run:
 
     @property
     def thread(self) -> bool:
-        """Whether nobody can stop it: it presents its outcome though its lease is lost."""
+        """Return whether the handler runs in a thread: it then settles though its lease is lost."""
         return '"thread":true' in read_spec(self.claim.spec).args_json
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a handler wrote down."""
+    """A line that a handler wrote."""
 
     kind: str
     """began or ended."""
@@ -267,7 +267,7 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """Settles and claims in one round trip per turn, as a worker does; the keeper extends from a thread of its own."""
+    """Settles and claims in one round trip per turn, as a worker does; a keeper thread extends the leases."""
 
     CONCURRENCY = 3
 
@@ -357,8 +357,10 @@ class Worker(Actor):
             self.keeper.hold(claim, None)
 
     def finished(self) -> list[Settlement]:
-        """How the handlers ended that have ended by now. One whose lease is lost and that can be stopped tells
-        nothing."""
+        """Return the outcomes of the handlers that have ended.
+
+        A handler that can be stopped and whose lease is lost reports nothing.
+        """
         found = []
         for key, run in list(self.held.items()):
             if run.lost and not run.thread:
@@ -386,7 +388,7 @@ class Worker(Actor):
                 return Settlement(run.claim, "rollback", 0, reason)
 
     def value(self, claim: Claim) -> str:
-        """What a handler returned, if that is kept: each time something else."""
+        """Return a new value for a handler, if its result is kept."""
         keeps = read_spec(claim.spec).keeps
         if not keeps:
             return ""
@@ -418,7 +420,7 @@ ROOMS: Final = (0, 900, 2_500, 8_000, SETTINGS["kept_max_bytes"].default)
 
 
 class Operator(Actor):
-    """Changes limits, pauses, edits, requeues and prunes; in the end lets everything run."""
+    """Changes limits, pauses, edits, requeues and prunes; at the end lets everything run."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -477,7 +479,7 @@ class Operator(Actor):
 
 
 class MirrorProcess(Actor):
-    """The mirror as it is, which stands still after each of its steps; SQL may fail there."""
+    """The real mirror, which pauses after each of its steps, and whose SQL may fail there."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}

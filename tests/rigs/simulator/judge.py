@@ -1,4 +1,4 @@
-"""What a seed came to: what producers were told, what handlers wrote, Redis, and SQL, held against each other."""
+"""The verdict on a seed: producers' answers, handlers' records, Redis and SQL are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def judge(simulation: Simulation) -> dict[str, int]:
-    """Raise Violated or AssertionError if anything does not hold. Returns what was counted."""
+    """Raise Violated or AssertionError if anything does not hold. Returns the counts."""
     client = simulation.direct()
     simulation.watch.add(simulation.world.exchange([], simulation.watch.last)[1])
     simulation.watch.compare(client)
@@ -41,7 +41,7 @@ def judge(simulation: Simulation) -> dict[str, int]:
 
 
 def _check_told(simulation: Simulation) -> None:
-    """I1: what was acknowledged is in the log, unless the server lost it; what was refused is not."""
+    """Check I1: acknowledged jobs are in the log, unless the server lost them; refused jobs are not."""
     watch, told = simulation.watch, simulation.told
     logged = set(_produced(watch.entries))
     ever = logged | set(_produced(watch.forgotten))
@@ -72,7 +72,7 @@ def _produced(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def _check_witness(simulation: Simulation) -> None:
-    """I12: what handlers wrote and what workers were told, and the log."""
+    """Check I12: the handlers' records and the workers' answers agree with the log."""
     entries = [*simulation.watch.entries, *simulation.watch.forgotten]
     claimed: set[tuple[str, str]] = set()
     succeeded: set[tuple[str, str]] = set()
@@ -99,7 +99,7 @@ def _check_witness(simulation: Simulation) -> None:
 
 
 def _check_audit(simulation: Simulation) -> None:
-    """I7: SQL has the log, its proofs hold, and what it cannot know it says."""
+    """Check I7: SQL has the log, its proofs hold, and it names what it cannot know."""
     if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
         return
     client, database = simulation.direct(), Database(simulation.audit_url)
@@ -117,7 +117,7 @@ def _check_audit(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Every entry that Redis stands by is in SQL, from where its history was last told anew."""
+    """Check that every surviving entry of Redis is in SQL, from the last point where its history began again."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)
@@ -131,7 +131,7 @@ def _compare_log(simulation: Simulation, database: Database) -> None:
 
 
 def everything(simulation: Simulation) -> str:
-    """All that Redis and SQL have at the end, as text."""
+    """Return everything that Redis and SQL have at the end, as text."""
     snapshot: dict[str, Any] = simulation.direct().run(
         simulation.direct().calls.reads.snapshot(QUEUE)
     )

@@ -1,4 +1,4 @@
-"""The bugs of tests/rigs/mutants/mutants.toml, planted in what a simulation drives: the simulator must find them."""
+"""The bugs of tests/rigs/mutants/mutants.toml, planted in the simulated code: the simulator must find them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MUTANTS: Final = {mutant.name: mutant for mutant in load()}
 
 @contextmanager
 def planted(name: str) -> Iterator[Plant]:
-    """The plant with one of the bugs, for as long as the context lasts."""
+    """Yield the plant with one of the bugs, for the duration of the block."""
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
@@ -48,7 +48,7 @@ def planted(name: str) -> Iterator[Plant]:
 
 
 def _scripts(mutant: Mutant) -> Scripts:
-    """All scripts, of a copy of lua/ that has the bug."""
+    """Return all scripts of a copy of lua/ with the bug."""
     lua = Path("lua")
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / lua
@@ -63,7 +63,7 @@ def _scripts(mutant: Mutant) -> Scripts:
 
 @cache
 def _module(mutant: Mutant) -> ModuleType:
-    """The module as the bug leaves it, beside the one that is imported."""
+    """Return the module with the bug, beside the imported one."""
     name = mutant.file.removesuffix(".py").replace("/", ".")
     path = ROOT / mutant.file
     module = ModuleType(name)

@@ -1,4 +1,4 @@
-"""Who goes next. Choosing uniformly rarely holds one actor back for long, which many races need."""
+"""Choices of the next actor. A uniform choice rarely delays one actor for long, which many races need."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Chooses among those who could go on."""
+    """Chooses among the actors that can continue."""
 
     name: str
 
     def choose(self, names: Sequence[str], step: int, rng: random.Random, /) -> int:
-        """The place of the chosen one in ``names``."""
+        """Return the index of the chosen actor in ``names``."""
 
 
 class Uniform:
-    """Each with the same chance."""
+    """Chooses each actor with the same probability."""
 
     name = "uniform"
 
@@ -28,9 +28,10 @@ class Uniform:
 class Pct:
     """Probabilistic concurrency testing (Burckhardt and others, 2010).
 
-    Each has a priority, and the highest goes on until it waits; at a few moments drawn beforehand the one who is
-    about to go falls behind all others. A bug that needs d orderings is found with a chance of at least 1/(n·k^(d-1)),
-    n actors and k steps. Now and then the choice is free, since actors who look again and again would never wait.
+    Each actor has a priority, and the highest continues until it waits; at a few moments drawn beforehand, the actor
+    that is about to continue falls behind all others. A bug that needs d orderings is found with a probability of at
+    least 1/(n·k^(d-1)) for n actors and k steps. Sometimes the choice is free, since polling actors would otherwise
+    never wait.
     """
 
     name = "pct"
@@ -55,5 +56,5 @@ class Pct:
 
 
 def policy_of(rng: random.Random, steps: int) -> Policy:
-    """The policy that a seed draws."""
+    """Return the policy that a seed draws."""
     return Uniform() if rng.random() < 0.4 else Pct(rng, steps)

@@ -1,4 +1,4 @@
-"""What a caller who waits is told of each job, held against the log: how it ended, and what its handler returned."""
+"""The answers to a caller who waits for jobs, compared with the log: how each job ended, and its result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_ROOM: Final = frozenset({"evicted", "full"})
 
 
 class Clock(NamedTuple):
-    """The server's, which a failover may put back."""
+    """The server's clock, which a failover may set back."""
 
     now_ms: int
     latest_ms: int
@@ -64,14 +64,14 @@ class Life:
 
 @dataclass
 class Results:
-    """What the log says of each id, and what a look at it may find."""
+    """The log's record of each id, and the answers that a read of the id may give."""
 
     lives: dict[str, Life] = field(default_factory=dict)
     untold: set[str] = field(default_factory=set)
     """Ids of which the log only says that Redis does not have them."""
 
     def add(self, entry: Entry) -> None:
-        """Take note of an entry of the log."""
+        """Record an entry of the log."""
         if entry.event not in EFFECTS or entry.event is Event.DISCARDED:
             return
         for event in entry.jobs:
@@ -94,8 +94,10 @@ class Results:
         *,
         has_room: bool,
     ) -> list[str]:
-        """What is wrong with what a look has found of these ids. ``returned`` has what workers presented, by job, fence
-        and worker."""
+        """Return what is wrong with the answers about these ids.
+
+        ``returned`` has the values that workers presented, by job, fence and worker.
+        """
         wrong = []
         for job_id in sorted((found.keys() | self.lives.keys()) - self.untold):
             said, life = found.get(job_id), self.lives.get(job_id)
@@ -122,7 +124,7 @@ def _fits(
     *,
     has_room: bool,
 ) -> bool:
-    """Whether that may be said of a job that has left Redis."""
+    """Return whether the answer is possible for a job that has left Redis."""
     if said is None:
         return False
     outcome = said.known if isinstance(said, Absent) else said

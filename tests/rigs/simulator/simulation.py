@@ -1,10 +1,10 @@
-"""One seed: who goes next, what the network does, what breaks, and when. Everything is drawn from the seed.
+"""One seed, which determines the order of actors, the network's behaviour, and the faults.
 
     simulation = Simulation(Stage(url, directory), seed=7)
     simulation.run()          # raises Failed, which says how to repeat it
 
-A run has two parts. In the first, of a few hundred steps, anything may go wrong that the seed's profile has. In the
-second everything is whole again, nothing new comes, and all that is left must be worked off. Then `judge` compares.
+A run has two parts. In the first, of a few hundred steps, any fault of the seed's profile may happen. In the second
+everything is healed, no new job comes, and all jobs must end. Then `judge` compares the records.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ COMPARE_EVERY: Final = 40
 
 @dataclass(frozen=True)
 class Plant:
-    """The code that is driven. Tests plant bugs here."""
+    """The simulated code. Tests plant bugs here."""
 
     scripts: Scripts = simulated
     delivery: type[Delivery] = Delivery
@@ -96,14 +96,14 @@ class Plant:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where simulations run, one after the other: a server of their own, and a directory for the audit database."""
+    """The place of simulations, one after the other: their own server, and a directory for the audit database."""
 
     url: str
     directory: Path
 
     @property
     def template(self) -> Path:
-        """An audit database without rows, and with a name that is always the same."""
+        """Return an audit database without rows, and with a fixed name."""
         path = self.directory / "template.db"
         if not path.exists():
             migrate.upgrade_schema(str(path))
@@ -117,7 +117,7 @@ class Stage:
 
 @contextlib.contextmanager
 def staged(engine: Engine | None = None) -> Iterator[Stage]:
-    """A stage with a server of its own, for as long as the context lasts. In memory, if the machine lets it."""
+    """Yield a stage with its own server during the block, in memory if possible."""
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
     base = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="rq-core-simulator-", dir=base) as name:
@@ -130,7 +130,7 @@ def staged(engine: Engine | None = None) -> Iterator[Stage]:
 
 @dataclass(frozen=True)
 class Profile:
-    """What may go wrong under a seed, and how often."""
+    """The possible faults under a seed, and their frequency."""
 
     name: str
     network: float = 0.0
@@ -155,7 +155,7 @@ LOSING: Final = frozenset({"restart", "flush"})
 
 
 class Failed(AssertionError):
-    """A seed that does not hold."""
+    """Raised for a seed that does not hold."""
 
     def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
         super().__init__(
@@ -168,7 +168,7 @@ class Failed(AssertionError):
 
 
 class Kept(NamedTuple):
-    """What the server had in a step, and the log as the watch had it."""
+    """The server's data at a step, with the log that the watch had."""
 
     dump: Dump
     log: tuple[RawEntry, ...]
@@ -180,7 +180,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands that their sender has given up, and that are still under way."""
+    """Commands that their sender has given up on, and that may still arrive."""
 
     name: str
     commands: list[list[Any]]
@@ -188,7 +188,7 @@ class Late:
 
 @dataclass
 class Result:
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: int
     profile: str
@@ -301,7 +301,7 @@ class Simulation:
         self.lines.append(line)
 
     def direct(self) -> Client:
-        """A client without points, for whoever looks from outside. Close it."""
+        """Return a client without scheduling points, for observers. Close it."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -310,7 +310,7 @@ class Simulation:
     # The run.
 
     def run(self) -> Result:
-        """Raises Failed."""
+        """Run the seed. Raises Failed."""
         self.actors: list[Actor] = []
         stamps = (f"{n:016x}" for n in itertools.count(1))
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
@@ -362,7 +362,7 @@ class Simulation:
             self._step()
 
     def _heal(self) -> None:
-        """Nothing breaks any more, and nothing new comes: what is there must be worked off (I11)."""
+        """Stop all faults and new work: the remaining jobs must end (I11)."""
         self.healing = True
         self._paused.clear()
         for actor in self.actors:
@@ -375,7 +375,7 @@ class Simulation:
         raise Violated(f"I11: not worked off after {DRAIN_STEPS_MAX} steps: {self._left()}")
 
     def _left(self) -> list[str]:
-        """The live jobs that are not dead, and what is known of each."""
+        """Return the live jobs that are not dead, and what is known of each."""
         values: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:jobs")
         lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
         standing = values | lines
@@ -409,7 +409,7 @@ class Simulation:
         self._run(ready[self.policy.choose(names, self.step, self.random)])
 
     def _ready(self) -> list[Runnable]:
-        """Who could go on now."""
+        """Return the actors that can continue now."""
         now = self.world.now_ms
         found: list[Runnable] = [
             strand
@@ -422,7 +422,7 @@ class Simulation:
         return found + self._late
 
     def _next_ms(self) -> int:
-        """When somebody's sleep or pause ends."""
+        """Return when the next sleep or pause ends."""
         later = [
             *self._paused.values(),
             *(
@@ -453,7 +453,7 @@ class Simulation:
             chosen.resume()
 
     def _go_on(self, strand: Strand, request: Request) -> None:
-        """The next command of a round trip, or what the network makes of all of it."""
+        """Run the next command of a round trip, or apply a network fault to the whole round trip."""
         if request.fate is None:
             request.fate = self._draw_fate(len(request.commands))
         fate, count = request.fate, len(request.commands)
@@ -473,7 +473,7 @@ class Simulation:
         strand.resume([*request.replies[:keep], *([_missing("reply")] * (count - keep))])
 
     def _next_commands(self, commands: Sequence[list[Any]], done: int) -> Sequence[list[Any]]:
-        """One command, or a whole transaction: between two commands of a pipeline others may come."""
+        """Return one command, or a whole transaction: other actors may run between two commands of a pipeline."""
         self._taken = 1
         if commands[done][0] == "MULTI":
             ends = [at for at, each in enumerate(commands) if at > done and each[0] == "EXEC"]
@@ -494,7 +494,7 @@ class Simulation:
         return replies
 
     def check_results(self) -> None:
-        """Look at all jobs, as callers do who wait. Raises Violated."""
+        """Read all jobs' results, as waiting callers do. Raises Violated."""
         client = self.direct()
         known = self.told.attempted | {each for each in self.watch.records if tick_of(each)}
         found = client.run(client.calls.endings.look(QUEUE, sorted(known)))
@@ -559,7 +559,7 @@ class Simulation:
         self._note("server", f"CLOCK {ms} ms")
 
     def _fault_sql(self) -> None:
-        """SQL fails under a mirror, which lives on."""
+        """Let SQL fail under a mirror, which continues."""
         for actor in self.actors:
             if not isinstance(actor, MirrorProcess) or not actor.running:
                 continue
@@ -611,7 +611,7 @@ def _missing(kind: str) -> Exception:
 
 
 def _words(commands: Sequence[list[Any]]) -> str:
-    """What is asked for, without what differs between two versions of a script."""
+    """Return the words of a request, without those that differ between two versions of a script."""
     return " ; ".join(_one(command) for command in commands)[:400]
 
 

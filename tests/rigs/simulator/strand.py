@@ -1,7 +1,8 @@
-"""Code that runs only while it is let: a thread that stands still at each of its scheduling points.
+"""Code that runs step by step: a thread that stops at each of its scheduling points.
 
-Of all strands and the one who resumes them exactly one runs at any time, so threads bring no order of their own. They
-are what makes real code steppable as it is: a client in the middle of a plan, a mirror in the middle of a transaction.
+Exactly one of all strands and the thread that resumes them runs at any time, so that threads bring no order of their
+own. Threads make real code steppable as it is: a client in the middle of a plan, a mirror in the middle of a
+transaction.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import Any
 
 
 class Crash(BaseException):
-    """The process is gone: raised where the strand stands. Not an Exception, so that nobody handles it."""
+    """Raised where a strand has stopped when its process is gone.
+
+    It is not an Exception, so that no code handles it.
+    """
 
 
 @dataclass(eq=False)
 class Request:
-    """At the network: commands for one round trip."""
+    """A stop at the network, with the commands of one round trip."""
 
     commands: list[list[Any]]
     replies: list[Any] = field(default_factory=list)
@@ -29,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of a round trip."""
+    """The fate of a round trip."""
 
     kind: str
     """fine; unsent: no connection; request: lost on the way; reply: carried out, and its reply lost; late: given up
@@ -40,14 +44,14 @@ class Fate:
 
 @dataclass(frozen=True)
 class Sleep:
-    """Until a moment of the server's time."""
+    """A sleep until a moment of the server's time."""
 
     until_ms: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """Between two steps of code that does something else than to call Redis."""
+    """A stop between two steps of code that does something other than calling Redis."""
 
     name: str
 
@@ -86,7 +90,7 @@ class Strand:
         self._back.release()
 
     def wait(self, point: Point) -> Any:
-        """From inside: stand at this point until resumed. Returns what the other side sends."""
+        """Stop the strand, from inside, until it is resumed. Returns the value that `resume` passes."""
         if self._ending:
             # What tidies up after a crash would not be carried out either.
             raise Crash
@@ -99,7 +103,7 @@ class Strand:
         return value
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
-        """From outside: run on to the next point, or to the end. Raises what the actor did not handle."""
+        """Run the strand, from outside, to its next stop or its end. Raises what the actor did not handle."""
         self._sent = value, error
         self._go.release()
         self._back.acquire()
@@ -110,7 +114,7 @@ class Strand:
             raise failure
 
     def crash(self) -> None:
-        """End it where it stands."""
+        """End the strand where it has stopped."""
         if not self.done:
             self._ending = True
             self.resume(error=Crash())

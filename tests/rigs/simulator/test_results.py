@@ -1,4 +1,4 @@
-"""What the simulator takes for a wrong answer to a caller who waits."""
+"""Wrong answers to a waiting caller, as the simulator recognises them."""
 
 from __future__ import annotations
 

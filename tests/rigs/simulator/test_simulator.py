@@ -1,4 +1,4 @@
-"""A hundred seeds hold, each repeats exactly, and planted bugs do not get through them."""
+"""A hundred seeds hold, each seed repeats exactly, and planted bugs are found."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 @pytest.mark.slow
-def test_the_simulation_of_each_seed_holds(stage: Stage, first: int) -> None:
+def test_every_promise_holds_in_the_simulation_of_each_seed(stage: Stage, first: int) -> None:
     for seed in range(first, first + BLOCK):
         Simulation(stage, seed).run()
 
@@ -43,14 +43,14 @@ FOUND = {
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND.keys())
-def test_a_seed_that_failed_in_the_past_holds(stage: Stage, seed: int) -> None:
+def test_every_promise_holds_for_a_seed_that_failed_in_the_past(stage: Stage, seed: int) -> None:
     Simulation(stage, seed).run()
 
 
 @pytest.mark.parametrize("seed", range(len(PROFILES)))
 @pytest.mark.slow
 def test_a_seed_repeats_every_byte(stage: Stage, seed: int) -> None:
-    """Its steps, the log, what handlers wrote, all keys, and the rows in SQL: also after other seeds."""
+    """Checks the steps, the log, handlers' records, all keys and the rows in SQL, also after other seeds."""
     first = Simulation(stage, seed).run()
     Simulation(stage, SEEDS + seed).run()
     again = Simulation(stage, seed).run()
@@ -60,7 +60,7 @@ def test_a_seed_repeats_every_byte(stage: Stage, seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_seed_repeats_in_another_process(stage: Stage) -> None:
-    """Neither the order of Python's sets nor a server's own random numbers come into it."""
+    """Checks that neither the order of Python's sets nor a server's random numbers matter."""
     seed = len(PROFILES) - 1
     here = Simulation(stage, seed).run().digest
     words = [sys.executable, "-m", "tests.rigs.simulator", "--seed", str(seed)]

@@ -1,4 +1,4 @@
-"""What the simulator's watch holds for the log when a server forgets entries, and when they come back."""
+"""The simulator's watch: its view of the log when a server forgets entries, and when they come back."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sees every entry of the log in the moment in which it is written, and what must be true after each step."""
+"""Observes every entry of the log when it is written, and checks what must be true after each step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RawEntry = tuple[str, dict[str, str]]
 
 
 class Violated(AssertionError):
-    """Something that is promised does not hold."""
+    """Raised if a promise does not hold."""
 
 
 class Watch:
-    """The log of the queue as Redis has it. Entries that Redis forgets move to ``forgotten``."""
+    """The queue's log as Redis has it. Entries that Redis forgets move to ``forgotten``."""
 
     def __init__(self) -> None:
         self.log: list[RawEntry] = []
@@ -36,11 +36,11 @@ class Watch:
 
     @property
     def last(self) -> str:
-        """The id of the last entry."""
+        """Return the id of the last entry."""
         return self.log[-1][0] if self.log else "0-0"
 
     def add(self, found: list[Any]) -> list[Entry]:
-        """Entries that were just written, as XRANGE gives them. Raises Violated."""
+        """Add entries that were just written, in the form of XRANGE. Raises Violated."""
         added = []
         for entry_id, flat in found:
             raw = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -53,7 +53,7 @@ class Watch:
         return added
 
     def _check_number(self, entry: Entry) -> None:
-        """I5."""
+        """Check the entry's number (I5)."""
         begins = entry.event is Event.EPOCH_STARTED
         if not self.entries:
             fits = begins and entry.id.seq == 0
@@ -65,7 +65,7 @@ class Watch:
             raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
-        """I2, I4, I6, I9 by folding; I3 by the caps that each claim names; I15 by the rules of schedules."""
+        """Check I2, I4, I6 and I9 by folding, I3 by the caps in each claim, and I15 by the rules of schedules."""
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
@@ -80,7 +80,7 @@ class Watch:
             raise Violated(f"I15: {'; '.join(wrong)}")
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
-        """Redis has this log again. It may have entries that Redis had forgotten: those are known again."""
+        """Continue from an earlier log, which may have entries that Redis had forgotten: they are known again."""
         met = [*self.forgotten, *self.entries]
         self.log = list(log)
         self.entries = [decode(*each) for each in log]
@@ -93,7 +93,7 @@ class Watch:
             self._apply(entry, check=False)
 
     def compare(self, client: Client) -> None:
-        """The state lines, all indexes and the whole log agree (I4, I5, I8, I10, I15). Raises Violated."""
+        """Check that the state lines, all indexes and the whole log agree (I4, I5, I8, I10, I15). Raises Violated."""
         snapshot = client.run(client.calls.reads.snapshot(QUEUE))
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
@@ -103,6 +103,6 @@ class Watch:
             raise Violated("; ".join(found))
 
     def known(self, fence: str) -> bool:
-        """Whether the log has the claim of this fence."""
+        """Return whether the log has the claim of this fence."""
         wanted = OutboxId.parse(fence)
         return any(entry.id == wanted for entry in self.entries)

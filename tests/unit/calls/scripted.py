@@ -1,4 +1,4 @@
-"""A server that answers as the test has written, and the plans that speak to it."""
+"""A server with prepared answers, and the plans that call it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers commands by a script of its own: per name, the replies in order; the last one stays.
+    """Answers commands with prepared replies: for each name, the replies in order; the last one is repeated.
 
     A reply that is a function is called with the command.
     """
@@ -110,7 +110,7 @@ def job(number: int, queue: str = "q") -> NewJob:
 
 
 def calls(server: Server, name: str = "enqueue") -> list[tuple[str, int]]:
-    """Slot and number of each call of a script."""
+    """Return slot and number of each call of a script."""
     return [(args["slot"], args["number"]) for args in server.sent(name)]
 
 

@@ -1,4 +1,4 @@
-"""What a call does when things go wrong, played against a scripted server."""
+"""Delivery of a call when things go wrong, against a server with prepared answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception)
     ],
 )
 def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: Exception) -> None:
-    """A full server takes no new library, but it has to be able to drain itself."""
+    """Checks that a full server, which loads no new library, can still be drained."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
     )
@@ -80,7 +80,7 @@ def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_s
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
 def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
-    """The server may have carried it out: another number would carry it out twice."""
+    """Checks the number because the server may have run the call: with another number the call would run twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -91,12 +91,12 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
 
 
 def test_carrying_out_no_calls_needs_no_server() -> None:
-    """A worker whose claim came back empty may have nothing to settle."""
+    """Checks a worker whose claim returned no job and who may have nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
 def test_a_claim_that_is_repeated_after_its_limit_fell_to_0_keeps_its_number() -> None:
-    """A claim that may have been carried out must be heard of; one that was not takes nothing more."""
+    """Checks a claim that the server may have run: its answer must be read. A claim that did not run takes no job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -200,7 +200,7 @@ def test_a_call_that_may_have_been_carried_out_is_repeated_for_longer() -> None:
 def test_the_outcome_of_a_call_stays_unknown_if_its_handshake_gets_no_answer(
     trouble: Exception,
 ) -> None:
-    """ServerUnavailable says that a call was not sent: the producer would believe that there is no such job."""
+    """Checks that the error is not ServerUnavailable, which says that the call was not sent and no job exists."""
     server = Server(enqueue=[Lost("cut"), EPOCH], handshake=[GREETING, trouble])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -220,7 +220,7 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Threads share an Operations: the second to be refused must not take the first one's way out for its end."""
+    """Checks threads that share an Operations: the second refusal must not end in an error because of the first."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -238,7 +238,7 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """Without a limit the client would ask for ever, without a pause."""
+    """Checks the limit: without it the client would load the script for ever, without a pause."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 
@@ -247,7 +247,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
 
 
 def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None:
-    """It stayed with scripts, of which it may load none either, when the functions were there again."""
+    """Checks that the client uses functions again when they exist, since it may load no scripts either."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
@@ -289,7 +289,7 @@ def test_no_error_message_contains_a_password() -> None:
 
 
 def test_reads_are_repeated_while_a_node_of_a_cluster_is_down() -> None:
-    """What another node says meanwhile may come of that: it ended the read as if the server could never be used."""
+    """Checks that an error of another node at that time does not end the read for good."""
     down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
     server = Server(HGET=[down, "1"], HLEN=[odd, 2])
 

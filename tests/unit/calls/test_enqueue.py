@@ -1,4 +1,4 @@
-"""Enqueueing many jobs in chunks: what was accepted is never forgotten."""
+"""Enqueues of many jobs in chunks: each error carries the jobs that were accepted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_error_of_a_generator_carries_the_accepted_jobs() -> None:
 
 @dataclass(frozen=True)
 class Unchangeable(Exception):
-    """As people write them."""
+    """An exception without room for attributes, as some libraries define."""
 
     number: int
 
@@ -188,7 +188,7 @@ def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
 def test_a_call_has_a_bounded_number_of_rules_for_full_scopes(rules: int) -> None:
-    """Redis looks at each of them: 250 jobs with many rules each kept it from others for tens of milliseconds."""
+    """Checks the bound because 250 jobs with many rules each blocked Redis for tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))
     jobs = [

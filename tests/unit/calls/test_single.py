@@ -1,4 +1,4 @@
-"""One job's enqueue without a plan is what the plan would have made of it, whatever the server answers."""
+"""Enqueue of one job without a plan: it has the same outcome as the plan, whatever the server answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """What became of three jobs, the second of which gets these answers; what was sent, and how long that took."""
+    """Enqueue three jobs, the second of which gets these answers.
+
+    Returns their outcomes, the commands that were sent, and the time.
+    """
     server = Server(**{**answers, "enqueue": [OK, *answers["enqueue"]]})
     operations = plans(server, name="c-1", patience=Patience(unsent=3, unknown=30))
 
@@ -76,7 +79,7 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
 def test_enqueue_one_has_the_same_outcome_as_the_plan(answers: dict[str, list[Any]]) -> None:
-    """The same commands in the same order, with the same slots and numbers, the same pauses, and the same words."""
+    """Checks the same commands in the same order, with the same slots, numbers, pauses and error texts."""
     by_plan = played(answers, by_plan=True)
     alone = played(answers, by_plan=False)
 
@@ -124,7 +127,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
 def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Profiles are known by their number, which another one may get when the first is gone."""
+    """Checks profiles whose Python id is used again by another profile after the first one is gone."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -145,7 +148,7 @@ def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
 
 
 def test_a_slot_is_free_after_any_end_of_its_call() -> None:
-    """A producer that is interrupted goes on with the next number of the same slot."""
+    """Checks that an interrupted producer continues with the next number of the same slot."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(1)))
@@ -170,7 +173,7 @@ def test_a_slot_is_free_after_any_end_of_its_call() -> None:
 def test_the_patience_of_a_call_begins_when_it_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """The first answer may have taken as long as a connection waits for one."""
+    """Checks a first answer that takes as long as a connection waits for an answer."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 
@@ -194,7 +197,7 @@ def test_the_patience_of_a_call_begins_when_it_is_first_sent(
 
 
 def test_a_job_whose_answer_is_lost_is_enqueued_once(valkey_url: str) -> None:
-    """On a real server: the answer is kept in the slot, and the second time is told what the first one was."""
+    """Checks on a real server, which keeps the answer in the slot and repeats it for the second call."""
     transport = LossyTransport(valkey_url)
     with Client(valkey_url, transport=transport, sleep=lambda _: None) as client:  # type: ignore[arg-type]
         client.enqueue_one(job(1))

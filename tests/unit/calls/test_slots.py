@@ -1,4 +1,4 @@
-"""Each call has a slot of its own, in threads and in forked processes."""
+"""Slots: each call has its own slot, in threads and in forked processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
 def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
-    """Both would use the same numbers, and take each other's answers for their own."""
+    """Checks that parent and child do not use the same numbers, and so get each other's answers."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.many([job(1)]))
@@ -35,7 +35,7 @@ def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
 def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who came while another thread let go of the parent's slots took one of them, and its answers."""
+    """Checks a thread that calls while another thread of the child is discarding the parent's slots."""
     operations = plans(Server())
     of_parent = operations.delivery.take_slot("q", "enqueue")
     operations.delivery._free["q", "enqueue"].append(of_parent)
@@ -59,7 +59,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 
 
 def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
-    """The call may still arrive; after a later one of its slot it is refused."""
+    """Checks a call that may still arrive: after a later call of its slot the server refuses it."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))

@@ -1,4 +1,4 @@
-"""Reads in steps: alone, and side by side."""
+"""Reads in steps: alone, and several at the same time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tests.unit.calls.scripted import Server, plans
 
 
 def reads_of(count: int) -> Steps[list[Any]]:
-    """Ask so many times."""
+    """Yield this number of questions."""
     return list((yield [["GET", n] for n in range(count)]))
 
 
@@ -54,7 +54,7 @@ def refused(_: list[Any]) -> Any:
 def test_a_concurrent_read_that_fails_ends_no_other_read(
     reply: Callable[[list[Any]], Any], why: str
 ) -> None:
-    """They share their round trips, and may take a different number of them."""
+    """Checks reads that share their round trips and take different numbers of them."""
 
     def steps(key: str, count: int) -> Steps[int]:
         total = 0

@@ -1,4 +1,4 @@
-"""An app that never reaches a server."""
+"""Fixture: an app that never connects to a server."""
 
 from __future__ import annotations
 

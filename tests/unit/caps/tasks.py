@@ -1,4 +1,4 @@
-"""The task functions of these tests, and what a job says of its lane."""
+"""The task functions of these tests, and the lane that a job's spec names."""
 
 from __future__ import annotations
 

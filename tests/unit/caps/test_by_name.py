@@ -1,4 +1,4 @@
-"""What a producer by name needs to know of a task's caps, and what a worker corrects."""
+"""Enqueues by name: what a producer needs to know of a task's caps, and what a worker corrects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Another app, which does not have the task and has read its policy."""
+    """Return another app, which does not have the task but has read its policy."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])
@@ -148,7 +148,7 @@ def test_lane_of_claim_returns_another_lane_if_a_scope_is_missing(
 
 
 def test_lane_of_claim_keeps_a_key_that_a_producer_gave(app: App) -> None:
-    """A function's answer does not replace it, not even one that changes from call to call."""
+    """Checks that the task's key function does not replace the key, even if it returns a new value at each call."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 
     assert task.lane_of_claim("default", "2+task=send+tenant=given", {"tenant": "a"}) is None

@@ -1,4 +1,4 @@
-"""Caps and rates in code: what is refused at once. Nothing here needs a server."""
+"""Caps and rates in code: declarations that are refused at once. Nothing here needs a server."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_name_of_a_cap_has_one_limit(app: App) -> None:
 
 
 def test_a_capped_task_stays_in_its_queue(app: App) -> None:
-    """Caps count within a queue: elsewhere its jobs would run uncounted."""
+    """Checks that the task cannot use another queue: caps count within one queue, so its jobs would not be counted."""
     task = app.task(queue="mail", caps=[Cap(1)])(send)
 
     with pytest.raises(InvalidOption, match="must be 'mail'"):

@@ -1,4 +1,4 @@
-"""Which lane a job gets from its caps, and from a fair queue."""
+"""Lanes of jobs: which lane a job gets from its caps, and from a fair queue."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_missing_key_gives_the_job_no_scope_of_its_cap(app: App) -> None:
 
 
 def test_the_default_of_an_argument_is_a_key(app: App) -> None:
-    """It is left out of the JSON, and counts all the same."""
+    """Checks a default that is omitted from the JSON of the arguments."""
 
     def work(tenant: str = "acme") -> None: ...
 

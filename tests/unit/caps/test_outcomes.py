@@ -1,4 +1,4 @@
-"""What a caller is told about a job that a full scope discards or rejects."""
+"""Outcomes for a caller whose job a full scope discards or rejects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_rejected_job_raises_an_error_with_its_facts(app: App, scope: str, say
 
 
 class Scripted(AsyncClient):
-    """Answers an enqueue by the jobs' ids: dup-…, drop-…, full-… are not accepted."""
+    """A server that answers an enqueue by the jobs' ids: jobs named dup-…, drop-… and full-… are not accepted."""
 
     def __init__(self) -> None:
         super().__init__("redis://nowhere.invalid")

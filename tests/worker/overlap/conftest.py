@@ -1,4 +1,4 @@
-"""An app of its own for each test."""
+"""Fixture: a separate app for each test."""
 
 from __future__ import annotations
 

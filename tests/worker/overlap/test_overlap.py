@@ -1,4 +1,4 @@
-"""A worker's turns overlap with its handlers: batches stay large, and nothing begins late or too often."""
+"""A worker's turns overlap with its handlers: batches stay large, and no job begins late or too often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
 
 
 class Diary(AsyncPoolTransport):
-    """Notes the script calls and the waits, in ``events``."""
+    """Records script calls and waits in ``events``."""
 
     events: list[str]
 
@@ -65,7 +65,7 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Its next wait for a token left first, and took as long as a job's whole way through the worker."""
+    """Checks the order because the next wait for a token takes as long as a job's whole way through the worker."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -90,7 +90,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
 async def test_an_idle_worker_reports_a_job_that_it_gives_back_at_once(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rollback was reported only with the next turn of the worker, after seconds of idling."""
+    """Checks that the rollback does not wait for the worker's next turn, which may be seconds later."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
@@ -165,7 +165,7 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 async def test_under_load_a_turn_settles_at_least_40_of_100_jobs(app: App, kind: str) -> None:
-    """The budget: a turn, one round trip of a settlement and a claim, for 40 jobs at least."""
+    """Checks the budget: one round trip, with a settlement and a claim, for at least 40 jobs."""
 
     async def on_the_loop() -> None:
         pass
@@ -200,7 +200,7 @@ async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
 async def test_a_worker_whose_handlers_block_the_loop_claims_nothing_ahead(
     app: App, valkey_url: str
 ) -> None:
-    """Claimed jobs that are not begun have nobody who keeps their leases."""
+    """Checks that no jobs are claimed that do not begin, since no handler would keep their leases."""
     under_way = []
 
     @app.task(queue="q")
@@ -222,7 +222,7 @@ async def test_a_worker_whose_handlers_block_the_loop_claims_nothing_ahead(
 async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     app: App, valkey_url: str
 ) -> None:
-    """It waited for the worker to read an answer and to put the next call together: a third of a drain's time."""
+    """Checks that Redis does not wait while the worker reads an answer and prepares the next call."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -242,7 +242,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
 async def test_connections_that_are_cut_during_two_turns_cost_no_claim(
     app: App, valkey_url: str
 ) -> None:
-    """Both are sent again, on connections that may overtake each other, and each is carried out once."""
+    """Checks that both turns are repeated, on connections that may overtake each other, and that each runs once."""
     ran: Counter[int] = Counter()
 
     @app.task(queue="q")
@@ -277,7 +277,7 @@ async def test_connections_that_are_cut_during_two_turns_cost_no_claim(
 
 
 async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(app: App) -> None:
-    """They were forgotten until their leases ended, if Redis answered just then."""
+    """Checks an answer of Redis that comes at that time, so that the jobs do not wait for the end of their leases."""
     worker = Worker(app, WorkerOptions(queues=("q",)))
     begun: list[str] = []
     claims = [Claim("q", name, "1-1", 1, 0, 0, "{}") for name in ("first", "second")]
@@ -298,7 +298,7 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """To build a script takes tens of milliseconds, which would block the loop."""
+    """Checks the build because it takes tens of milliseconds, which would block the event loop."""
 
     @app.task(queue="q")
     async def fails() -> None:

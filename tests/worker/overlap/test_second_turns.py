@@ -1,4 +1,4 @@
-"""A second turn beside the one that is under way: when it is worth its cost, and what it may ask for."""
+"""Second turns beside the one under way: when one is worth its cost, and how many jobs it may claim."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Ender(asyncio.Semaphore):
 
 
 def limit_of(claim: Sequence[Any]) -> int:
-    """For how many jobs a claim asks."""
+    """Return for how many jobs a claim asks."""
     script = function("turn" if "_turn_" in claim[1] else "claim")
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
 class Gate(AsyncPoolTransport):
-    """Holds back every claim of a queue for as long as ``shut`` says so, and notes for how many jobs each asks."""
+    """Holds back every claim of a queue while ``shut``, and records for how many jobs each asks."""
 
     holds = "q"
     shut: Callable[[], bool]
@@ -49,7 +49,7 @@ class Gate(AsyncPoolTransport):
         self._cuts = 0
 
     def cut(self) -> None:
-        """Lose what is held now, before it has reached Redis."""
+        """Drop the held claims before they reach Redis."""
         self._cuts += 1
 
     @property
@@ -74,8 +74,10 @@ class Gate(AsyncPoolTransport):
 async def full_worker(
     app: App, valkey_url: str, *, blocks: float = 0.0
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
-    """A worker with 32 jobs that run until they are told to end, behind a gate that is shut then, and others wait.
-    Each has blocked the loop for some seconds."""
+    """Yield a worker with 32 jobs that run until the test ends them, behind a shut gate, while others wait.
+
+    Each job has blocked the event loop for some seconds.
+    """
     ender = Ender(0)
 
     @app.task(queue="q")
@@ -99,7 +101,10 @@ async def full_worker(
 
 
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
-    """Let so many jobs end for each turn, those of the next one when one turn more has got as far as it can."""
+    """Let this number of jobs end for each turn.
+
+    The jobs of the next turn end when the turn before has got as far as it can.
+    """
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
             ender.release()
@@ -111,7 +116,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
 async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
-    """Each turn costs Redis as much as tens of jobs in a larger one."""
+    """Checks the number because each turn costs Redis as much as tens of jobs in a larger turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -136,7 +141,7 @@ async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Redis may take it first; four places are free only when it has taken the other one."""
+    """Checks four places that become free only with the first turn, since Redis may run the second turn first."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
@@ -146,7 +151,7 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
 async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
-    """What the other one brought would wait for the handlers that the first one brought."""
+    """Checks the number because the second turn's jobs would wait for the handlers of the first turn's jobs."""
     async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -162,7 +167,7 @@ async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
 async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Should they have to be sent again, they bring no jobs that would be given back."""
+    """Checks turns that must be repeated: they bring no jobs that would be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
         assert gate.limits == [1, 8]
@@ -175,7 +180,7 @@ async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """Keeps those waiting who ask for the history of Redis, until ``told``."""
+    """A server that delays the question for Redis' history until ``told``."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -192,7 +197,7 @@ class Forgetful(AsyncPoolTransport):
 async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
-    """The line's other turn took them, and jobs went back for which there had been room."""
+    """Checks that the queue's other turn does not take the places, so that no claimed job is given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         queue = worker._groups.queues["q"]
         transport = worker._client._transport = Forgetful(valkey_url)
@@ -211,7 +216,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """What one of them may bring is not asked for again by the other, to be given back."""
+    """Checks that the second turn counts the jobs that the first may bring, so that none is given back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -229,7 +234,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
 async def test_a_shard_that_is_down_does_not_count_against_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had been asked for counted for as long as the outage lasted: others' jobs lay there until then."""
+    """Checks that an outage of one shard does not hold up places for jobs of the other shards."""
     monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")

@@ -1,4 +1,4 @@
-"""The floor: redis-py and hiredis with no queue at all, sending the bytes that rq-core sends.
+"""The floor of the benchmark: redis-py and hiredis without a queue, sending the same bytes as rq-core.
 
 one    a script that does nothing, called with the arguments of rq-core's `enqueue` of one job
 bulk   the same in rq-core's calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100)
@@ -28,7 +28,7 @@ def spec(number: int) -> str:
 
 
 class Recorder:
-    """What rq-core sends for a call, with a script that does nothing in the place of its own."""
+    """Records the bytes that rq-core sends for a call, with a script that does nothing in place of its own."""
 
     def __init__(self, connection: redis.Connection) -> None:
         connection.send_command("SCRIPT", "LOAD", SCRIPT)
@@ -51,7 +51,7 @@ class Recorder:
 
         @app.task(queue="bare", name="async")
         async def noop(number: int, text: str) -> None:
-            """Never runs."""
+            """A task that never runs."""
 
         jobs = [noop.job(number=n, text=TEXT) for n in range(count)]
         with Client(url(), transport=Spy(url())) as client:

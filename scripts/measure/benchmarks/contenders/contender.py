@@ -1,7 +1,7 @@
-"""What the contenders have in common: the job's arguments, when each job began, and the command line.
+"""Code of all contenders: the job's arguments, the times at which jobs began, and the command line.
 
 A contender is a script that puts the same work through one library: a no-op with an int and a 40-byte string. Only the
-standard library is imported here, since each runs in an environment of its own.
+standard library is imported here, since each contender runs in its own environment.
 
     python ours.py one --jobs 1000      # a producer, each call awaited; prints {"per_s": …}
     python ours.py bulk --jobs 50000    # the same in calls of many jobs
@@ -40,15 +40,15 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Which handlers are wanted: `async` or `threads`; of ours also `cpu` and `sleep`."""
+    """Return the wanted kind of handlers: `async` or `threads`; for rq-core also `cpu` and `sleep`."""
     return os.environ.get("BENCH_KIND", "async")
 
 
 class Tally:
-    """Two moments of each job by its number, in a file that producers, workers and the benchmark share.
+    """Two times of each job, by its number, in a file that producers, workers and the benchmark share.
 
-    Moments are those of the monotonic clock, which is the same for all processes of a machine. Each job has a place of
-    its own, so threads and processes may write without a lock.
+    The times are on the monotonic clock, which is the same for all processes of a machine. Each job has its own place,
+    so that threads and processes may write without a lock.
     """
 
     def __init__(self, path: str | Path, jobs: int | None = None) -> None:
@@ -62,12 +62,12 @@ class Tally:
         self.began, self.sent = view[:half], view[half:]
 
     def moments(self) -> list[float]:
-        """When the jobs that have begun did."""
+        """Return the times at which the jobs began that have begun."""
         return [at for at in self.began if at]
 
 
 def handler() -> Callable[[int, str], None]:
-    """What every no-op does: note when it began."""
+    """Record when the job began; otherwise do nothing."""
     began = Tally(os.environ["BENCH_TALLY"]).began
     now = time.monotonic
 
@@ -84,10 +84,10 @@ def run(
     bulk: Callable[[Sequence[int]], Any] | None = None,
     ready: Callable[[], Any] | None = None,
 ) -> None:
-    """The command line of a contender; the functions may be coroutine functions.
+    """Run the command line of a contender; the functions may be coroutine functions.
 
-    ``one`` enqueues the job of that number and returns when the server has it, ``bulk`` many, ``ready`` is called once
-    before a producer begins.
+    ``one`` enqueues the job of a number and returns when the server has accepted it, ``bulk`` enqueues many jobs, and
+    ``ready`` is called once before a producer begins.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("one", "bulk", "paced", "work"))

@@ -1,4 +1,4 @@
-"""rq-core itself: App, bulk by enqueue_many, the worker of the command line."""
+"""The contender rq-core: App, enqueue_many for bulk, and the worker of the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_a_thread(number: int, text: str) -> None:
 
 @app.task(queue="cpu", name="cpu")
 def busy(number: int, text: str) -> None:
-    """A millisecond of the processor."""
+    """Use the processor for a millisecond."""
     note(number, text)
     until = time.thread_time() + CPU_S
     while time.thread_time() < until:
@@ -43,7 +43,7 @@ def busy(number: int, text: str) -> None:
 
 @app.task(queue="sleep", name="sleep")
 async def asleep(number: int, text: str) -> None:
-    """Five milliseconds of waiting."""
+    """Sleep for five milliseconds."""
     note(number, text)
     await asyncio.sleep(SLEEP_S)
 
@@ -55,7 +55,7 @@ TENANTS: Final = 1_000
 
 @app.task(queue="one_cap", name="one_cap", caps=[Cap(NEVER)])
 async def under_one_cap(number: int, text: str) -> None:
-    """Counted by a cap that is never reached."""
+    """Run under one cap that is never reached."""
     note(number, text)
 
 
@@ -65,7 +65,7 @@ async def under_one_cap(number: int, text: str) -> None:
     caps=[Cap(NEVER), Cap(NEVER, per=lambda number, **_: number % TENANTS, name="roomy")],
 )
 async def under_two_caps(number: int, text: str) -> None:
-    """Counted by two caps that are never reached, one of them of 1,000 tenants."""
+    """Run under two caps that are never reached, one of them for each of 1,000 tenants."""
     note(number, text)
 
 
@@ -75,7 +75,10 @@ async def under_two_caps(number: int, text: str) -> None:
     caps=[Cap(100), Cap(1, per=lambda number, **_: number * 7919 % 10_007 % TENANTS, name="tight")],
 )
 async def under_binding_caps(number: int, text: str) -> None:
-    """One at a time of each of 1,000 tenants, and as many in all as the worker has places: both always bind."""
+    """Run under two caps that are always reached.
+
+    One admits one job of each of 1,000 tenants, the other as many jobs as the worker has places.
+    """
     note(number, text)
 
 
