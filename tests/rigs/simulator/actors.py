@@ -21,12 +21,13 @@ from rq_core.connections.client import Client
 from rq_core.connections.connection import Connection
 from rq_core.connections.transport import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
+from rq_core.model.keys import queue_keys
 from rq_core.model.limits.scopes import lane_name
 from rq_core.model.result_encoding import DIGEST, FULL, pack_result
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls.admin import Change
-from rq_core.protocol.engine.plan import Patience
+from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
@@ -135,9 +136,17 @@ class Actor(ABC):
             clock=world.seconds,
             scripts=self.simulation.plant.scripts,
         )
+        calls = Operations(delivery)
+
+        def now_ms(queue: str) -> Plan[int]:
+            """Ask as Reads.now_ms does, and take the time of the simulation."""
+            yield from delivery.ask([["HGET", queue_keys(queue)("meta"), "epoch"]], queue)
+            return world.server_ms
+
+        calls.reads.now_ms = now_ms  # type: ignore[method-assign]
         return Client(
             world.url,
-            calls=Operations(delivery),
+            calls=calls,
             transport=StepTransport(strand),
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )

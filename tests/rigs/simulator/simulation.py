@@ -253,7 +253,8 @@ class Simulation:
         """Whether there is room for all of them."""
         self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
         """Whether there are schedules, and the server's clock may be set."""
-        self.steps = rng.randrange(150, 400)
+        # The steps of schedules come on top of the others.
+        self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
         """How long a step may take, in ms."""
