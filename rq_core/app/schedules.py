@@ -1,4 +1,4 @@
-"""The part of an app that concerns schedules: the ones that its code declares, and changes while everything runs.
+"""The part of an app for schedules: its code declares them, and operators change them in a running system.
 
     app.schedule("nightly", report.job("yesterday"), cron="0 2 * * *", tz="Europe/Berlin")
 
@@ -46,7 +46,7 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class SchedulesStored(NamedTuple):
-    """The names of schedules that were stored, by outcome."""
+    """The names of stored schedules, by outcome."""
 
     changed: tuple[str, ...] = ()
     """Schedules that are new, or have another rule or job now."""
@@ -57,7 +57,7 @@ class SchedulesStored(NamedTuple):
 
 
 class ScheduleProducer(QueueProducer):
-    """A producer with the methods for schedules. Threads may share one."""
+    """A producer with the methods for schedules. Threads may share a producer."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -67,9 +67,9 @@ class ScheduleProducer(QueueProducer):
     def schedule(self, name: str, job: NewJob, /, **options: Unpack[ScheduleOptions]) -> None:
         """Declare a schedule: ``job``, as task.job(…) or app.job(…) makes it, is enqueued again and again.
 
-        Nothing is sent: workers store the schedules of their code when they start, and hourly. Code never replaces what
-        an operator set while everything runs. A schedule that is taken out of the code stops after three hours.
-        See ScheduleOptions for the options. Raises InvalidOption.
+        Nothing is sent: workers store the schedules of their code when they start, and hourly. Code never replaces a
+        schedule that an operator set in the running system. A schedule that is taken out of the code stops after three
+        hours. See ScheduleOptions for the options. Raises InvalidOption.
         """
         made = declaration_of(name, job, options)
         known = self._scheduled.setdefault(job.queue, {})
@@ -179,7 +179,10 @@ class ScheduleProducer(QueueProducer):
     def pause_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Let a schedule enqueue nothing until it is resumed. Instants that pass meanwhile are not made up for."""
+        """Stop a schedule from enqueueing jobs until it is resumed.
+
+        Instants that pass in the meantime are not made up for.
+        """
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "pause", by=by, why=reason))
 
@@ -194,7 +197,7 @@ class ScheduleProducer(QueueProducer):
     def resume_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Let a schedule go on that was paused or removed, from its next instant on."""
+        """Let a paused or removed schedule continue from its next instant."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "resume", by=by, why=reason))
 
@@ -245,7 +248,7 @@ class ScheduleProducer(QueueProducer):
 
 
 def declaration_of(name: str, job: NewJob, options: ScheduleOptions) -> Declaration:
-    """Return a schedule as it is sent. Raises InvalidOption for an option, or a job, that no schedule can have."""
+    """Return a schedule in the form in which it is sent. Raises InvalidOption for an invalid option or job."""
     from rq_core.model.job import NewJob as Job
     from rq_core.model.recurrence import recurrence
     from rq_core.protocol.calls.schedules import Declaration

@@ -77,7 +77,7 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Set the placing by the policy that workers registered in the queue; None if they registered no policy."""
+        """Set the job's placing, which assigns its lane, by the policy that workers registered (None: no policy)."""
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(
             self._producer.declared.unregistered(self._task, queue)

@@ -138,8 +138,7 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return the callback for when this round has been sent: None for a brief round, which has none of the caller's
-    commands."""
+    """Return the function to call when this round has been sent; None for a round without the caller's commands."""
     return None if step.brief else meanwhile
 
 

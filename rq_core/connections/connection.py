@@ -113,7 +113,7 @@ class Connection:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the server that the connection leads to, or led to. Not for Unix sockets."""
+        """Host and port of the server that the connection leads to, or led to. Unix sockets have no address."""
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:

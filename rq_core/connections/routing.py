@@ -113,7 +113,7 @@ class SlotMap:
         self._stale = True
 
     def any(self) -> Node:
-        """Return one of the primaries of ``sound``, another one at each call. There must be a map."""
+        """Return a primary of ``sound``, a different one at each call. A map must be known."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
@@ -198,7 +198,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Return whether the reply reports that the cluster is down; perhaps only this node believes so."""
+    """Return whether the reply reports that the cluster is down, which perhaps only this node believes."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 
@@ -376,8 +376,10 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Learn from an error reply to such a command. Return True if the command must be sent again, to the node that
-        has its key now."""
+        """Learn from an error reply to a command that was sent on a separate connection.
+
+        Return True if the command must be sent again, to the node that has its key now.
+        """
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
         if redirect is None:

@@ -147,7 +147,7 @@ class Sentinels:
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
-        """Return whether no sentinel has to be asked now: one was asked recently, or all failed recently."""
+        """Return whether no sentinel must be asked now, since one was asked recently or all failed recently."""
         return time.monotonic() < self._look_at
 
     def _begin_look(self) -> Address:

@@ -277,8 +277,10 @@ class AsyncPoolTransport:
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
-        """Wait for a late answer. Raises EOFError if the sentinels name another server meanwhile: no answer will arrive
-        then."""
+        """Wait for a late answer.
+
+        Raises EOFError if the sentinels name another server during the wait, since no answer can come then.
+        """
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
             if not answer.done() and await self._pool.leads_elsewhere(connection):

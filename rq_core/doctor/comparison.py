@@ -101,8 +101,10 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
-    """Return whether a member's value ``now`` is its value when the edit was derived; the rules are those of
-    repair.lua. ``now``: (key, member) → value; a missing member counts as unchanged."""
+    """Return whether a member still has the value that it had when the edit was derived, by the rules of repair.lua.
+
+    ``now``: (key, member) → value; a missing member counts as unchanged.
+    """
     actual = now.get((edit.key, edit.member), edit.was)
     if edit.was == LOWER:
         return actual == LOWER or _number(actual) < float(edit.value)

@@ -301,7 +301,10 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield each rate's arrival time (µs), and the time (ms) at which it may be forgotten: each implies the other."""
+    """Yield the arrival time (µs) of each rate, and the time (ms) at which the rate may be forgotten.
+
+    Each of the two times implies the other.
+    """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
     for scope in filter(scopes.is_rate, {*rates, *spent}):

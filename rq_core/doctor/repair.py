@@ -139,8 +139,10 @@ def repair(
 
 
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
-    """Carry out the edits of findings. Return the number of repaired findings; the members of the others have changed
-    since."""
+    """Carry out the edits of findings.
+
+    Return the number of repaired findings; a finding whose members have changed since is not repaired.
+    """
     mended = 0
     # Each job is put at the head of its list, so the jobs that are first in line come last.
     for chunk in _chunks(sorted(findings, key=_place_in_list, reverse=True)):

@@ -108,7 +108,7 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """The arguments of each job, by id, that has no line and whose state only the audit log has."""
+        """Return the arguments of jobs that have no line and whose state only the audit log has, by id."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}

@@ -70,7 +70,7 @@ def is_embedded(url: str) -> bool:
 
 
 def resolve_url(url: str) -> str:
-    """Return a URL that redis-py understands; start the embedded server if the URL names one that does not run."""
+    """Return a URL that redis-py understands; start the embedded server if the URL names one and it is not running."""
     if not is_embedded(url):
         return url
     idle_s, place = _idle_of(url), _prepare(directory_of(url))

@@ -106,7 +106,7 @@ class Failed(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raises JobFailed."""
+        """Raise JobFailed: a dead job has no value."""
         said = f"{self.reason} ({self.error})" if self.error is not None else self.reason
         raise errors.JobFailed(id=self.id, reason=self.reason, error=self.error, said=said)
 
@@ -117,7 +117,7 @@ class Cancelled(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raises JobWasCancelled."""
+        """Raise JobWasCancelled: a cancelled job has no value."""
         raise errors.JobWasCancelled(id=self.id)
 
 
@@ -127,7 +127,7 @@ class Expired(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raises JobExpired."""
+        """Raise JobExpired: an expired job has no value."""
         raise errors.JobExpired(id=self.id)
 
 
@@ -140,7 +140,7 @@ class Replaced(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raises JobReplaced."""
+        """Raise JobReplaced: a replaced job has no value."""
         raise errors.JobReplaced(id=self.id, by=self.by)
 
 
@@ -150,5 +150,5 @@ class Gone(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raises JobGone."""
+        """Raise JobGone: neither Redis nor the log knows the value."""
         raise errors.JobGone(id=self.id)

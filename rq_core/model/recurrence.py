@@ -88,7 +88,7 @@ _ZONES_MISSING: Final = (
 
 
 class Passed(NamedTuple):
-    """The instants of a schedule that have passed at a certain time."""
+    """The instants of a schedule that have passed at a given time."""
 
     fired: int | None
     """The instant to run; None if no instant is due, or the grace of all is over."""
@@ -114,16 +114,16 @@ class Recurrence:
 
     @property
     def phase_ms(self) -> int:
-        """The part that is added to multiples of ``every``: less than it, and the same for all who know the name."""
+        """The part added to multiples of ``every``: less than ``every``, and constant for the schedule's name."""
         return crc32(self.name.encode()) % self.every_ms if self.every_ms else 0
 
     @property
     def shift_ms(self) -> int:
-        """The part of ``spread`` that is added to each instant: less than it, and a constant of the name."""
+        """The part of ``spread`` added to each instant: less than ``spread``, and constant for the schedule's name."""
         return crc32(b"spread|" + self.name.encode()) % self.spread_ms if self.spread_ms else 0
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first instant after this moment (Unix ms); None if there is no more before the year 2286."""
+        """Return the first instant after this moment (Unix ms); None if the next one is not before the year 2286."""
         if self.cron is None:
             since = instant - self.phase_ms
             found: int | None = (since // self.every_ms + 1) * self.every_ms + self.phase_ms
@@ -142,7 +142,7 @@ class Recurrence:
             instant = self.next_after(instant)
 
     def passed(self, start: int, end: int) -> int:
-        """Return how many instants lie from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX."""
+        """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX."""
         if self.cron is None:
             before_end = (end - 1 - self.phase_ms) // self.every_ms
             before_start = (start - 1 - self.phase_ms) // self.every_ms
@@ -170,7 +170,7 @@ class Recurrence:
         return last
 
     def judge(self, expected: int, now: int) -> Passed:
-        """Return the instants that have passed ``now`` of a schedule whose next one is ``expected`` (both Unix ms).
+        """Return the passed instants at ``now`` of a schedule whose next instant is ``expected`` (both Unix ms).
 
         Of all instants that are due, the last one is run, and the others are missed.
         """
@@ -228,7 +228,7 @@ def recurrence(
 
 
 def from_json(name: str, text: str) -> Recurrence:
-    """Return the rule that ``to_json`` wrote. Raises InvalidOption for one that this version cannot read."""
+    """Return the rule that ``to_json`` wrote. Raises InvalidOption for a rule that this version cannot read."""
     try:
         said: dict[str, Any] = json.loads(text)
         seconds = {
@@ -283,8 +283,9 @@ def check_zone(tz: str) -> str:
 
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
-    """Return a cron expression, one space between its fields. Raises InvalidOption for one that is wrong, and for one
-    that never fires.
+    """Return a cron expression, one space between its fields.
+
+    Raises InvalidOption for an expression that is wrong or never fires.
 
     >>> check_cron("0  2 * *   MON-FRI")
     '0 2 * * MON-FRI'
@@ -310,7 +311,7 @@ def check_cron(cron: str) -> str:
 
 
 def _why(fields: list[str], error: str) -> str:
-    """Return which field of an expression is wrong, and what it must be."""
+    """Return which field of an expression is invalid, and what it must be."""
     usual = {
         "minute": (0, "0 to 59"),
         "hour": (1, "0 to 23"),
@@ -342,7 +343,7 @@ def _ms_of_utc(moment: datetime) -> int:
 
 @lru_cache(maxsize=4096)
 def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
-    """Return the first instant after a whole minute (Unix ms).
+    """Return the first instant after a whole minute (Unix ms), cached.
 
     The cache is for many schedules with one expression that are declared or due together.
     """
@@ -358,7 +359,7 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 
 
 def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
-    """Return the first instant after ``moment`` of an expression that names its minutes and hours."""
+    """Return the first instant after ``moment`` of an expression with fixed minutes and hours."""
     walls = CronSim(cron, _wall(zone, moment))
     while True:
         # While a wall time comes for the second time, its first moment has passed.
@@ -367,7 +368,7 @@ def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the moment of a wall time: its first one, or the end of the gap that it lies in."""
+    """Return the moment of a wall time: the first of two, or the end of the gap that contains it."""
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, instant) == wall:
         return instant
@@ -378,7 +379,7 @@ def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
 def _after_elapsed(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
     """Return the first minute after ``moment`` whose wall time matches the expression.
 
-    Between two changes of the offset the wall clock is an even one, so CronSim needs no time zone.
+    Between two changes of the offset the wall clock runs evenly, so CronSim needs no time zone.
     """
     while True:
         offset = _offset(zone, moment)
@@ -396,7 +397,7 @@ def _matches(cron: str, wall: datetime) -> bool:
 
 
 def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """Return the first moment after one and up to another at which the offset is another one than just before."""
+    """Return the first moment in a range at which the offset differs from the offset just before."""
     offset, day = _offset(zone, after), after
     while day < until:
         day, before = min(day + _DAY, until), day
@@ -423,7 +424,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
 
 
 def _wall(zone: ZoneInfo, moment: datetime) -> datetime:
-    """Return what a clock on the wall shows at a moment."""
+    """Return the wall time at a moment."""
     return moment.astimezone(zone).replace(tzinfo=None, fold=0)
 
 

@@ -34,7 +34,7 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a value packed: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
+    """Return a packed value: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 

@@ -39,7 +39,7 @@ class Tick(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule as its entry in ``schedules`` says it."""
+    """A schedule, parsed from its entry in ``schedules``."""
 
     state: str
     """on, paused, undeclared or removed."""
@@ -59,7 +59,7 @@ class Schedule(NamedTuple):
 
     @classmethod
     def parse(cls, entry: str) -> Self:
-        """Read an entry. Raises ValueError for one that no script wrote."""
+        """Parse an entry. Raises ValueError for an entry that no script wrote."""
         line, _, rule = entry.partition("\n")
         found = _LINE.fullmatch(line)
         if found is None or not rule:

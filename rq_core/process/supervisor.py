@@ -286,7 +286,10 @@ class Supervisor:
         return status
 
     def _exitcode(self, place: int, exitcode: int) -> int:
-        """Return the exit code of a process; of one that was killed after its work was over, its worker's status."""
+        """Return the exit code of a process.
+
+        If the process was killed after its work was over, this is its worker's status.
+        """
         self._over.pop(place, None)
         ended = self._tables[place].ended
         return exitcode if exitcode >= 0 or ended is None else ended
@@ -327,9 +330,10 @@ class Supervisor:
         self._killing_at = math.inf
 
     def _bury(self, place: int, exitcode: int) -> None:
-        """Plan the start of a worker in the place of one that died, after a growing pause.
+        """Plan the start of a worker in the place of a dead one, after a growing pause.
 
-        With --reload, after an error of the app's code, it starts at the next change of a file."""
+        With --reload, after an error of the app's code, it starts at the next change of a file.
+        """
         self._totals.depart(place, "died")
         if exitcode == BROKEN and self._sources is not None:
             log.error("the worker waits for the next change of a file")

@@ -183,8 +183,10 @@ def _keys_of(
 
 
 def _begin(rooms: Iterable[str]) -> str:
-    """Return the Lua function ``begin``, which calls the resets of the includes, each by a name of its own. A loop over
-    a list would take twice as long."""
+    """Return the Lua function ``begin``, which calls each reset of the includes by its own name.
+
+    A loop over a list would take twice as long.
+    """
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]
     return "\n".join(

@@ -139,8 +139,10 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``, which fails if a key that the file writes without a read is of another
-    type. After the first write it would be too late."""
+    """Return the Lua function ``check_keys()``: it fails if a key that the file writes without a read has a wrong type.
+
+    After the first write a failure would come too late.
+    """
     lines = []
     for word in header.words("Unread"):
         for n, key in enumerate(READY if word == "ready" else (word,)):

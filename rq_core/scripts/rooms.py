@@ -212,7 +212,7 @@ def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """Return the Lua lines by which a part joins the others."""
+    """Return the Lua lines by which a part joins the other parts."""
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"

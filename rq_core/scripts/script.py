@@ -55,7 +55,7 @@ class Script:
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """The command that loads the script into a server. It may be sent again."""
+        """Return the command that loads the script into a server. The command may be sent again."""
         if self.function:
             return ("FUNCTION", "LOAD", "REPLACE", self.text)
         return ("SCRIPT", "LOAD", self.text)
@@ -63,7 +63,10 @@ class Script:
     def command(
         self, keys: QueueKeys, each: Iterable[tuple[Any, ...]] = (), **args: Any
     ) -> list[Any]:
-        """Return the whole command. ``args`` are the header's Args by name; ``each`` the records, in its order."""
+        """Return the whole command.
+
+        ``args`` are the header's Args by name; ``each`` are the records, with fields in its order.
+        """
         return self.filled(self.head(keys), args, each)
 
     def filled(

@@ -44,8 +44,10 @@ class Part:
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code, without `local` if all its names are among ``outside``, which are declared before. Raises
-        HeaderError if only some are."""
+        """Return the code; if all its names are among ``outside``, which are declared before, `local` is left out.
+
+        Raises HeaderError if only some are.
+        """
         there = [name in outside for name in self.names]
         if not any(there):
             return self.code

@@ -212,7 +212,7 @@ class Fake:
         return [], due
 
     def _due_besides(self, queue: str, at_ms: int) -> int | None:
-        """Return when something other than schedules is due, if ``at_ms`` may be theirs."""
+        """Return the earliest due time of a job, if ``at_ms`` is only the due time of a schedule; else ``at_ms``."""
         key = queue_keys(queue, self.app.prefix)("scheduled")
         read = self.app.client.calls.delivery.ask([["ZRANGE", key, 0, 1, "WITHSCORES"]])
         (first,) = self.app.client.run(read)

@@ -1,4 +1,4 @@
-"""Schedules as they are shown."""
+"""Views of schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def schedules_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[Schedul
 
 
 def when(row: ScheduleRow) -> str:
-    """Return when a schedule is due, in words: its cron expression and time zone, or its interval."""
+    """Return the rule of a schedule in words: its cron expression and time zone, or its interval."""
     said = _rule(row)
     if "every_ms" in said:
         return f"every {span(said['every_ms'])}"
@@ -44,7 +44,7 @@ def when(row: ScheduleRow) -> str:
 
 
 def next_due(row: ScheduleRow, now_ms: float) -> str:
-    """Return when the next instant is due; for a schedule that is late, by how much."""
+    """Return when the next instant is due; for a late schedule, its lateness."""
     if row.schedule.state != "on":
         return "-"
     late_ms = now_ms - row.schedule.due_ms
@@ -64,7 +64,7 @@ def schedule_notes(row: ScheduleRow, _now_ms: float) -> str:
 
 
 def schedule_document(row: ScheduleRow) -> dict[str, Any]:
-    """Return a schedule for programs."""
+    """Return a schedule as a JSON document."""
     each = row.schedule
     return {
         "queue": row.queue,

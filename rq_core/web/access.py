@@ -1,7 +1,8 @@
 """Access to the page: the Host of each request, tokens and their cookie, and the headers of each answer.
 
-Each request must have one of the page's own names as its Host, also one that reads, and one for ``.json``. Otherwise a
-foreign web site could give its own name the address of this machine, and read the page from its visitor's browser.
+Each request must have one of the page's own names as its Host, including requests that only read, and those for
+``.json``. Otherwise a foreign web site could give its own name the address of this machine, and read the page from its
+visitor's browser.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
 
 
 class Gate(Protocol):
-    """Decides who may look."""
+    """Decides which viewers see the page."""
 
     async def access(self, request: Request) -> Access | None:
         """Return what the sender of a request may do; None: nothing."""
@@ -65,18 +66,18 @@ class Gate(Protocol):
 
 
 class LocalOnly:
-    """Without tokens: browsers on this machine may look. They see nothing that jobs carry."""
+    """A gate without tokens: only browsers on this machine see the page, without the arguments and results of jobs."""
 
     login = False
 
     async def access(self, request: Request) -> Access | None:
-        """Look at the peer's address alone: any header may be forged."""
+        """Check the peer's address only, since any header may be forged."""
         proxied = any(name in request.headers for name in FORWARDED)
         return Access("local") if is_local(request.client) and not proxied else None
 
 
 class Mounted:
-    """Asks the app in which the page is mounted."""
+    """A gate that asks the app in which the page is mounted."""
 
     login = False
 
@@ -84,15 +85,15 @@ class Mounted:
         self._authorize = authorize
 
     async def access(self, request: Request) -> Access | None:
-        """Ask the app."""
+        """Ask the app for the viewer's rights."""
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
 
 class ByToken:
-    """Looks for a token: a program gives it in ``Authorization: Bearer``, a browser has a cookie that /login gave it.
+    """A gate that checks tokens: programs send one in ``Authorization: Bearer``, browsers have a cookie from /login.
 
-    The cookie has the name of the token, a moment, and an HMAC with a key that this process alone has. The token's own
+    The cookie has the name of the token, a moment, and an HMAC with a key that only this process has. The token's own
     line is looked up at each request.
     """
 
@@ -104,7 +105,7 @@ class ByToken:
         self._key = secrets.token_bytes(32)
 
     async def access(self, request: Request) -> Access | None:
-        """Look at the token, or at the cookie."""
+        """Check the token, or the cookie."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             known = self.tokens.by_token(token.strip())
@@ -133,13 +134,13 @@ class ByToken:
 
 
 def access_of(request: Request) -> Access | None:
-    """Return what the guard found that the sender of a request may do."""
+    """Return the rights of a request's sender, which the guard determined."""
     found: Access | None = getattr(request.state, _STATE, None)
     return found
 
 
 def is_local(client: Any) -> bool:
-    """Whether the peer of a connection is on this machine; so is one at a unix socket, which has no address."""
+    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address, is."""
     if client is None or not client[0]:
         return client is None
     try:
@@ -151,12 +152,12 @@ def is_local(client: Any) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Whether what listens at this host can be reached from this machine only."""
+    """Return whether only this machine can reach a server that listens at this host."""
     return host == "localhost" or is_local((host.strip("[]"), 0))
 
 
 class Guard:
-    """Lets a request through to the pages, or refuses it; each answer, refusals too, has the headers."""
+    """Passes a request on to the pages, or refuses it. Each answer, including refusals, has the security headers."""
 
     def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -215,7 +216,7 @@ class Guard:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Whether a form was sent by one of the page's own documents, or by a program with a token."""
+    """Return whether a form was sent by one of the page's own documents, or by a program with a token."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

@@ -118,7 +118,7 @@ def build_site(
 
 @functools.cache
 def environment() -> Environment:
-    """Make the environment of the templates: it escapes all, and refuses a name that a document lacks."""
+    """Return the environment of the templates: it escapes all values, and raises an error for a missing name."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -137,7 +137,7 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Where the page is mounted, or what a proxy strips: what each of its addresses begins with."""
+    """Return the path at which the page is mounted, or that a proxy strips: the beginning of each address."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
@@ -152,7 +152,7 @@ class _Site:
         self._templates = environment()
 
     def endpoint(self, page: Page) -> Callable[[Request], Any]:
-        """Return what answers requests for a page."""
+        """Return the function that answers requests for a page."""
 
         async def answer(request: Request) -> Response:
             return await self._page(page, request)
@@ -186,14 +186,14 @@ class _Site:
         return self._tagged(request, html)
 
     async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Ask both sources side by side: one that does not answer does not hold up the other."""
+        """Ask both sources at the same time: a source that does not answer does not delay the other."""
         present, past = await asyncio.gather(
             self._present(page, asked, now_ms), self._past(page, asked, now_ms)
         )
         return present, past
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Read the shared look at all queues, and what the page also asks of Redis."""
+        """Read the shared reading of all queues, and the page's further data in Redis."""
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
             return state, None
@@ -231,18 +231,18 @@ class _Site:
         return response
 
     def _sentence(self, request: Request, says: str, status: int) -> Response:
-        """A page that only says what is wrong."""
+        """Return a page that only says what is wrong."""
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": says})
             return Response(body, status, media_type="application/json")
         return self._render(request, "sentence.html", status, says=says, frame=None)
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
-        """Say that there is no such page."""
+        """Answer that there is no such page."""
         return self._sentence(request, "there is no such page", 404)
 
     async def broken(self, _request: Request, _error: Exception) -> Response:
-        """Say that there is a bug, and nothing of it: the log has it."""
+        """Answer that there is a bug, without details: the log has them."""
         says = "this page has a bug: the log of its server says more\n"
         # It is answered outside of the guard.
         return PlainTextResponse(says, 500, headers=SECURITY_HEADERS)
@@ -250,7 +250,7 @@ class _Site:
     # Tokens.
 
     async def login(self, request: Request) -> Response:
-        """Show the form for a token, or take one."""
+        """Show the form for a token, or accept one."""
         gate = self._gate
         base = _base(request)
         if not isinstance(gate, ByToken):
@@ -274,7 +274,7 @@ class _Site:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        """Take the cookie back."""
+        """End the viewer's cookie."""
         base = _base(request)
         answer = RedirectResponse(f"{base}/login", 303)
         answer.delete_cookie(COOKIE, path=base or "/")

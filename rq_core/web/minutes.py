@@ -13,7 +13,7 @@ _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
 
 def first_minute(now_ms: int, many: int) -> int:
-    """Return the first of as many minutes (Unix ms), whose last one is now."""
+    """Return the first of this number of minutes (Unix ms), so that the last one is now."""
     return (now_ms // MINUTE_MS - many + 1) * MINUTE_MS
 
 
@@ -24,7 +24,7 @@ def chart_begin(at_ms: int, now_ms: int) -> int:
 
 
 def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
-    """Group the rows of all queues; without an answer of the log there are no rows."""
+    """Group the rows of all queues by queue; without an answer of the log there are no rows."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows if isinstance(rows, list) else ():
         found.setdefault(row["queue"], []).append(row)
@@ -32,7 +32,7 @@ def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> dict[str, Any]:
-    """Count the claims that ended well, badly, or otherwise in each of the minutes."""
+    """Count the claims that succeeded, failed, or ended otherwise in each of the minutes."""
     done, failed, other = [0] * many, [0] * many, [0] * many
     for row in rows:
         place = (row["minute_ms"] - since_ms) // MINUTE_MS

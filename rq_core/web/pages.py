@@ -1,4 +1,4 @@
-"""Every page, one row each: its address, what it asks of Redis and of the audit log, its document, its template."""
+"""The table of pages: each page's address, reads of Redis and of the audit log, document, and template."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Now(NamedTuple):
     """Where the audit log is asked."""
 
     def names(self) -> list[str]:
-        """The queue that is asked for, or those of the log."""
+        """Return the requested queue, or all queues of the log."""
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -67,12 +67,12 @@ class Page(NamedTuple):
 
     @property
     def template(self) -> str:
-        """The file in ``templates``."""
+        """Return the file in ``templates``."""
         return f"{self.name}.html"
 
     @property
     def json_path(self) -> str:
-        """Where its document is."""
+        """Return the path of the page's document."""
         return "/index.json" if self.path == "/" else f"{self.path}.json"
 
 

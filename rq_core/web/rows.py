@@ -1,6 +1,6 @@
 """The rows of the pages: causes, queues, workers, jobs and events as documents.
 
-What a job carries is left out here, unless the viewer may see it.
+Arguments, results and other contents of a job are left out here, unless the viewer has the right to see them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def cause_row(each: Cause) -> Document:
-    """Return a cause, and what to do about it."""
+    """Return the row of a cause, with its remedy."""
     alert = ALERT_BY_NAME[each.alert]
     return {
         "alert": each.alert,
@@ -94,7 +94,7 @@ def _command(line: str, queue: str | None) -> str:
 
 
 def queue_row(found: QueueOverview, now_ms: int) -> Document:
-    """Return a queue."""
+    """Return the row of a queue."""
     document = queue_document(found)
     document.pop("workers")
     return document | {
@@ -139,7 +139,7 @@ def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
 
 
 def dead_row(found: JobState, access: Access) -> Document:
-    """Return a dead job."""
+    """Return the row of a dead job."""
     document = without_carried(job_document(found), access)
     if not access.see_arguments:
         document.pop("line", None)
@@ -152,7 +152,7 @@ def dead_row(found: JobState, access: Access) -> Document:
 
 
 def without_carried(document: Mapping[str, Any], access: Access) -> Document:
-    """Return a document, without what its job carries unless the viewer may see that."""
+    """Return a document without the contents of its job, unless the viewer has the right to see them."""
     if access.see_arguments:
         return dict(document)
     left = {name: value for name, value in document.items() if name not in CARRIED}
@@ -178,7 +178,7 @@ def error_says(error: JobError, access: Access) -> str:
 def shown_rows(
     rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """Return rows of name and text. A viewer who may not see what a job carries gets the word hidden."""
+    """Return rows of name and text. Contents that the viewer may not see are replaced by the word hidden."""
     shown = []
     for name, text in rows:
         if name in without:
@@ -189,7 +189,7 @@ def shown_rows(
 
 
 def event_row(found: Mapping[str, Any], access: Access) -> Document:
-    """Return an event."""
+    """Return the row of an event."""
     detail, hidden = {}, []
     for name, value in found["detail"].items():
         if access.see_arguments or name in _TOLD:
@@ -229,7 +229,7 @@ def _said(name: str, value: Any) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """A value of an event on one line; of an error its type, message and place; of scopes their limits."""
+    """Return a value of an event on one line: for an error its type, message and place; for scopes their limits."""
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback") or ""))
         message = f": {value['message']}" if value.get("message") else ""

@@ -32,7 +32,10 @@ class WebOptions:
 
 
 def gate_of(options: WebOptions) -> Gate:
-    """Return who may look. Raises InvalidOption for an address that others reach, if there are no tokens."""
+    """Return the gate of the page.
+
+    Raises InvalidOption for an address that other machines reach, if there are no tokens.
+    """
     host, _ = parse_address(options.listen, option="listen")
     if options.tokens is not None:
         return ByToken(Tokens(options.tokens))

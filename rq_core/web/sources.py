@@ -37,14 +37,14 @@ T = TypeVar("T")
 
 
 class RecentAnswers:
-    """Shares the answers of a page for a second: fifty viewers of one address cost what one does."""
+    """Shares the answers of a page for a second, so that fifty viewers of one address cost as much as one."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what ``ask`` answers, or answered less than a second ago."""
+        """Return the answer of ``ask``, or its answer from less than a second ago."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -82,15 +82,15 @@ class Sources:
         self.has_log = audit_url is not None
 
     def close(self) -> None:
-        """Close all connections, once what is being asked is answered."""
+        """Close all connections, after the answers to running questions."""
         self._own.close()
 
     async def state(self) -> Overview | Unread:
-        """Return the shared look at all queues, which is at most a second old."""
+        """Return the shared reading of all queues, which is at most a second old."""
         return await self._within(self._looks, self._overview.get, "Redis")
 
     async def log(self) -> LogOverview | Unread | None:
-        """Return the shared look at the log; None: the page has no log."""
+        """Return the shared reading of the log; None if the page has no log."""
         if self._log is None:
             return None
         return await self._within(self._looks, self._log.get, "the audit log")
@@ -102,7 +102,7 @@ class Sources:
         )
 
     async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
-        """Ask the log."""
+        """Ask the audit log a question."""
         questions = self._questions
         if questions is None:
             return NO_LOG

@@ -27,7 +27,7 @@ _LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
 
 
 class Access(NamedTuple):
-    """The rights of a viewer: to look. The page changes nothing."""
+    """The rights of a viewer, who can only read: the page changes nothing."""
 
     name: str
     see_arguments: bool = False
@@ -43,7 +43,7 @@ class Known(NamedTuple):
 
     @property
     def line(self) -> str:
-        """How the file has it."""
+        """Return the line as the file has it."""
         return f"{self.access.name} {VIEWER}{ARGUMENTS * self.access.see_arguments} {self.digest}"
 
     @classmethod
@@ -71,7 +71,7 @@ class Tokens:
         self._read()
 
     def by_token(self, token: str) -> Known | None:
-        """Return whose token this is. Each of the file is compared, in a time that says nothing of it."""
+        """Return the holder of this token. All tokens of the file are compared, in a time that reveals nothing."""
         wanted, found = token_digest(token), None
         for known in self._current().values():
             if hmac.compare_digest(known.digest, wanted):
@@ -79,11 +79,11 @@ class Tokens:
         return found
 
     def by_name(self, name: str) -> Known | None:
-        """Return the line of a name; None if it has no token any more."""
+        """Return the line of a name; None if the name has no token any more."""
         return self._current().get(name)
 
     def __len__(self) -> int:
-        """Return how many tokens there are."""
+        """Return the number of tokens."""
         return len(self._current())
 
     def _current(self) -> dict[str, Known]:
@@ -117,7 +117,7 @@ class Tokens:
 
 
 def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
-    """Give a name a new token, in the place of the one that it had, and return it: nothing else has it.
+    """Give a name a new token in place of its old one, and return it: it is stored nowhere else.
 
     Raises InvalidName, and InvalidOption if the file cannot be written.
     """
@@ -129,7 +129,7 @@ def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Take a name's token out of the file. Returns whether it had one. Raises as ``add_token`` does."""
+    """Remove a name's token from the file. Returns whether it had one. Raises as ``add_token`` does."""
     check_name("token", name)
     lines = _lines(path)
     left = _others(path, name)
@@ -153,7 +153,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Put a new file in the place of the old one: a reader sees one or the other."""
+    """Replace the file by a new one, so that a reader sees one or the other."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123

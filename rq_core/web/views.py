@@ -92,12 +92,12 @@ class Facts:
 
     @property
     def queues(self) -> tuple[QueueOverview, ...]:
-        """The queues that could be read."""
+        """Return the queues that could be read."""
         return () if isinstance(self.state, Unread) else self.state.queues
 
     @property
     def queue(self) -> QueueOverview | None:
-        """The queue that is asked for; None if Redis does not have it, or cannot be read."""
+        """Return the requested queue; None if Redis does not have it, or cannot be read."""
         return next((each for each in self.queues if each.queue == self.asked.queue), None)
 
 
@@ -173,7 +173,7 @@ def _denied(found: Overview) -> list[str]:
 
 
 def queue_page(facts: Facts) -> Document:
-    """One queue: its flow, its limits, its workers and its settings."""
+    """Return the document of one queue: its flow, its limits, its workers and its settings."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
         "name": name,
@@ -267,7 +267,7 @@ def job_page(facts: Facts) -> Document:
 
 
 def dead_page(facts: Facts) -> Document:
-    """The jobs that died last, and which errors claims ended with."""
+    """Return the document of the last dead jobs, and of the errors of ended claims."""
     document: Document = {
         "queue": facts.asked.queue,
         "queues": [{"queue": q.queue, "dead": q.dead} for q in facts.queues if q.dead],
@@ -344,7 +344,7 @@ def at_page(facts: Facts) -> Document:
 
 
 def audit_page(facts: Facts) -> Document:
-    """How far the log goes, what is missing from it, and what is proven."""
+    """Return the document of the log: its end, what is missing from it, and what is proven."""
     document: Document = {"queues": [], "findings": None}
     if isinstance(facts.log, LogOverview):
         behind = {q.queue: q for q in facts.queues}

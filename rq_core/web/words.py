@@ -24,7 +24,7 @@ _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def plain(text: object) -> str:
-    """Return a text without characters that steer what is shown: ESC, and what turns the direction of writing.
+    """Return a text without control characters such as ESC, and without characters that change the writing direction.
 
     Line ends and tabs stay. Templates escape markup.
     """
@@ -37,12 +37,12 @@ def plain(text: object) -> str:
 
 
 def block(text: object) -> str:
-    """Return a text of several lines without passwords; of a long one the beginning and the end."""
+    """Return a text of several lines without passwords; a long text is cut in the middle."""
     return plain(excerpt(str(text), TEXT_MAX))
 
 
 def word(text: object, most: int = WORD_MAX) -> str:
-    """Return a text on one line without passwords; of a long one the beginning and the end."""
+    """Return a text on one line without passwords; a long text is cut in the middle."""
     line = " ".join(masked(str(text)[: 100 * most]).split())
     if len(line) > most:
         line = f"{line[: most // 2]} … {line[-most // 2 :]}"
@@ -50,17 +50,17 @@ def word(text: object, most: int = WORD_MAX) -> str:
 
 
 def grouped(value: float | None) -> str:
-    """Return a number with its thousands apart; a dash for none."""
+    """Return a number with thousands separators; a dash for None."""
     return NONE if value is None else f"{value:,}"
 
 
 def brief_span(ms: float) -> str:
-    """Return a length of time, to the ms if it is shorter than a second."""
+    """Return a duration, to the ms if it is shorter than a second."""
     return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
 
 
 def iso(at_ms: float | None) -> str:
-    """Return a moment as ``<time datetime>`` has it; empty for none."""
+    """Return a moment in the format of ``<time datetime>``; empty for None."""
     if at_ms is None:
         return ""
     try:
@@ -75,7 +75,7 @@ def clock(at_ms: float | None) -> str:
 
 
 def items(text: str) -> list[list[tuple[bool, str]]]:
-    """Return the items of a list in Markdown, each as pieces: whether it is code, and its text."""
+    """Return the items of a Markdown list, each as pieces: whether a piece is code, and its text."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
     return [
         [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found

@@ -110,8 +110,7 @@ class Shares:
     """Divides places between queues by their virtual clocks."""
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
-        """``weights``: by queue; a queue that is not named has weight 1. ``alone``: there is one queue, which receives
-        all places."""
+        """``weights`` are by queue; a queue without a weight has 1. ``alone``: the only queue gets all places."""
         self._weights = weights
         self._alone = alone
         self._clocks: dict[str, float] = {}

@@ -201,7 +201,7 @@ class Handlers:
         self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
-        """Free the place of a handler that ended. On the loop."""
+        """Free the place of a handler that ended. Runs on the event loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
         self._capacity.taken -= 1
@@ -212,7 +212,7 @@ class Handlers:
     def _from_keeper(
         self, queue: str, job_id: str, fence: str, why: Callable[[], HandlerSignal]
     ) -> None:
-        """Stop a handler because of Redis' answer about its claim. On the heartbeat's thread."""
+        """Stop a handler because of Redis' answer about its claim. Runs on the heartbeat's thread."""
         assert self._loop is not None
 
         def tell() -> None:

@@ -207,11 +207,11 @@ class Startup:
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``, the epoch when
-        it was sent. (Another claim may have caused the new declaration meanwhile.)
+        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``.
 
-        Return True if that epoch began without data: then the jobs of this claim may be counted in no cap. Whether
-        another worker declared the limits before or after the jobs were claimed is not known.
+        ``since`` is the epoch when the claim was sent. (Another claim may have caused the new declaration already.)
+        Return True if the present epoch began without data: then the jobs of this claim may be counted in no cap.
+        Whether another worker declared the limits before or after the jobs were claimed is not known.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

@@ -1,8 +1,9 @@
 """Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
 
-A claim says that schedules of its queue are due. The worker then gets some of them, computes of each which instant is
-run and which one is next, and sends both: Redis compares them with what it has, and moves on. What a worker leaves
-undone, because it ends or the log has no room, goes to another worker after seconds. So no worker is the leader.
+A claim reports that schedules of its queue are due. The worker then gets some of them, computes for each which instant
+is run and which one is next, and sends both: Redis compares them with its own data, and moves the schedule on. What a
+worker leaves undone, because it ends or the log has no room, goes to another worker after seconds. So no worker is the
+leader.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ class Ticker:
 
     @property
     def busy(self) -> bool:
-        """Whether schedules are being served."""
+        """Return whether schedules are being served."""
         return bool(self._tasks)
 
     def note(self, queue: str) -> None:
-        """Serve the schedules of a queue that are due, unless that is under way."""
+        """Serve the due schedules of a queue, unless that is under way."""
         if queue not in self._tasks:
             self._tasks[queue] = task = asyncio.create_task(self._serve(queue))
             task.add_done_callback(lambda _: self._tasks.pop(queue, None))
 
     async def close(self) -> None:
-        """Leave the rest to other workers."""
+        """Stop, and leave the due schedules to other workers."""
         await end_tasks(*self._tasks.values())
         if self._thread is not None:
             self._thread.shutdown()
 
     async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
-        """Return ``instants_of`` these schedules, without holding up the loop."""
+        """Return ``instants_of`` these schedules, without blocking the event loop."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
         loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     def _report(self, queue: str, told: Mapping[str, Told]) -> None:
-        """Log what an operator should look at."""
+        """Log the outcomes that an operator should see."""
         for name, each in told.items():
             if each.outcome == "undeclared":
                 log.error(
@@ -106,7 +107,10 @@ class Ticker:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return the reports of schedules that were handed out, by their entries. A damaged one is logged and left out."""
+    """Return the reports for the schedules that the worker was given, from their entries.
+
+    A damaged schedule is logged and left out.
+    """
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule
     from rq_core.protocol.calls.schedules import Instant

@@ -171,7 +171,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """Return the answers to the calls of a turn, which counts as under way meanwhile."""
+        """Return the answers to the calls of a turn, which counts as under way until they come."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -185,8 +185,10 @@ class Turns:
                 group.claiming.remove(each.call)
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Start the jobs that a claim brought, if the code's limits were in force and the claims still are. Return True
-        if the claim failed."""
+        """Start the jobs that a claim brought, if the code's limits were in force and the claims are still in force.
+
+        Return True if the claim failed.
+        """
         uncounted = False
         try:
             if isinstance(result, Claimed) and result.jobs:

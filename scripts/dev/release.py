@@ -55,7 +55,7 @@ def _order(version: str) -> tuple[int, int, int, str, int]:
 
 
 def with_release(changelog: str, version: str, day: dt.date) -> str:
-    """Return the changelog with the unreleased changes under this version. Raises ReleaseError if there are none."""
+    """Return the changelog with the unreleased changes under this version. Raises ReleaseError without such changes."""
     before, found, after = changelog.partition(f"{_HEADING}\n")
     if not found:
         raise ReleaseError(f"CHANGELOG.md has no heading {_HEADING!r}")

@@ -35,13 +35,13 @@ VARIABLES: Final = {
 HIDDEN: Final = {
     "App": "redactor returned_of settings declaration declare_schedules spec_max_in new_job connect_to client"
     " async_client",
-    "Cap": "family",
+    "Cap": "family limit",
     "JobContext": "limit tell",
     "JobHandle": "is_of",
     "Limit": "interval_us latest_resume_ms furthest_us",
     "Named": "ties replaces delay_ms arguments function function_name has_named_function caps check name naming",
     "RetryPolicy": "delay verdict",
-    "Rate": "family",
+    "Rate": "family limit",
     "Task": "lane_of_claim",
 }
 """Members, by class, that other rooms of rq_core call and programs of users do not."""

@@ -10,10 +10,10 @@ from html import escape
 from typing import Final, NamedTuple
 
 from rq_core.model.table.machine import TRANSITIONS, State
-from scripts.docs.pages import NOTICE
+from scripts.docs.pictures.drawing import arrow, box, picture, text
 
 WIDTH: Final = 920
-HEIGHT: Final = 560
+HEIGHT: Final = 596
 _BEGIN: Final = "new"
 _END: Final = "gone"
 _PLACES: Final = {
@@ -58,7 +58,7 @@ _WAYS: Final = {
     ("dead", _END): Way("M 618 470 C 740 464 826 400 856 314", (780, 452)),
     ("dead", "ready"): Way("M 505 456 C 400 440 330 390 308 314", (372, 424)),
     ("ready", _END): Way("M 270 310 C 250 600 850 600 866 314", (560, 532)),
-    ("ready", "dead"): Way("M 336 310 C 390 372 470 410 530 447", (462, 388)),
+    ("ready", "dead"): Way("M 336 310 C 390 372 470 410 530 447", (486, 402)),
     ("scheduled", "dead"): Way("M 244 122 C 170 240 250 440 498 462", (222, 366)),
     ("scheduled", _END): Way("M 320 90 C 420 20 800 40 852 268", (640, 84)),
 }
@@ -82,23 +82,9 @@ def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
     drawn = [_arrow(_WAYS[ends], names) for ends, names in found.items()]
     boxes = [_state(name, *_PLACES[name]) for name in map(str, State)]
     title = "The states of a job, and the events that lead from one to another"
-    frame = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="system-ui, sans-serif" font-size="13"'
-    marker = 'viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto"'
-    head = f'<marker id="head" {marker}><path d="M 0 0 L 10 5 L 0 10 z" fill="#64748b"/></marker>'
-    lines = [
-        NOTICE,
-        f'<svg xmlns="http://www.w3.org/2000/svg" {frame}>',
-        f"<title>{title}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#f8fafc"/>',
-        f"<defs>{head}</defs>",
-        *drawn,
-        _circle(_BEGIN, fill="#334155"),
-        _circle(_END, fill="none"),
-        *boxes,
-        "</svg>",
-        "",
-    ]
-    return "\n".join(lines)
+    return picture(
+        title, WIDTH, HEIGHT, [*drawn, _circle(_BEGIN, "line"), _circle(_END, "card"), *boxes]
+    )
 
 
 def _arrow(way: Way, names: list[str]) -> str:
@@ -108,25 +94,20 @@ def _arrow(way: Way, names: list[str]) -> str:
         for at, name in enumerate(names)
     )
     return (
-        f'<path d="{way.path}" fill="none" stroke="#64748b" stroke-width="1.4" marker-end="url(#head)"/>\n'
-        f'<text x="{x}" y="{y}" text-anchor="middle" fill="#334155" stroke="#f8fafc" stroke-width="4"'
+        f"{arrow(way.path)}\n"
+        f'<text x="{x}" y="{y}" font-size="13" text-anchor="middle" class="f-ink s-card" stroke-width="4"'
         f' paint-order="stroke">{words}</text>'
     )
 
 
 def _state(name: str, x: int, y: int) -> str:
     half_x, half_y = _HALF
-    return (
-        f'<rect x="{x - half_x}" y="{y - half_y}" width="{2 * half_x}" height="{2 * half_y}" rx="8"'
-        ' fill="#e0e7ff" stroke="#4f46e5" stroke-width="1.4"/>\n'
-        f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#1e1b4b" font-weight="600" font-size="15">{name}</text>'
-    )
+    return box(x - half_x, y - half_y, 2 * half_x, 2 * half_y, "main", name, size=15)
 
 
-def _circle(name: str, *, fill: str) -> str:
+def _circle(name: str, fill: str) -> str:
     x, y = _PLACES[name]
     aside = -37 if name == _BEGIN else 38
-    return (
-        f'<circle cx="{x}" cy="{y}" r="17" fill="{fill}" stroke="#334155" stroke-width="2"/>\n'
-        f'<text x="{x + aside}" y="{y + 4}" text-anchor="middle" fill="#334155">{name}</text>'
+    return f'<circle cx="{x}" cy="{y}" r="17" class="f-{fill} s-line" stroke-width="2"/>\n' + text(
+        x + aside, y + 4, name, size=13, anchor="middle"
     )

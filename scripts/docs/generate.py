@@ -1,4 +1,5 @@
-"""Writes the files generated from the code: ``docs/reference``, the index of ``docs/decisions``, ``lua/README.md``.
+"""Writes the files generated from the code: ``docs/reference``, the index of ``docs/decisions``, the pictures of
+``docs/pictures``, and ``lua/README.md``.
 
     python -m scripts.docs.generate            write them
     python -m scripts.docs.generate --check    exit 1 if one is outdated, or a script's header is false
@@ -30,6 +31,7 @@ from rq_core.scripts.plain import plain_names
 from rq_core.scripts.source import PLAIN, include_paths, read
 from scripts.docs import api, diagram, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, slug, table
+from scripts.docs.pictures import gallery
 
 
 def _purpose(header: Header) -> str:
@@ -86,7 +88,7 @@ def states_md() -> str:
         "states has left Redis, and SQL remembers it.",
         table(("state", "meaning"), ((f"`{s}`", docs.get(s.name, "")) for s in State)),
         "## Diagram",
-        "![The states of a job, and the events that lead from one to another](states.svg)",
+        "![The states of a job, and the events that lead from one to another](states.svg){.drawing .wide}",
         "*new* is a job that is not in Redis yet, *gone* one that has left it.",
         "## Transitions",
         "Nothing else may move a job. `none` is: not in Redis.",
@@ -433,6 +435,7 @@ def files() -> dict[Path, str]:
         reference / "settings.md": api.settings_md(),
         reference / "states.md": states_md(),
         reference / "states.svg": diagram.svg(),
+        **{reference.parent / "pictures" / name: text for name, text in gallery.pictures().items()},
         lua / "README.md": lua_readme(),
     }
 

@@ -23,9 +23,36 @@ PAGES: Final = {
     "how-to": "how-to/tasks/",
     "reference": "reference/states/",
     "api": "reference/api/",
+    "settings": "reference/settings/",
+    "names": "how-to/names/",
+    "watch": "how-to/watch/",
+    "web-page": "how-to/dashboard/",
+    "why": "why/",
+    "compare": "compare/",
+    "performance": "performance/",
 }
 """One page of each kind, by its address."""
-WIDTHS: Final = (390, 1280)
+SEARCHES: Final = {
+    "periodic": "how-to/schedules/",
+    "beat": "how-to/schedules/",
+    "cron": "how-to/schedules/",
+    "recurring": "how-to/schedules/",
+    "dead letter queue": "how-to/tasks/",
+    "DLQ": "how-to/tasks/",
+    "outbox": "why/",
+    "transactional outbox": "compare/",
+    "rate limit": "how-to/caps/",
+    "concurrency": "how-to/caps/",
+    "deduplication": "glossary/",
+    "visibility timeout": "glossary/",
+    "countdown": "glossary/",
+    "monitoring": "how-to/watch/",
+    "flower": "how-to/dashboard/",
+    "web ui": "how-to/dashboard/",
+    "workflow": "compare/",
+}
+"""The page that the search shows among its first three, by what is typed."""
+WIDTHS: Final = (390, 1440)
 SCHEMES: Final = ("light", "dark")
 SHOTS: Final = ROOT / "build" / "look"
 
@@ -59,6 +86,8 @@ def look(site: Path) -> list[str]:
                 wrong += [f"{view}: {each}" for each in _visit(page, base, PAGES[name])]
                 page.screenshot(path=SHOTS / f"{view}.png")
                 page.close()
+            wrong += _drawings_that_keep_their_colours(browser, base)
+            wrong += _searches_without_their_page(browser, base)
             browser.close()
     finally:
         server.shutdown()
@@ -82,6 +111,51 @@ def _visit(page: Any, base: str, address: str) -> list[str]:
     over = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     if over > 0:
         wrong.append(f"is {over} pixels wider than the window")
+    broken = page.evaluate(_BROKEN_CODE)
+    if broken:
+        wrong.append(f"a table breaks {broken}")
+    return wrong
+
+
+_BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")]
+    .filter((code) => code.getClientRects().length > 1)
+    .map((code) => code.textContent)"""
+"""The code in tables that takes several lines."""
+
+
+def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
+    """Switch the colours of a page whose system has light ones, and compare a drawing before and after."""
+    page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
+    page.goto(f"{base}why/", wait_until="networkidle")
+    box = page.locator("img.drawing").first.bounding_box()
+    # Without its round corners, where the page shows.
+    inside = {name: box[name] + 20 for name in "xy"} | {
+        name: box[name] - 40 for name in ("width", "height")
+    }
+    before = page.screenshot(clip=inside)
+    page.locator("label[for=__palette_1]").first.click()
+    page.wait_for_timeout(500)
+    after = page.screenshot(clip=inside)
+    page.close()
+    return ["why: a drawing keeps its light colours on a dark page"] if before == after else []
+
+
+def _searches_without_their_page(browser: Any, base: str) -> list[str]:
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(base, wait_until="networkidle")
+    page.keyboard.press("Control+k")
+    wrong = []
+    for words, wanted in SEARCHES.items():
+        page.keyboard.press("Control+a")
+        page.keyboard.type(words)
+        found = page.locator(f'a[href*="?h={words.replace(" ", "+")}"]')
+        found.first.wait_for()
+        # The results come in steps.
+        page.wait_for_timeout(500)
+        first = found.evaluate_all("links => links.slice(0, 3).map((link) => link.href)")
+        if not any(each.removeprefix(base).startswith(f"{wanted}?") for each in first):
+            wrong.append(f"the search for {words!r} does not show {wanted}, but {first}")
+    page.close()
     return wrong
 
 

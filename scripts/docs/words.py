@@ -51,6 +51,8 @@ FIRST_LINE: Final = re.compile(
     r"(?:What|Who|Whom|Whose|Of|Until|Since|Up to|Those|That|It|They|Such)\b"
 )
 """How the first line of a docstring must not begin: it begins with a verb or a noun."""
+FIRST_LINE_OF_CODE: Final = re.compile(r"(?:Whether|By|As|Also|Though|Else)\b")
+"""How the docstring of a module, class or function must not begin either; that of an attribute may."""
 
 RIGHT: Final = {
     "lies.md": "written by scripts/prove/lies, which quotes kinds of lies",
@@ -104,7 +106,7 @@ def texts() -> Mapping[str, str]:
 
 
 def problems_in_sources(
-    under: Sequence[str] = ("rq_core", "sql_audit", "lua", "tests"),
+    under: Sequence[str] = ("rq_core", "sql_audit", "scripts", "lua", "tests"),
 ) -> Iterator[str]:
     """Yield each phrase in the prose of modules, scripts and names of tests, with its place and what to write."""
     for start in under:
@@ -112,40 +114,61 @@ def problems_in_sources(
         paths = [top] if top.is_file() else sorted([*top.rglob("*.py"), *top.rglob("*.lua")])
         for path in paths:
             place = str(path.relative_to(ROOT))
-            for line, text, is_docstring in prose_of(path):
+            for line, text, first_line in prose_of(path):
                 for found in found_in(text, PATTERNS | IN_SOURCES):
                     yield f"{place}:{line}: {found}"
-                if is_docstring and (begins := FIRST_LINE.match(text.strip())):
-                    yield f"{place}:{line}: {begins[0]!r}: begin a docstring with a verb or a noun"
+                for pattern in first_line:
+                    if begins := pattern.match(text.strip()):
+                        yield f"{place}:{line}: {begins[0]!r}: begin a docstring with a verb or a noun"
 
 
-def prose_of(path: Path) -> Iterator[tuple[int, str, bool]]:
-    """Yield the prose of a file: its line, the text, and whether it is a docstring.
+def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]:
+    """Yield the prose of a file: its line, the text, and the patterns with which a docstring must not begin.
 
-    Of a test module that is the names of its tests, of a Lua file its comments, of another module its docstrings,
-    comments and messages.
+    Prose of a test module is its docstrings and the names of its tests, of a script its docstrings, of a Lua file its
+    comments, of another module its docstrings, comments and messages.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":
         for comment in _LUA_COMMENT.finditer(text):
-            yield text.count("\n", 0, comment.start()) + 1, comment[0], False
-    elif path.is_relative_to(ROOT / "tests"):
+            yield text.count("\n", 0, comment.start()) + 1, comment[0], ()
+        return
+    docstrings = _docstrings(text)
+    if path.is_relative_to(ROOT / "tests") or path.is_relative_to(ROOT / "scripts"):
+        for line, (docstring, patterns) in docstrings.items():
+            if FIRST_LINE_OF_CODE in patterns:
+                yield line, docstring, patterns
         for test in _TEST.finditer(text):
-            yield text.count("\n", 0, test.start(1)) + 1, test[1].replace("_", " "), False
+            yield text.count("\n", 0, test.start(1)) + 1, test[1].replace("_", " "), ()
     else:
-        docstrings = {
-            node.value.lineno
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        }
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             line = token.start[0]
             if token.type == tokenize.COMMENT:
-                yield line, token.string, False
+                yield line, token.string, ()
             elif token.type == tokenize.STRING and " " in token.string:
-                yield line, token.string.lstrip("rbfu").strip("\"'"), line in docstrings
+                _, patterns = docstrings.get(line, ("", ()))
+                yield line, token.string.lstrip("rbfu").strip("\"'"), patterns
+
+
+def _docstrings(text: str) -> Mapping[int, tuple[str, Sequence[re.Pattern[str]]]]:
+    """Return each docstring of a module by its line, with the patterns with which it must not begin."""
+    tree = ast.parse(text)
+    of_code = {
+        id(node.body[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+    }
+    return {
+        node.value.lineno: (
+            node.value.value,
+            (FIRST_LINE, FIRST_LINE_OF_CODE) if id(node) in of_code else (FIRST_LINE,),
+        )
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
 
 
 def _helps(group: click.Group, path: str) -> Iterator[tuple[str, str]]:

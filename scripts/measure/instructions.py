@@ -170,7 +170,7 @@ def empty(server: Server) -> None:
 class Life:
     """Jobs of one queue that are enqueued, claimed and completed by shipped functions.
 
-    Or they are enqueued and claimed by turns, each of which reports the jobs that the turn before has claimed.
+    Or they are enqueued and claimed by turns: each turn reports the jobs that the turn before has claimed.
     """
 
     def __init__(self, server: Server, case: str, queue: str) -> None:

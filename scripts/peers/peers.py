@@ -167,7 +167,7 @@ def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
 
 
 def _interpreter(oldest: str) -> Path:
-    """Return this Python if it is new enough, else another one that is installed. Raises Failed."""
+    """Return this Python if it is new enough, else another installed Python. Raises Failed."""
     wanted = tuple(map(int, oldest.split(".")))
     if sys.version_info[:2] >= wanted:
         return Path(sys.executable)

@@ -147,7 +147,7 @@ def _kind(job: LostJob) -> str:
 
 
 def _lost_job(job: LostJob) -> str:
-    """Return a lost job as one line: its last state, and why it cannot or need not be restored, if so."""
+    """Return a lost job as one line: its last state, and the reason if the job cannot or need not be restored."""
     words = f"{job.job_id}  {job.task or '?'}  was {job.was}"
     if job.over is not None:
         return f"{words}; needs no other run: {job.over}"

@@ -232,8 +232,10 @@ class Stage:
         )
 
     def wait_until_done(self, total: int, told: Callable[[int], None], until: int) -> None:
-        """Wait until ``until`` of ``total`` jobs are finished; the callback gets their number meanwhile. Raise
-        DemoFailed after PATIENCE_S."""
+        """Wait until ``until`` of ``total`` jobs are finished; the callback gets the number of finished jobs.
+
+        Raise DemoFailed after PATIENCE_S.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while (done := self.finished(total)) < until:
             told(done)

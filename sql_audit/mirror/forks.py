@@ -70,7 +70,7 @@ class Fork:
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return the tail with the entries with which Redis continued, for a Redis that has lost or changed the anchor.
+    """Return, as a tail, the entries with which Redis continued after it lost or changed the anchor.
 
     Raise Behind if Redis has no entry that can be mirrored.
     """

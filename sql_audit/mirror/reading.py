@@ -231,8 +231,10 @@ def _about_jobs(raw: RawFields) -> int:
 
 
 def last_entry(tail: Tail) -> int | None:
-    """Return the number of the tail's entries up to the entry with which the log was switched off, inclusive. Return
-    None if the tail does not have that entry, or if the entries up to it do not follow the cursor without a break."""
+    """Return the number of the tail's entries up to the entry that switched the log off, inclusive.
+
+    Return None if the tail lacks that entry, or if the entries up to it do not follow the cursor without a break.
+    """
     if not tail.whole or tail.detached:
         return None
     for number, (_, raw) in enumerate(tail.entries, 1):

@@ -100,7 +100,7 @@ def check_source(
 
 
 def elsewhere(database: Database, prefix: str) -> dict[str, str]:
-    """Return the prefixes of the queues that SQL has from other prefixes, by queue."""
+    """Return the prefix of each queue that SQL has from another prefix, by queue."""
     return {
         name: each.prefix
         for name, each in _origins(database).items()

@@ -297,8 +297,7 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Read the cursor, send its trim again if that may not be done, and read about one batch from Redis. Return the
-        cursor and the entries."""
+        """Return the cursor and about one batch of Redis' entries; repeat the cursor's trim if it may be missing."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last
@@ -394,7 +393,7 @@ class Mirror:
         return projection
 
     def project(self, connection: Connection, batch: Batch, projection: Projection) -> None:
-        """Write the rows of jobs and claims that the batch changed. Begin to read the next batch meanwhile."""
+        """Write the rows of jobs and claims that the batch changed, and begin to read the next batch."""
         last = batch.taken.last
         if batch.taken.more_follow and last is not None:
             self._ahead = BackgroundCall(lambda: self._reader.read_ahead(last))

@@ -293,7 +293,7 @@ class _Check:
         return result
 
     def _add_wrong_rows(self) -> None:
-        """Report the first ROWS_NAMED wrong rows, and count the others."""
+        """Report the first ROWS_NAMED wrong rows, and count the further ones."""
         wrong = [row for row in self.rows.wrong if row.at_ms >= self.since_ms or not row.at_ms]
         wrong.sort(key=lambda row: (row.at, row.ordinal, row.job_id))
         for row in wrong[:ROWS_NAMED]:

@@ -254,7 +254,7 @@ def follow(
 
 
 def audit_id(database: Database) -> str:
-    """Return the random id of an audit database, with which queues are attached to it."""
+    """Return the random id of an audit database, by which Redis knows the database that mirrors a queue."""
     with database.readers.connect() as connection:
         return str(connection.execute(AUDIT_ID).scalar_one())
 

@@ -1,5 +1,7 @@
-"""Finds the pauses of a job: times in which no worker could claim it although no limit held it back, because it was
-scheduled, or because a lost worker still held its claim."""
+"""Finds the pauses of a job: times in which no worker could claim the job for another reason than a limit.
+
+Either the job was scheduled, or a lost worker still held its claim.
+"""
 
 from __future__ import annotations
 

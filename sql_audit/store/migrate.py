@@ -171,7 +171,7 @@ def _refuse_unseen(database: Database) -> None:
 
 
 def ensure_schema(database: Database) -> None:
-    """Create the tables in a database that has none; otherwise check its schema. For the mirror.
+    """Create the tables in a database that has none, for the mirror; otherwise check its schema.
 
     Raise the same errors as :func:`check_current`, except AuditEmpty.
     """

@@ -262,8 +262,11 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield the jobs that have an orphaned end and did not begin again after it. With each job, yield the restoration
-    of its id, for after the job's removal; None if its id is free. ``lines`` are state lines by id."""
+    """Yield the jobs that have an orphaned end and did not begin again after it.
+
+    With each job, yield the record that lets Redis remember the job's id after its removal; None if the id is free.
+    ``lines`` are state lines by id.
+    """
     ids = list(lines)
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)

@@ -193,7 +193,7 @@ def test_a_viewer_may_read_everything_and_change_nothing(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks that `queues`, `workers` and `job` read the viewer's queue, and are not refused because of the others."""
+    """Checks that `queues`, `workers` and `job` read the viewer's queue, and are not refused for other queues."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})

@@ -1,4 +1,4 @@
-"""What SQL and the audit commands show of an edit."""
+"""Edits in SQL, and in the output of the audit commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor does with a job's lost or changed state line once the job's events have left the outbox."""
+"""Lost or changed state lines of jobs whose events have left the outbox: the doctor's findings and repairs."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_moment_outside_the_log_has_a_caveat(
 
 
 @pytest.mark.parametrize("knows", ["nothing", "the beginning", "all jobs but b"])
-def test_a_lost_job_waited_until_the_loss(
+def test_the_wait_of_a_lost_job_ends_at_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks a question asked after the loss, about a moment before the loss."""
@@ -151,7 +151,7 @@ def test_a_lost_job_waited_until_the_loss(
     assert [each.claim for each in before] == ([] if knows == "the beginning" else [1])
 
 
-def test_a_cancelled_job_waited_until_its_cancellation(
+def test_the_wait_of_a_cancelled_job_ends_at_its_cancellation(
     one_at_a_time: None, database: Database
 ) -> None:
     (answer,) = waits.why(database.readers, "d", QUEUE)

@@ -213,7 +213,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
 def restorable(
     audit_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
-    """Yield a database with a function that backs it up and one that puts the backup in its place."""
+    """Yield a database, a function that backs it up, and a function that replaces it by the backup."""
     database = Database(audit_url)
     lay_schema(database)
     opened = [database]

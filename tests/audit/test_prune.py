@@ -332,7 +332,7 @@ def test_a_saved_head_is_found_after_the_cut_and_unknown_before_the_cut(
 def test_a_head_older_than_a_forged_prune_proves_nothing(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks an attacker who can write the whole database, rewrites old jobs, and records that a prune left them so."""
+    """Checks an attacker who can write the whole database, rewrites old jobs, and forges the record of a prune."""
     two_seasons(writer, small)
     known = [
         r["head"] for r in auditlog.rows(database, "SELECT head FROM mirror_batch ORDER BY batch")

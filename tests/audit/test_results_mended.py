@@ -1,4 +1,4 @@
-"""What the doctor repairs, and what it leaves, in results, remembered ids and name windows known only to SQL."""
+"""Results, remembered ids and name windows that only SQL knows: the doctor repairs some, and leaves others."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_a_missing_database_directory_is_an_error_at_once(source: StreamSource) 
 def test_a_stop_signal_ends_the_process_after_draining(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
-    """Checks a process of its own with the real client."""
+    """Checks a separate process with the real client."""
     database = Database(audit_url)
     url = database.address.render_as_string(hide_password=False)
     command = ("rq_core.cli", "audit", "run", "--redis", valkey_url, "--audit", url, "--json")

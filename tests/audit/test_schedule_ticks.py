@@ -1,4 +1,4 @@
-"""Schedules in the log: each instant is the one that was next (I15), and every lie about one is named."""
+"""Schedules in the log: each instant is the one that the log named as next (I15), and verify names every lie."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def log() -> MemoryWriter:
 
 
 class Schedule:
-    """A schedule's part of a log, told step by step."""
+    """The events of one schedule in a log, which a test adds step by step."""
 
     def __init__(self, log: MemoryWriter, name: str = "beat", *, is_logged: bool = True) -> None:
         self.log = log
@@ -53,7 +53,10 @@ class Schedule:
         self.log.jobs("enqueued", [job_id, 1, None, "ping", "normal", 3, 3, "d"])
 
     def told(self, outcome: str = "fired", **lies: Any) -> None:
-        """The next instant, and ``lies`` in its place: skipped instants are those of ``passed``."""
+        """Return the event of the next instant, with ``lies`` in place of its fields.
+
+        The skipped instants are those of ``passed``.
+        """
         at = self.next + STEP * lies.pop("passed", 0)
         self.log.now_ms = max(self.log.now_ms, at + 5)
         if lies.pop("job", outcome == "fired"):
@@ -74,7 +77,7 @@ def violations(log: MemoryWriter) -> list[tuple[str, str]]:
     return [(each.invariant, each.says) for each in found.violations]
 
 
-def test_an_honest_schedule_holds(log: MemoryWriter) -> None:
+def test_replay_accepts_an_honest_schedule(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     schedule.told()
     schedule.told("skipped", held_by="tick-beat-1")
@@ -92,7 +95,7 @@ def test_an_honest_schedule_holds(log: MemoryWriter) -> None:
     assert [] == violations(log)
 
 
-def test_a_run_moves_no_instant(log: MemoryWriter) -> None:
+def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     before = schedule.next
     at = log.now_ms + 3
@@ -124,7 +127,9 @@ def test_a_run_moves_no_instant(log: MemoryWriter) -> None:
         (lambda s: (setattr(s, "version", 2), setattr(s, "next", s.log.now_ms), s.put()), "has passed"),
     ],
 )  # fmt: skip
-def test_a_lie_is_named(log: MemoryWriter, lie: Callable[[Schedule], Any], said: str) -> None:
+def test_replay_names_a_lie_about_an_instant(
+    log: MemoryWriter, lie: Callable[[Schedule], Any], said: str
+) -> None:
     schedule = Schedule(log)
     schedule.told()
 
@@ -135,7 +140,7 @@ def test_a_lie_is_named(log: MemoryWriter, lie: Callable[[Schedule], Any], said:
     assert any(said in says for _, says in found), found
 
 
-def test_a_missing_instant_is_named(log: MemoryWriter) -> None:
+def test_replay_names_a_missing_instant(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     schedule.told()
     schedule.next += STEP
@@ -144,7 +149,7 @@ def test_a_missing_instant_is_named(log: MemoryWriter) -> None:
     assert ["I15"] == [invariant for invariant, _ in violations(log)]
 
 
-def test_a_schedule_that_is_met_in_its_middle_begins_there(log: MemoryWriter) -> None:
+def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: MemoryWriter) -> None:
     schedule = Schedule(log, is_logged=False)
     schedule.version = 7
     schedule.told("skipped", version=7)
@@ -155,7 +160,7 @@ def test_a_schedule_that_is_met_in_its_middle_begins_there(log: MemoryWriter) ->
     assert ["I15"] == [invariant for invariant, _ in violations(log)]
 
 
-def test_what_the_scripts_log_holds_and_can_be_asked(
+def test_verify_proves_the_schedule_events_of_the_real_scripts(
     valkey_url: str, client: Client, database: Database
 ) -> None:
     mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))

@@ -47,7 +47,7 @@ def words(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_cap_logs_who_changed_a_cap_and_why(
+def test_the_cap_command_logs_who_changed_a_cap_and_why(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     printed = cli.ok("cap", "mail", "task=send", "20", "--by", "ada", "--reason", "new servers")
@@ -85,7 +85,7 @@ def test_the_wait_of_a_rate_follows_the_clock_of_redis_and_is_bounded_by_its_win
     assert "'rate|task@10s=send' at" in cli("doctor", "mail").stdout
 
 
-def test_cap_code_restores_the_declared_limit_or_that_of_the_family(
+def test_the_limit_code_restores_the_declared_limit_or_that_of_the_family(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "20")
@@ -101,7 +101,7 @@ def test_cap_code_restores_the_declared_limit_or_that_of_the_family(
     assert "no worker declares" in cli.line(1, "cap", "mail", "queue", "code")
 
 
-def test_cap_refuses_an_unknown_task_unless_forced(
+def test_the_cap_command_refuses_an_unknown_task_unless_forced(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:
     cli.ok("enqueue", "mail", "plain")
@@ -122,7 +122,7 @@ def test_cap_refuses_an_unknown_task_unless_forced(
     assert "is now 3" in cli.ok("cap", "mail", "task=gone", "3")
 
 
-def test_cap_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: App) -> None:
+def test_the_cap_command_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -154,11 +154,13 @@ def test_the_error_of_an_invalid_cap_is_one_line(
     assert says in cli.line(status, "cap", *words)
 
 
-def test_cap_refuses_a_negative_limit(cli: CommandLine, task: Task[[str, str], None]) -> None:
+def test_the_cap_command_refuses_a_negative_limit(
+    cli: CommandLine, task: Task[[str, str], None]
+) -> None:
     assert "must be a number from 0" in cli.line(2, "cap", "mail", "task=send", "--", "-1")
 
 
-def test_caps_prints_a_table_of_scopes(
+def test_the_caps_command_prints_a_table_of_scopes(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     enqueue(task, "a-1", "a-2", "a-3")
@@ -175,7 +177,9 @@ def test_caps_prints_a_table_of_scopes(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
-def test_caps_does_not_print_each_for_a_named_cap_without_a_key(cli: CommandLine, app: App) -> None:
+def test_the_caps_command_does_not_print_each_for_a_named_cap_without_a_key(
+    cli: CommandLine, app: App
+) -> None:
     """Checks that a named cap, which counts the jobs of all its tasks together, is not printed as "4 each"."""
     app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
     app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
@@ -191,7 +195,7 @@ def test_caps_does_not_print_each_for_a_named_cap_without_a_key(cli: CommandLine
     }
 
 
-def test_caps_shows_who_set_a_limit_and_the_limit_in_code(
+def test_the_caps_command_shows_who_set_a_limit_and_the_limit_in_code(
     cli: CommandLine, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "3", "--by", "ada")
@@ -205,7 +209,7 @@ def test_caps_shows_who_set_a_limit_and_the_limit_in_code(
     assert (found["tenant"]["set_by"], found["tenant"]["declared"]) == (None, None)
 
 
-def test_caps_shows_the_weights_of_a_fair_queue(cli: CommandLine, app: App) -> None:
+def test_the_caps_command_shows_the_weights_of_a_fair_queue(cli: CommandLine, app: App) -> None:
     app.task(queue="mail", caps=[Cap(10)])(send)
     app.queue("mail", fair="tenant", weights={"acme": 3})
     app.apply_settings()
@@ -218,7 +222,9 @@ def test_caps_shows_the_weights_of_a_fair_queue(cli: CommandLine, app: App) -> N
     assert row[1:7] == ["weighs", "2", "set", "live", "by", "ada"]
 
 
-def test_caps_shows_when_exhausted_rates_admit_again(cli: CommandLine, app: App) -> None:
+def test_the_caps_command_shows_when_exhausted_rates_admit_again(
+    cli: CommandLine, app: App
+) -> None:
     """Checks that a family shows the time of its first key, with a note that its limit was set live."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
@@ -236,7 +242,7 @@ def test_caps_shows_when_exhausted_rates_admit_again(cli: CommandLine, app: App)
     assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
-def test_caps_prints_as_many_scopes_as_the_limit_allows_and_says_so(
+def test_the_caps_command_prints_as_many_scopes_as_the_limit_allows_and_says_so(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for tenant in "abcde":
@@ -250,13 +256,13 @@ def test_caps_prints_as_many_scopes_as_the_limit_allows_and_says_so(
     ]  # fmt: skip
 
 
-def test_caps_says_that_a_queue_has_no_caps(cli: CommandLine) -> None:
+def test_the_caps_command_says_that_a_queue_has_no_caps(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("caps", "mail") == "nothing limits the jobs of mail\n"
 
 
-def test_job_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
+def test_the_job_command_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     enqueue(task, "one", "two", "three")
@@ -278,7 +284,7 @@ def test_job_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
 
 
-def test_ahead_counts_jobs_of_all_lists_and_lanes_that_may_run_earlier(
+def test_the_number_of_jobs_ahead_includes_all_lists_and_lanes_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
@@ -320,7 +326,9 @@ def test_ahead_counts_jobs_of_all_lists_and_lanes_that_may_run_earlier(
     assert order == ["p-high", "w-high", "w-1", "p-1", "w-2", "p-2", "w-3", "w-low"]
 
 
-def test_ahead_counts_jobs_of_the_same_lane_in_a_fair_queue(cli: CommandLine, app: App) -> None:
+def test_the_number_of_jobs_ahead_in_a_fair_queue_counts_the_same_lane(
+    cli: CommandLine, app: App
+) -> None:
     task = app.task(queue="mail", caps=[Cap(99)])(send)
     app.queue("mail", fair="tenant")
     app.apply_settings()
@@ -331,7 +339,7 @@ def test_ahead_counts_jobs_of_the_same_lane_in_a_fair_queue(cli: CommandLine, ap
     assert cli.json("job", "b-1")["ahead"] == 0
 
 
-def test_ahead_is_a_lower_bound_if_many_jobs_wait(
+def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.protocol.reads.scope_reads.AHEAD_MAX", 3)
@@ -342,7 +350,7 @@ def test_ahead_is_a_lower_bound_if_many_jobs_wait(
     assert cli.json("job", "2")["ahead_at_least"] is False
 
 
-def test_job_names_five_of_many_holders_and_counts_the_rest(
+def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for n in range(11):
@@ -356,7 +364,7 @@ def test_job_names_five_of_many_holders_and_counts_the_rest(
     assert "and 5 more" in printed
 
 
-def test_job_shows_when_the_rate_that_a_job_waits_for_admits_again(
+def test_the_job_command_shows_when_the_rate_that_a_job_waits_for_admits_again(
     cli: CommandLine, app: App
 ) -> None:
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=3600)])(send)
@@ -372,7 +380,9 @@ def test_job_shows_when_the_rate_that_a_job_waits_for_admits_again(
     assert "in 59 min" in printed or "in 1 h" in printed
 
 
-def test_job_says_that_a_job_waits_for_a_full_or_paused_queue(cli: CommandLine, app: App) -> None:
+def test_the_job_command_says_that_a_job_waits_for_a_full_or_paused_queue(
+    cli: CommandLine, app: App
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "one")
     cli.ok("enqueue", "mail", "send", "--id", "two")
     assert re.findall(r"^waits for +(.*)$", cli.ok("job", "two"), re.MULTILINE) == [
@@ -388,7 +398,7 @@ def test_job_says_that_a_job_waits_for_a_full_or_paused_queue(cli: CommandLine, 
     assert "the queue, which is paused" in cli.ok("job", "two")
 
 
-def test_enqueue_applies_the_scopes_of_the_task_and_reports_a_discarded_or_rejected_job(
+def test_the_enqueue_command_applies_the_scopes_of_the_task_and_reports_a_discarded_or_rejected_job(
     cli: CommandLine, app: App
 ) -> None:
     app.task(

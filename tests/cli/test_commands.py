@@ -33,7 +33,7 @@ def last_event(client: Client, queue: str) -> dict[str, str]:
 # --- enqueue ------------------------------------------------------------------------------------
 
 
-def test_enqueue_prints_the_id_of_the_new_job(cli: CommandLine, client: Client) -> None:
+def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, client: Client) -> None:
     job_id = cli.ok("enqueue", "mail", "send", "--json-args", '{"to": "ä@b.c", "n": 1}').strip()
 
     found = client.run(client.calls.reads.job(job_id))
@@ -86,13 +86,15 @@ def test_enqueue_options_reach_the_job(cli: CommandLine) -> None:
     assert found["due_ms"] - found["since_ms"] == 1500
 
 
-def test_enqueue_reads_arguments_from_standard_input(cli: CommandLine) -> None:
+def test_the_enqueue_command_reads_arguments_from_standard_input(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", "-", stdin='{"to": "a"}')
 
     assert cli.json("job", "x")["args"] == {"to": "a"}
 
 
-def test_enqueue_of_the_id_of_a_live_job_changes_nothing(cli: CommandLine, client: Client) -> None:
+def test_an_enqueue_with_the_id_of_a_live_job_changes_nothing(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
     before = lines_of(client.run(client.calls.reads.snapshot("mail")))
 
@@ -125,7 +127,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_enqueue_of_a_unique_name_that_is_held_reports_the_outcome(
+def test_an_enqueue_of_a_unique_name_that_is_held_reports_the_outcome(
     cli: CommandLine, module: str, task: str
 ) -> None:
     """Checks that the message names the replaced job, and does not say that the job's id is remembered."""
@@ -175,7 +177,9 @@ def test_the_error_of_a_missing_argument_names_the_option_that_takes_it(
     assert "'send' are not valid: to: is required: the task's arguments go into --json-args" in said
 
 
-def test_enqueue_refuses_a_task_that_the_app_lacks(cli: CommandLine, module: str) -> None:
+def test_the_enqueue_command_refuses_a_task_that_the_app_lacks(
+    cli: CommandLine, module: str
+) -> None:
     assert cli.line(2, "enqueue", "mail", "sned", "--app", module) == (
         "no task 'sned' here: known are first, last, send."
     )
@@ -218,7 +222,7 @@ def test_commands_use_the_server_of_the_app_unless_another_is_named(
 # --- looking ------------------------------------------------------------------------------------
 
 
-def test_queues_lists_queues_with_their_counts(cli: CommandLine, kill: Kill) -> None:
+def test_the_queues_command_lists_queues_with_their_counts(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1")
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "mail", "send", "--priority", "high")
@@ -240,7 +244,7 @@ def test_queues_lists_queues_with_their_counts(cli: CommandLine, kill: Kill) -> 
     assert re.search(r"sms +1 +0 +0 +0 +off +0 +\d+ s", table)
 
 
-def test_queues_lists_other_queues_beside_an_unreadable_queue(
+def test_the_queues_command_lists_other_queues_beside_an_unreadable_queue(
     cli: CommandLine, client: Client, valkey: RedisServer
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -258,7 +262,7 @@ def test_queues_lists_other_queues_beside_an_unreadable_queue(
     )
 
 
-def test_queues_of_an_empty_server_is_not_an_error(cli: CommandLine) -> None:
+def test_the_queues_command_on_an_empty_server_is_not_an_error(cli: CommandLine) -> None:
     assert cli.ok("queues") == "no queues yet: the first job of a queue makes it\n"
     assert cli.json("queues") == []
 
@@ -270,7 +274,7 @@ def test_commands_show_only_queues_of_their_prefix(cli: CommandLine) -> None:
     assert len(cli.json("queues", "--prefix", "other")) == 1
 
 
-def test_job_shows_the_worker_of_a_running_job_and_its_start(
+def test_the_job_command_shows_the_worker_of_a_running_job_and_its_start(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}')
@@ -289,7 +293,7 @@ def test_job_shows_the_worker_of_a_running_job_and_its_start(
     assert (found["state"], found["worker"], found["claims"]) == ("running", "w-1", 1)
 
 
-def test_job_shows_the_headers_of_a_job(cli: CommandLine, client: Client) -> None:
+def test_the_job_command_shows_the_headers_of_a_job(cli: CommandLine, client: Client) -> None:
     job = NewJob("h", "mail", profile("send"), '{"to":"a"}', headers_json='{"request-id":"7"}')
     client.run(client.calls.enqueue.many([job, NewJob("none", "mail", profile("send"), "{}")]))
 
@@ -300,7 +304,7 @@ def test_job_shows_the_headers_of_a_job(cli: CommandLine, client: Client) -> Non
     assert cli.json("job", "none")["headers"] == {}
 
 
-def test_dead_lists_the_newest_job_first(cli: CommandLine, kill: Kill) -> None:
+def test_the_dead_command_lists_the_newest_job_first(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1", "d2", "d3")
 
     assert [job["id"] for job in cli.json("dead", "mail")] == ["d3", "d2", "d1"]
@@ -347,7 +351,7 @@ def test_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
 
 
-def test_dead_shows_the_place_and_job_the_traceback_of_an_error(
+def test_the_dead_command_shows_the_place_and_job_the_traceback_of_an_error(
     cli: CommandLine, kill: Kill
 ) -> None:
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -360,14 +364,14 @@ def test_dead_shows_the_place_and_job_the_traceback_of_an_error(
     )
 
 
-def test_job_shows_no_old_error_of_a_requeued_job(cli: CommandLine, kill: Kill) -> None:
+def test_the_job_command_shows_no_old_error_of_a_requeued_job(cli: CommandLine, kill: Kill) -> None:
     kill("mail", "d1", error='{"type":"ValueError","message":"no"}')
     cli.ok("requeue", "d1")
 
     assert cli.json("job", "d1")["error"] is None
 
 
-def test_dead_reads_jobs_in_pages(
+def test_the_dead_command_reads_jobs_in_pages(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.protocol.reads.job_reads.PAGE", 2)
@@ -380,7 +384,7 @@ def test_dead_reads_jobs_in_pages(
 # --- changing -----------------------------------------------------------------------------------
 
 
-def test_cancel_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
+def test_the_cancel_command_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
@@ -407,7 +411,7 @@ def test_cancel_of_an_unknown_job_fails_and_cancels_the_other_jobs(cli: CommandL
     )
 
 
-def test_edit_changes_jobs_in_any_queue_and_logs_who_edited_them(
+def test_the_edit_command_changes_jobs_in_any_queue_and_logs_who_edited_them(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
@@ -424,7 +428,7 @@ def test_edit_changes_jobs_in_any_queue_and_logs_who_edited_them(
     assert cli.ok("edit", "a", "--priority", "high") == "a same\n"
 
 
-def test_edit_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) -> None:
+def test_the_edit_command_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "runs")
     client.run(claims.claim("mail", "w-1", 1))
     cli.ok("enqueue", "mail", "send", "--id", "waits", "--expires", "60")
@@ -443,14 +447,14 @@ def test_edit_says_why_a_job_was_not_edited(cli: CommandLine, client: Client) ->
     assert "expires" in cli.ok("job", "waits")
 
 
-def test_edit_refuses_missing_and_conflicting_options(cli: CommandLine) -> None:
+def test_the_edit_command_refuses_missing_and_conflicting_options(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
 
     assert "nothing to change" in cli.line(2, "edit", "a")
     assert "does not go with delay" in cli.line(2, "edit", "a", "--now", "--delay", "5")
 
 
-def test_unique_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None:
+def test_the_unique_command_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None:
     held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
     client.run(client.calls.enqueue.one(held))
 
@@ -465,7 +469,9 @@ def test_unique_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None
     assert "no job of mail holds the name t/user=7" == says
 
 
-def test_unique_lists_as_many_names_as_the_limit_allows(cli: CommandLine, client: Client) -> None:
+def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
+    cli: CommandLine, client: Client
+) -> None:
     """Checks the limit because listing a hundred thousand names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
@@ -480,7 +486,7 @@ def test_unique_lists_as_many_names_as_the_limit_allows(cli: CommandLine, client
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_unique_takes_one_name_or_free_and_one_name(
+def test_the_unique_command_takes_one_name_or_free_and_one_name(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
@@ -510,7 +516,9 @@ def test_pause_and_resume_are_logged(cli: CommandLine, client: Client) -> None:
     assert not client.run(client.calls.reads.counts("mail")).paused
 
 
-def test_set_shows_and_changes_settings_in_seconds(cli: CommandLine, client: Client) -> None:
+def test_the_set_command_shows_and_changes_settings_in_seconds(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
 
     said = cli.ok("set", "mail", "lease=2.5", "backlog-max-jobs=1000", "dead_retention=60")
@@ -537,7 +545,7 @@ def test_the_default_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatc
 # --- doctor -------------------------------------------------------------------------------------
 
 
-def test_doctor_reports_and_repairs_a_finding(cli: CommandLine, client: Client) -> None:
+def test_the_doctor_command_reports_and_repairs_a_finding(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
     cli.ok("enqueue", "sms", "send")
     server, *said = cli.ok("doctor").splitlines()
@@ -566,7 +574,9 @@ def test_doctor_reports_and_repairs_a_finding(cli: CommandLine, client: Client) 
     }
 
 
-def test_doctor_reports_findings_that_it_cannot_repair(cli: CommandLine, client: Client) -> None:
+def test_the_doctor_command_reports_findings_that_it_cannot_repair(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")
     client.run(client.calls.delivery.ask([["HDEL", queue_keys("mail")("jobs"), "a"]]))
 
@@ -577,7 +587,7 @@ def test_doctor_reports_findings_that_it_cannot_repair(cli: CommandLine, client:
     assert result.stderr == "rq-core: 1 finding\n"
 
 
-def test_doctor_examines_other_queues_after_an_unreadable_queue(
+def test_the_doctor_command_examines_other_queues_after_an_unreadable_queue(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "a", "send")
@@ -651,7 +661,7 @@ def test_texts_from_redis_print_no_control_characters() -> None:
     assert printable("a\x1b[31mb\nc\udcff") == "a\\x1b[31mb\\nc\\udcff"
 
 
-def test_set_reads_times_in_seconds() -> None:
+def test_the_set_command_reads_times_in_seconds() -> None:
     assert parse_assignment("lease=0.5") == ("lease_ms", 500)
     assert parse_assignment("dead_retention=1") == ("dead_retention_ms", 1000)
     assert parse_assignment("backlog-max-bytes=5") == ("backlog_max_bytes", 5)

@@ -1,4 +1,4 @@
-"""What commands show of a queue whose keys a client changed without the scripts.
+"""Commands on a queue whose keys a client changed without the scripts.
 
 The message names the damage and the command to type.
 """
@@ -47,7 +47,7 @@ def test_top_and_doctor_report_a_queue_of_another_layout(
 
 
 @pytest.mark.parametrize("words", [("enqueue", "mail", "send"), ("pause", "mail")], ids=" ".join)
-def test_doctor_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
+def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Checks that `doctor` ends without a ValueError and its traceback."""
@@ -71,7 +71,7 @@ def test_doctor_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_doctor_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
+def test_the_doctor_command_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "epoch", "x")
@@ -80,7 +80,9 @@ def test_doctor_prints_the_command_that_begins_a_new_epoch_if_there_is_no_log(
     assert f"`redis-cli HDEL '{META}' epoch` lets a new epoch begin" in cli("doctor", "mail").stdout
 
 
-def test_workers_names_an_unreadable_queue(cli: CommandLine, control: redis.Redis) -> None:
+def test_the_workers_command_names_an_unreadable_queue(
+    cli: CommandLine, control: redis.Redis
+) -> None:
     """Checks that `workers` does not say that no worker runs."""
     control.delete("rqc:{mail}:workers")
     control.set("rqc:{mail}:workers", "x")
@@ -143,7 +145,7 @@ def test_commands_name_a_list_of_queues_of_the_wrong_type(
     ],
 )
 @pytest.mark.parametrize("value", ["7", "garbage"])
-def test_doctor_prints_the_command_that_restores_a_setting(
+def test_the_doctor_command_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
     """Checks that the printed command works: `rq-core set QUEUE lease_ms=N` would be refused or change nothing."""
@@ -158,7 +160,9 @@ def test_doctor_prints_the_command_that_restores_a_setting(
     assert "mail: all agrees" in cli.ok("doctor", "mail")
 
 
-def test_top_reports_an_outbox_of_the_wrong_type(cli: CommandLine, control: redis.Redis) -> None:
+def test_the_top_command_reports_an_outbox_of_the_wrong_type(
+    cli: CommandLine, control: redis.Redis
+) -> None:
     """Checks that `top` reports the queue, on which no call can be carried out."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
@@ -170,7 +174,7 @@ def test_top_reports_an_outbox_of_the_wrong_type(cli: CommandLine, control: redi
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
 
 
-def test_doctor_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
+def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
     """Checks that `doctor` names the queue, which no table, metric or alert shows."""
@@ -189,7 +193,7 @@ def test_doctor_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_doctor_does_not_say_all_agrees_if_the_log_could_not_be_compared(
+def test_the_doctor_command_does_not_say_all_agrees_if_the_log_could_not_be_compared(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
     """Checks the last line beside an error, and beside differences that the log cannot show."""
@@ -250,7 +254,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_unique_says_that_its_list_is_cut_though_a_job_is_unreadable(
+def test_the_unique_command_says_that_its_list_is_cut_though_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
     """Checks that the list says that there are more names."""
@@ -280,7 +284,7 @@ def test_an_unreadable_dead_job_hides_no_other_job(
     assert "good requeued" in cli("requeue", "--all-dead", "mail").stdout
 
 
-def test_doctor_examines_other_queues_though_trimmed_is_not_an_entry_id(
+def test_the_doctor_command_examines_other_queues_though_trimmed_is_not_an_entry_id(
     cli: CommandLine, control: redis.Redis, sqlite_url: str
 ) -> None:
     assert cli("audit", "run", "--once", "--audit", sqlite_url).exit_code == 0

@@ -81,7 +81,7 @@ def test_a_database_number_that_the_server_lacks_is_reported(cli: CommandLine) -
     assert "DB index is out of range" in said or "invalid DB index" in said
 
 
-def test_the_error_of_a_refused_password_does_not_print_it(cli: CommandLine) -> None:
+def test_the_error_of_a_refused_password_does_not_print_the_password(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", cli.url.replace("//", "//user:secret@"))
 
     assert "secret" not in said

@@ -45,7 +45,7 @@ def queue(client: Client, kill: Callable[..., None]) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_jobs_lists_running_then_ready_then_scheduled_jobs(cli: CommandLine) -> None:
+def test_the_jobs_command_lists_running_then_ready_then_scheduled_jobs(cli: CommandLine) -> None:
     found = cli.json("jobs", "mail")
 
     assert ids(found) == ["running", "plain", "low", "in-lane", "later", "much-later"]
@@ -60,7 +60,7 @@ def test_jobs_lists_running_then_ready_then_scheduled_jobs(cli: CommandLine) -> 
 
 
 @pytest.mark.usefixtures("queue")
-def test_jobs_filters_by_state_and_task(cli: CommandLine) -> None:
+def test_the_jobs_command_filters_by_state_and_task(cli: CommandLine) -> None:
     assert ids(cli.json("jobs", "mail", "--state", "dead", "--state", "running")) == [
         "running",
         "dead",
@@ -73,14 +73,16 @@ def test_jobs_filters_by_state_and_task(cli: CommandLine) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_jobs_says_that_a_limit_cut_the_list(cli: CommandLine) -> None:
+def test_the_jobs_command_says_that_a_limit_cut_the_list(cli: CommandLine) -> None:
     assert ids(cli.json("jobs", "mail", "--limit", "2")) == ["running", "plain"]
     assert "the first 2; --limit shows more\n" in cli.ok("jobs", "mail", "--limit", "2")
     assert "--limit" not in cli.ok("jobs", "mail", "--limit", "7")
 
 
 @pytest.mark.usefixtures("queue")
-def test_jobs_marks_a_task_that_no_running_worker_has(cli: CommandLine, client: Client) -> None:
+def test_the_jobs_command_marks_a_task_that_no_running_worker_has(
+    cli: CommandLine, client: Client
+) -> None:
     assert [each["task_known"] for each in cli.json("jobs", "mail")] == [None] * 6
     assert cli.ok("jobs", "mail").endswith("no worker runs for mail\n")
 
@@ -142,7 +144,9 @@ def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_jobs_lists_a_job_that_moves_during_the_read_at_most_once(client: Client) -> None:
+def test_the_jobs_command_lists_a_job_that_moves_during_the_read_at_most_once(
+    client: Client,
+) -> None:
     """Checks a job that is claimed between the two reads: it is listed as running or missing, and never twice."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
@@ -183,7 +187,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
         ("not_my_turn", 0, "", ""),
     ],
 )  # fmt: skip
-def test_job_says_why_a_job_was_given_back_and_what_to_do(
+def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
     """Checks that `job` says what the job waits for, and not only that it is scheduled."""
@@ -204,7 +208,7 @@ def test_job_says_why_a_job_was_given_back_and_what_to_do(
         assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
 
 
-def test_job_says_that_a_job_was_given_back_after_its_event_has_left_redis(
+def test_the_job_command_says_that_a_job_was_given_back_after_its_event_has_left_redis(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -219,7 +223,7 @@ def test_job_says_that_a_job_was_given_back_after_its_event_has_left_redis(
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_job_shows_only_the_failure_of_a_job_that_was_given_back_earlier(
+def test_the_job_command_shows_only_the_failure_of_a_job_that_was_given_back_earlier(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -230,7 +234,7 @@ def test_job_shows_only_the_failure_of_a_job_that_was_given_back_earlier(
     assert "given back" not in cli.ok("job", "a") + cli.ok("jobs", "mail")
 
 
-def test_job_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
+def test_the_job_command_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -243,7 +247,9 @@ def test_job_counts_rollbacks_and_gives_no_advice_once_a_worker_has_the_task(
     assert "to do" not in cli.ok("job", "a")
 
 
-def test_job_says_what_to_do_if_no_worker_runs(cli: CommandLine, client: Client) -> None:
+def test_the_job_command_says_what_to_do_if_no_worker_runs(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, "a")
 
     assert re.search(r"^waits for +a worker: none runs for mail$", cli.ok("job", "a"), re.MULTILINE)

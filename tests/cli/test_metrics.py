@@ -19,7 +19,9 @@ from tests.kit.wait import wait_until
 from tests.metrics.scrape import get, parsed, value
 
 
-def test_metrics_answers_over_http_until_it_is_stopped(cli: CommandLine, tmp_path: Path) -> None:
+def test_the_metrics_command_answers_over_http_until_it_is_stopped(
+    cli: CommandLine, tmp_path: Path
+) -> None:
     cli.ok("enqueue", "mail", "send")
     port = free_port()
     command = [sys.executable, "-m", "rq_core.cli", "metrics", "--listen", str(port)]
@@ -42,7 +44,7 @@ def test_metrics_answers_over_http_until_it_is_stopped(cli: CommandLine, tmp_pat
     assert (process.returncode, said) == (0, f"metrics at http://127.0.0.1:{port}/metrics\n")
 
 
-def test_metrics_once_prints_the_answer_to_a_scrape(cli: CommandLine) -> None:
+def test_the_metrics_command_with_once_prints_the_answer_to_a_scrape(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     found = parsed(cli.ok("metrics", "--once"))
@@ -51,7 +53,7 @@ def test_metrics_once_prints_the_answer_to_a_scrape(cli: CommandLine) -> None:
     assert value(found, "rqc_workers", queue="mail") == 0
 
 
-def test_metrics_list_names_every_metric(cli: CommandLine) -> None:
+def test_the_metrics_command_with_list_names_every_metric(cli: CommandLine) -> None:
     shown = cli.ok("metrics", "--list")
 
     assert [family.name for family in FAMILIES if family.name not in shown] == []
@@ -61,7 +63,7 @@ def test_an_invalid_address_is_reported_with_its_option(cli: CommandLine) -> Non
     assert "listen='here'" in cli.line(2, "metrics", "--listen", "here")
 
 
-def test_metrics_reports_an_unreachable_server_as_a_metric_and_by_its_exit_status(
+def test_the_metrics_command_reports_an_unreachable_server_as_a_metric_and_by_its_exit_status(
     cli: CommandLine,
 ) -> None:
     done = cli("metrics", "--once", "--redis", f"redis://127.0.0.1:{free_port()}/0")

@@ -255,7 +255,9 @@ def test_an_empty_answer_prints_the_requested_name_without_control_characters(
     assert_harmless(result.output)
 
 
-def test_result_reports_a_log_without_tables_in_one_line(valkey_url: str, tmp_path: Path) -> None:
+def test_the_result_command_reports_a_log_without_tables_in_one_line(
+    valkey_url: str, tmp_path: Path
+) -> None:
     file = tmp_path / "empty.db"
     file.touch()
 

@@ -45,7 +45,7 @@ def left(valkey: RedisServer) -> list[str]:
         return sorted(control.keys("*"))
 
 
-def test_delete_removes_all_keys_of_an_empty_queue_and_its_name(
+def test_the_delete_command_removes_all_keys_of_an_empty_queue_and_its_name(
     cli: CommandLine, client: Client, valkey: RedisServer
 ) -> None:
     empty_queue(client)
@@ -76,7 +76,7 @@ def test_a_producer_creates_a_deleted_queue_in_a_later_epoch(
 
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "dead"])
-def test_delete_refuses_a_queue_with_jobs_unless_forced_with_a_reason(
+def test_the_delete_command_refuses_a_queue_with_jobs_unless_forced_with_a_reason(
     cli: CommandLine, client: Client, kill: Callable[..., None], valkey: RedisServer, state: str
 ) -> None:
     if state == "dead":
@@ -97,7 +97,7 @@ def test_delete_refuses_a_queue_with_jobs_unless_forced_with_a_reason(
     assert left(valkey) == []
 
 
-def test_delete_refuses_a_queue_with_a_running_job_even_if_forced(
+def test_the_delete_command_refuses_a_queue_with_a_running_job_even_if_forced(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a", "b")
@@ -110,7 +110,7 @@ def test_delete_refuses_a_queue_with_a_running_job_even_if_forced(
     assert client.run(claims.complete("mail", "w-1", [(held.id, held.fence)])) == {}
 
 
-def test_delete_refuses_a_queue_that_live_workers_serve_unless_forced(
+def test_the_delete_command_refuses_a_queue_that_live_workers_serve_unless_forced(
     cli: CommandLine, client: Client
 ) -> None:
     empty_queue(client)
@@ -138,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_delete_needs_a_mirror_that_has_every_event_and_the_log_holds_afterwards(
+def test_the_delete_command_needs_a_mirror_that_has_every_event_and_the_log_holds_afterwards(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -206,7 +206,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_it_is_created_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_delete_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event(
+def test_the_delete_command_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -226,7 +226,7 @@ def test_delete_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_verify_reports_a_loss_of_redis_after_an_earlier_deletion(
+def test_the_verify_command_reports_a_loss_of_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """Checks that the recorded deletion does not explain a later loss."""

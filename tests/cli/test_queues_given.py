@@ -34,7 +34,7 @@ def test_a_worker_serves_each_queue_option(jobs: str, tmp_path: Path) -> None:
     assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
-def test_verify_checks_each_queue_option(jobs: str, tmp_path: Path) -> None:
+def test_the_verify_command_checks_each_queue_option(jobs: str, tmp_path: Path) -> None:
     audit = ("--audit", f"sqlite:///{tmp_path / 'audit.db'}")
     assert processes.rq_core("audit", "run", "--once", *audit, "--redis", jobs).returncode == 0
 

@@ -34,7 +34,7 @@ def test_enqueue_with_a_remembered_key_says_that_the_job_has_ended(
     )
 
 
-def test_job_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> None:
+def test_the_job_command_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> None:
     shown = cli.ok("job", done)
     facts = cli.json("job", done)
 
@@ -47,7 +47,7 @@ def test_job_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> Non
     assert facts["once_ms"] > facts["at_ms"]
 
 
-def test_job_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> None:
+def test_the_job_command_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> None:
     app = App(cli.url)
 
     @app.task(queue="mail", unique=Unique(per="to"))
@@ -60,7 +60,9 @@ def test_job_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> N
     assert re.search(rf"^same as +job {first.id}$", cli.ok("job", "other"), re.MULTILINE)
 
 
-def test_job_reports_a_forgotten_id_as_unknown(cli: CommandLine, client: Client, done: str) -> None:
+def test_the_job_command_reports_a_forgotten_id_as_unknown(
+    cli: CommandLine, client: Client, done: str
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x", "--remember", "0.001")
     (claim,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     client.run(claims.complete("mail", "w-1", [(claim.id, claim.fence)]))
@@ -68,7 +70,7 @@ def test_job_reports_a_forgotten_id_as_unknown(cli: CommandLine, client: Client,
     assert "no live job x" in cli("job", "x").stderr
 
 
-def test_queues_counts_remembered_ids_and_says_when_no_more_fit(
+def test_the_queues_command_counts_remembered_ids_and_says_when_no_more_fit(
     cli: CommandLine, done: str
 ) -> None:
     assert "1 id remembered" in cli.ok("queues")

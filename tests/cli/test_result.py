@@ -28,7 +28,7 @@ def succeed(client: Client, *values: str) -> None:
     client.run(claims.complete("mail", "w-1", held, dict(enumerate(values, 1))))
 
 
-def test_result_prints_a_kept_value_as_json(cli: CommandLine, client: Client) -> None:
+def test_the_result_command_prints_a_kept_value_as_json(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, '{"pages":3,"title":"Grün"}')
 
@@ -39,7 +39,7 @@ def test_result_prints_a_kept_value_as_json(cli: CommandLine, client: Client) ->
     )
 
 
-def test_result_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
+def test_the_result_command_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
@@ -49,7 +49,7 @@ def test_result_says_why_a_value_is_missing(cli: CommandLine, client: Client) ->
     assert "succeeded; its result is not available (too_large)\n" == found.stderr
 
 
-def test_result_exits_with_1_for_a_job_that_did_not_succeed(
+def test_the_result_command_exits_with_1_for_a_job_that_did_not_succeed(
     cli: CommandLine, client: Client, kill: Callable[..., None]
 ) -> None:
     kill("mail", "dead")
@@ -64,7 +64,7 @@ def test_result_exits_with_1_for_a_job_that_did_not_succeed(
     assert ("", "") == (dead.stdout, cancelled.stdout)
 
 
-def test_result_exits_with_an_error_for_a_job_that_has_not_ended(
+def test_the_result_command_exits_with_an_error_for_a_job_that_has_not_ended(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -73,7 +73,7 @@ def test_result_exits_with_an_error_for_a_job_that_has_not_ended(
 
 
 @pytest.mark.parametrize("words", [(), ("--queue", "mail")])
-def test_result_exits_with_1_for_an_unknown_job(
+def test_the_result_command_exits_with_1_for_an_unknown_job(
     cli: CommandLine, client: Client, words: tuple[str, ...]
 ) -> None:
     client.run(client.calls.delivery.handshake("mail"))
@@ -86,7 +86,7 @@ def test_result_exits_with_1_for_an_unknown_job(
     ) in said
 
 
-def test_result_finds_the_queue_of_a_job_that_left_redis_in_the_log(
+def test_the_result_command_finds_the_queue_of_a_job_that_left_redis_in_the_log(
     cli: CommandLine, client: Client, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)
@@ -105,7 +105,9 @@ def test_result_finds_the_queue_of_a_job_that_left_redis_in_the_log(
     assert ("succeeded", "mail") == (told["outcome"], told["queue"])
 
 
-def test_job_shows_the_value_that_a_job_returned(cli: CommandLine, client: Client) -> None:
+def test_the_job_command_shows_the_value_that_a_job_returned(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, "a")
     succeed(client, '{"pages":3}')
     shown, facts = cli.ok("job", "a"), cli.json("job", "a")
@@ -118,7 +120,7 @@ def test_job_shows_the_value_that_a_job_returned(cli: CommandLine, client: Clien
     assert ("succeeded", {"pages": 3}) == (facts["outcome"], facts["value"])
 
 
-def test_job_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
+def test_the_job_command_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> None:
     enqueue(client, "a")
     succeed(client, "!too_large")
 
@@ -127,7 +129,9 @@ def test_job_says_why_a_value_is_missing(cli: CommandLine, client: Client) -> No
     assert "value" not in cli.json("job", "a")
 
 
-def test_queues_counts_kept_and_evicted_results(cli: CommandLine, client: Client) -> None:
+def test_the_queues_command_counts_kept_and_evicted_results(
+    cli: CommandLine, client: Client
+) -> None:
     enqueue(client, "a")
     succeed(client, '"' + "x" * 1_000 + '"')
     (before,) = cli.json("queues")

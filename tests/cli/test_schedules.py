@@ -1,4 +1,4 @@
-"""Schedules on the command line."""
+"""Commands about schedules."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def app(valkey_url: str) -> Any:
     made.close()
 
 
-def test_schedules_are_listed(cli: CommandLine, app: App) -> None:
+def test_the_schedules_command_lists_the_schedules_of_a_queue(cli: CommandLine, app: App) -> None:
     table = cli.ok("schedules")
     nightly = next(each for each in cli.json("schedules", "mail") if each["name"] == "nightly")
 
@@ -39,13 +39,17 @@ def test_schedules_are_listed(cli: CommandLine, app: App) -> None:
     assert nightly["next_ms"] == nightly["due_ms"]
 
 
-def test_a_queue_without_schedules_says_so(cli: CommandLine, app: App) -> None:
+def test_the_schedules_command_says_that_a_queue_has_no_schedules(
+    cli: CommandLine, app: App
+) -> None:
     app.enqueue("other", "send")
 
     assert "no schedules" in cli.ok("schedules", "other")
 
 
-def test_the_next_instants_are_shown_with_their_offsets(cli: CommandLine, app: App) -> None:
+def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
+    cli: CommandLine, app: App
+) -> None:
     lines = cli.ok("schedule", "next", "mail", "nightly", "-n", "400").splitlines()
 
     assert 400 == len(lines)
@@ -56,7 +60,7 @@ def test_the_next_instants_are_shown_with_their_offsets(cli: CommandLine, app: A
     assert "later)" in cli.ok("schedule", "next", "mail", "beat")
 
 
-def test_a_schedule_is_changed(cli: CommandLine, app: App) -> None:
+def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
 
     assert "nightly changed, version 2\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
@@ -101,13 +105,15 @@ def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client
         ([], "must be given, or every"),
     ],
 )
-def test_a_bad_rule_is_one_line(cli: CommandLine, app: App, words: list[str], said: str) -> None:
+def test_the_set_command_reports_an_invalid_rule_in_one_line(
+    cli: CommandLine, app: App, words: list[str], said: str
+) -> None:
     result = cli("schedule", "set", "mail", "nightly", *words)
 
     assert result.exit_code in (1, 2)
     assert said in result.stderr
 
 
-def test_an_unknown_queue_is_named(cli: CommandLine, app: App) -> None:
+def test_the_error_of_an_unknown_queue_names_the_queue(cli: CommandLine, app: App) -> None:
     assert "nowhere" in cli.line(2, "schedule", "pause", "nowhere", "x")
     assert "nowhere" in cli.line(2, "schedules", "nowhere")

@@ -87,7 +87,7 @@ def test_no_line_of_top_is_wider_than_the_terminal(
     assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
 
 
-def test_top_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
+def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks 60 and 80 columns: a full cap is shown with its lanes, and a mirror with its backlog."""
@@ -129,7 +129,7 @@ def test_the_variable_columns_sets_the_width_of_top_in_a_pipe(
     assert "blocked lanes" not in shown
 
 
-def test_top_computes_rates_from_two_frames(cli: CommandLine, client: Client) -> None:
+def test_the_top_command_computes_rates_from_two_frames(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     before = frame(client, at=10.0, ended=100)
     for _ in range(4):
@@ -141,7 +141,9 @@ def test_top_computes_rates_from_two_frames(cli: CommandLine, client: Client) ->
     assert re.search(r" 25\.0", shown)
 
 
-def test_top_shows_no_cause_for_a_healthy_queue(cli: CommandLine, client: Client) -> None:
+def test_the_top_command_shows_no_cause_for_a_healthy_queue(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 1, "0.1.0", "c0de0001", ("mail",), 10, 1, 0)
     client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))
@@ -152,7 +154,7 @@ def test_top_shows_no_cause_for_a_healthy_queue(cli: CommandLine, client: Client
     assert "1 of 10 places busy" in shown
 
 
-def test_top_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
+def test_the_top_command_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
     cli: CommandLine, client: Client
 ) -> None:
     for n in range(30):
@@ -171,13 +173,17 @@ def test_top_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
 
 
 @pytest.mark.parametrize("width", [1, 8, 20])
-def test_top_works_on_a_very_narrow_terminal(cli: CommandLine, client: Client, width: int) -> None:
+def test_the_top_command_works_on_a_very_narrow_terminal(
+    cli: CommandLine, client: Client, width: int
+) -> None:
     cli.ok("enqueue", LONG, "send")
 
     assert max(map(len, printed(frame(client), None, width).splitlines())) <= width
 
 
-def test_top_prints_an_error_text_as_one_short_line(cli: CommandLine, client: Client) -> None:
+def test_the_top_command_prints_an_error_text_as_one_short_line(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
     away = Frame(Unread("\x1b[2J\n" * 200_000), None, 0.0)
 
@@ -187,7 +193,7 @@ def test_top_prints_an_error_text_as_one_short_line(cli: CommandLine, client: Cl
     assert "\x1b" not in shown
 
 
-def test_top_shows_the_errors_of_redis_and_of_the_log() -> None:
+def test_the_top_command_shows_the_errors_of_redis_and_of_the_log() -> None:
     away = Frame(Unread("no answer"), Unread("no answer either"), 0.0)
 
     assert "! no answer" in printed(away, None, 120)
@@ -207,7 +213,9 @@ def test_top_once_fails_if_redis_is_unreachable(cli: CommandLine, url: str) -> N
 
 
 @pytest.mark.parametrize(("key", "status"), [(b"\x03", 130), (b"xq", 0)])
-def test_top_refreshes_until_q_or_ctrl_c(cli: CommandLine, key: bytes, status: int) -> None:
+def test_the_top_command_refreshes_until_q_or_ctrl_c(
+    cli: CommandLine, key: bytes, status: int
+) -> None:
     cli.ok("enqueue", "mail", "send")
     command = [sys.executable, "-m", "rq_core.cli", "top", "--every", "0.5", "--redis", cli.url]
     pid, terminal = pty.fork()
@@ -237,7 +245,7 @@ def test_top_refreshes_until_q_or_ctrl_c(cli: CommandLine, key: bytes, status: i
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_top_shows_causes_that_page_before_all_other_causes(
+def test_the_top_command_shows_causes_that_page_before_all_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks an unreadable queue beside twelve paused queues: the unreadable one is listed first."""

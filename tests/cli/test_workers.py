@@ -16,7 +16,7 @@ def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> N
     client.run(worker_registry.announce("rqc", worker, says, queues, ["send"]))
 
 
-def test_workers_lists_each_worker_once(cli: CommandLine, client: Client) -> None:
+def test_the_workers_command_lists_each_worker_once(cli: CommandLine, client: Client) -> None:
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "sms", "send")
     here(client, "w-1", "mail", "sms")
@@ -31,7 +31,7 @@ def test_workers_lists_each_worker_once(cli: CommandLine, client: Client) -> Non
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
 
 
-def test_workers_reports_different_code_in_workers_of_one_queue(
+def test_the_workers_command_reports_different_code_in_workers_of_one_queue(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -45,14 +45,16 @@ def test_workers_reports_different_code_in_workers_of_one_queue(
     assert cli.ok("workers").endswith("workers run different code or versions of rq-core in mail\n")
 
 
-def test_workers_says_that_no_worker_runs(cli: CommandLine) -> None:
+def test_the_workers_command_says_that_no_worker_runs(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     assert cli.ok("workers") == "no worker runs\n"
     assert cli.json("workers") == []
 
 
-def test_workers_shows_a_dash_for_an_unknown_start(cli: CommandLine, client: Client) -> None:
+def test_the_workers_command_shows_a_dash_for_an_unknown_start(
+    cli: CommandLine, client: Client
+) -> None:
     """Checks that a worker with an unknown start is not shown as running for 20780 days."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
@@ -62,7 +64,7 @@ def test_workers_shows_a_dash_for_an_unknown_start(cli: CommandLine, client: Cli
 
 
 @pytest.mark.parametrize("columns", [50, 60, 80])
-def test_workers_drops_columns_before_it_breaks_words(
+def test_the_workers_command_drops_columns_before_it_breaks_words(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     """Checks that headings and names are not broken into parts of two letters."""

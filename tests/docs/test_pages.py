@@ -10,7 +10,7 @@ import rq_core
 from scripts.docs import api
 from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
 
-PLAYED = ["five-minutes.md", "tutorial.md"]
+PLAYED = ["index.md", "five-minutes.md", "tutorial.md"]
 """Pages that are one session from top to bottom, on the embedded server."""
 
 

@@ -1,5 +1,6 @@
 """The site builds without a warning and loads nothing from other hosts, and Markdown links lead to existing targets."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.docs import site
+from scripts.docs import look, site
 from tests.docs.transcript import with_snippets
 
 ROOT = site.ROOT
@@ -25,6 +26,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_other_hosts(tmp_path: P
 
     assert [] == site.foreign_of(pages)
     assert (pages / "five-minutes" / "index.html").is_file()
+    items = json.loads((pages / "search.json").read_text())["items"]
+    for words, page in look.SEARCHES.items():
+        sections = [i["title"] + i["text"] for i in items if i["location"].startswith(page)]
+        assert any(words.lower() in each.lower() for each in sections), (words, page)
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:

@@ -134,6 +134,26 @@ def test_the_check_covers_docstrings_comments_and_messages_but_not_names_in_code
     ] == found
 
 
+def test_the_check_covers_the_first_words_of_docstrings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    (tmp_path / "tests").mkdir()
+    source = 'DONE = True\n"""Whether it is done."""\n\n\ndef f():\n    """Whether it ends."""\n'
+    (tmp_path / "tests" / "conftest.py").write_text(f'"""What it has."""\n{source}')
+    (tmp_path / "source.py").write_text(source)
+
+    found = [
+        problem.split(": ")[:2] for problem in words.problems_in_sources(["source.py", "tests"])
+    ]
+
+    assert [
+        ["source.py:6", "'Whether'"],
+        ["tests/conftest.py:1", "'What'"],
+        ["tests/conftest.py:7", "'Whether'"],
+    ] == found
+
+
 def test_the_check_covers_names_of_tests_and_comments_of_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

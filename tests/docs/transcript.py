@@ -3,7 +3,7 @@
 A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
 after ``$ `` is a command, and the lines after it are its output; in a ``sh`` block each line is a command with any
 output. Times, ids, process numbers and the number of jobs in an entry differ from run to run and are masked; ``…``
-stands for any text, and a line of it for any lines.
+means any text, and a line of it for any lines.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class File:
 
 @dataclass
 class Command:
-    """A command of the page; ``prints`` is None if the page does not show the output."""
+    """A command of the page; ``prints`` has the value None if the page does not show the output."""
 
     line: str
     prints: list[str] | None = field(default=None)

@@ -118,7 +118,7 @@ def test_a_queue_that_does_not_exist_has_no_findings(scene: Scene) -> None:
     assert diagnose(scene.client, "elsewhere") == []
 
 
-def test_diagnosis_changes_nothing(scene: Scene) -> None:
+def test_the_diagnosis_of_the_doctor_changes_nothing(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
     before = scene.snapshot()
 
@@ -316,7 +316,7 @@ def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
 def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
-    """Checks that readers do not load the whole line, and that no message contains all of it."""
+    """Checks that no reader loads the whole line, and that no message contains all of it."""
     line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
     scene.write("a", line)
     calls = scene.client.calls

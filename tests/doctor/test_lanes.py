@@ -27,7 +27,9 @@ LOST = [
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
-def test_a_healthy_queue_with_caps_has_no_findings(seed: Seed, fair: bool) -> None:
+def test_the_doctor_reports_no_finding_for_a_healthy_queue_with_caps(
+    seed: Seed, fair: bool
+) -> None:
     busy = Busy(seed, fair=fair)
     assert look(seed) == []
     assert_consistent(seed.snapshot())
@@ -215,7 +217,7 @@ def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_outdated_repairs_do_no_harm(seed: Seed, lost: str) -> None:
+def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> None:
     """Checks a queue that changes between the doctor's examination and its edits.
 
     Another doctor repairs the queue, and jobs move.

@@ -443,7 +443,7 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Schedules of each way to overlap, of which one has a job that runs, and one a job that waits."""
+    """Make schedules of each overlap rule; one has a running job, and one a waiting job."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [
@@ -459,7 +459,7 @@ def _schedules(seed: Seed) -> None:
 
 @scene
 def schedule(seed: Seed) -> Scene:
-    """One that is new, one that changes, and one that is due before all others."""
+    """Put schedules: a new one, a changed one, and one that is due before all others."""
     _schedules(seed)
     seed.take_token()
     job = seed.client.run(seed.client.calls.reads.snapshot(seed.queue))["schedules"]["a|job"]
@@ -481,7 +481,10 @@ def schedule_removed(seed: Seed) -> Scene:
 
 @scene
 def tick(seed: Seed) -> Scene:
-    """Fires two, skips one, is told one too late, and hands out a fourth; in a queue that remembers ids."""
+    """Report instants in a queue that remembers ids: two are fired, one is skipped, one comes too late.
+
+    The call also gives out a fourth schedule.
+    """
     _caps(seed)
     _remembered(seed)
     _schedules(seed)

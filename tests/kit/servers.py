@@ -96,7 +96,7 @@ def _open_to_all(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A server program on which tests run; `binary` is None if it is missing."""
+    """A server program on which tests run; `binary` has the value None if the program is missing."""
 
     name: str
     binary: str | None

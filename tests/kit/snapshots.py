@@ -38,7 +38,7 @@ def _change(old: Any, new: Any) -> Any:
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
     """Check the call's own slot, and remove it from a diff. Returns the rest and the name of the slot.
 
-    The name is None if the call used no slot.
+    The name has the value None if the call used no slot.
     """
     rest = {
         key: dict(value) if isinstance(value, dict) else value for key, value in changes.items()

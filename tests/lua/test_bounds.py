@@ -137,7 +137,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
 def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
     seed: Seed,
 ) -> None:
-    """Checks 20 KB: a pattern tried from every letter of it would block the server for seconds."""
+    """Checks a text of 20 KB: a pattern tried from every letter would block the server for seconds."""
     job = NewJob("a", "q", profile("t"), "{}", lane="2+k=x", full="x" * 20_000 + " most|1")
     seed.control.config_resetstat()
 

@@ -179,7 +179,7 @@ def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
 def test_a_lane_of_higher_priority_does_not_wait_for_lanes_enqueued_before_it(
     seed: Seed,
 ) -> None:
-    """Checks jobs of one call: the lane of high priority does not wait behind the open lane of low priority."""
+    """Checks jobs of one call: the lane of high priority is served before the open lane of low priority."""
     seed.cap("tenant", 1)
     seed.enqueue(
         seed.job("low", priority="low", scopes=["tenant=a"]),

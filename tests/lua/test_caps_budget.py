@@ -77,7 +77,7 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 
 @pytest.mark.damaged
-def test_the_cost_of_a_completion_is_the_same_from_the_first_to_the_last(seed: Seed) -> None:
+def test_the_first_and_the_last_completion_of_a_queue_cost_the_same(seed: Seed) -> None:
     """Checks a task cap of 10 over 200 tenants with a cap of 1: each step settles one job and claims the next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)

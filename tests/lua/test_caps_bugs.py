@@ -114,7 +114,7 @@ def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
 
 
 def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> None:
-    """The bug: each refusal by a cap spent an attempt, or moved the job behind later ones."""
+    """The bug: each refusal by a cap spent an attempt, or put later jobs before the refused one."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
     (first,) = seed.claim().jobs
@@ -261,7 +261,7 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
 
 
 def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
-    """The bug: a lane that was filled again in the same claim was blocked as if it waited behind itself.
+    """The bug: a lane that was filled again in the same claim was blocked as if an earlier lane were open.
 
     The job waited although its scopes had room, and nothing would open the lane (I10).
     """

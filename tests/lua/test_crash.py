@@ -91,7 +91,7 @@ def refused(seed: Seed, command: list[Any]) -> Any:
     return reply
 
 
-def test_every_script_has_a_scene(seed: Seed) -> None:
+def test_every_script_has_a_prepared_call_in_the_crash_tests(seed: Seed) -> None:
     shown = {make(seed.of(name)).script for name, make in SCENES.items()}
 
     assert set(names()) == shown

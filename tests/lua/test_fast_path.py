@@ -1,4 +1,4 @@
-"""The fast path of claims, for ordinary jobs while nothing else comes first; without it claims do the same."""
+"""The fast path of claims: it takes ordinary jobs if no other work comes first, and changes no result of a claim."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -141,7 +141,7 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Checks two places that one call frees: the call opens one lane, and that lane's next step opens the other."""
+    """Checks two places that one call frees: the call opens a first lane, whose next step opens a second one."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -153,7 +153,7 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["c", "d"]
 
 
-def test_tenants_are_served_by_age(seed: Seed) -> None:
+def test_jobs_of_many_tenants_are_served_by_age(seed: Seed) -> None:
     """Checks that each tenant runs one job, and its next job after the first has ended, in order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]

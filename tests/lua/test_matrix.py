@@ -307,7 +307,7 @@ STANDS = [
 
 
 def tick(seed: Seed, instant: int = INSTANT, **options: Any) -> None:
-    """Tell an instant of a schedule, which is there only meanwhile."""
+    """Report an instant of a schedule, which exists only during the call."""
     (kinds, ((_, _, digest, lane, spec),)) = pack_jobs([seed.job("-", **options)])
     keys, line = seed.keys, f"on v=1 next={INSTANT} due={INSTANT} last=0 from=live seen=0 was="
     entry = {"beat": f"{line}\n{{}}", "beat|job": f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"}

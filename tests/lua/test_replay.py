@@ -191,7 +191,7 @@ def register(seed: Seed) -> Operation:
 
 
 def schedule(seed: Seed) -> Operation:
-    """One that is new, one that is the same, one that is another, and one that an operator keeps from code."""
+    """Put schedules: a new one, an unchanged one, a changed one, and one that an operator keeps from code."""
     rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
     made = [Declaration.of(seed.job("-"), rule) for rule in rules]
     put = seed.client.calls.schedules.put
@@ -202,8 +202,10 @@ def schedule(seed: Seed) -> Operation:
 
 
 def tick(seed: Seed) -> Operation:
-    """What is fired, skipped, replaces another and asks one to stop, and what is told too late. Nothing is handed out:
-    a repetition does not do that."""
+    """Report instants that are fired, skipped, replace a job, ask a job to stop, or come too late.
+
+    No schedule is given out, since a repeated call gives none out.
+    """
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
         for name, overlap in (("fires", "skip"), ("skips", "skip"), ("replaces", "replace"))

@@ -49,7 +49,10 @@ def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) 
 
 
 def test_a_claim_that_ends_in_a_turn_is_counted_once_in_the_cap_of_the_queue(seed: Seed) -> None:
-    """Checks one claim that ends by a success after its lease, and one that ends by its lease: two places are free."""
+    """Checks two ended claims: one by a success after its lease, and one by the end of its lease.
+
+    Two places are free.
+    """
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
     seed.live(LEASE_MS // 3)
@@ -115,7 +118,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job, of which only the arguments are sent: nearly all jobs are such."""
+    """Checks a new plain job: only its arguments are sent. Nearly all jobs are such."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')
@@ -135,7 +138,7 @@ def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_that_claims_nothing_ends_no_claim_if_jobs_has_a_wrong_type(
+def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
     """Checks the type before the first event, since a turn that claims nothing does not read `jobs` otherwise."""

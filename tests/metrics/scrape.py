@@ -33,7 +33,7 @@ def exposition(collector: Collector) -> str:
 
 
 def value(found: Scrape, name: str, **labels: str) -> float | None:
-    """Return one sample; None if there is none."""
+    """Return one sample; None if it is missing."""
     return found.get((name, frozenset(labels.items())))
 
 

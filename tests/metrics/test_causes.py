@@ -28,7 +28,7 @@ def said(seed: Seed) -> dict[str, str]:
 def works(
     seed: Seed, worker: str = "w-1", *, silent_s: int = 0, tasks: Sequence[str] = ("t",)
 ) -> None:
-    """Register a running worker; with ``silent_s``, one that was last seen so many seconds ago."""
+    """Register a running worker; with ``silent_s``, one that was last seen that number of seconds ago."""
     says = Presence("web-1", 1, "0.1.0", "c0de0001", (seed.queue,), 1, 1, 0)
     seed.client.run(worker_registry.announce("rqc", worker, says, [seed.queue], tasks))
     row = seed.control.hget(seed.keys("workers"), worker)
@@ -109,7 +109,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
 
 
 def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
-    """Checks that a worker which was killed long ago is not called the last one that was seen."""
+    """Checks that a worker which was killed long ago is not named as the last worker that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
     works(seed, "w-stopped")

@@ -162,7 +162,7 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Return whether a plain job may be behind a later one in the list, so that its place is not seen."""
+        """Return whether a plain job may follow a later job in the list, so that its place is not seen."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
             for other in self.in_state("ready")

@@ -267,7 +267,7 @@ class Queue(RuleBasedStateMachine):
         self.seed.control.close()
 
     def before_call(self) -> None:
-        """Begin an epoch if this call is the first one on another history."""
+        """Begin an epoch in the model if this call is the first one after the server's history changed."""
         if self.stranger:
             self.stranger = False
             self.model.new_epoch()
@@ -464,7 +464,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(some_held)
     @rule(numbers=picks, wrong=rarely, worker=workers)
     def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
-        """Extend leases; only the worker of the claim may do so."""
+        """Extend leases; only the worker of a claim may extend its lease."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)

@@ -51,7 +51,7 @@ Minute = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Difference:
-    """An expression and a change of which two lists of instants differ."""
+    """An expression and a change of offset whose two lists of instants differ."""
 
     zone: str
     expression: str
@@ -150,7 +150,7 @@ def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants
 
 
 def of_library(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the same as CronSim computes it in this time zone."""
+    """Return the same instants as CronSim computes them in this time zone."""
     found = []
     for each in CronSim(expression, (begin - MINUTE).astimezone(ZoneInfo(zone))):
         moment = each.astimezone(UTC)
@@ -172,7 +172,7 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Yield for each change and expression how the instants around it differ from the oracle's; None: not at all."""
+    """Yield for each change and expression how the instants around it differ from the oracle's; None if they do not."""
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     for change in changes(info, first, last):
@@ -194,7 +194,7 @@ def compare(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare all, and print the differences. Returns 1 if there is one."""
+    """Compare all expressions, and print the differences. Returns 1 if there is one."""
     computed = of_library if "--library" in arguments else ours
     cases, classes = 0, Counter[tuple[str, str]]()
     for zone in ZONES:

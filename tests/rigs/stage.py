@@ -1,6 +1,6 @@
 """The stage of the long proofs: a server, and processes on it that are started, killed, and started again.
 
-What processes print is in one log, and what handlers note of their runs in one witness file.
+The output of all processes is in one log, and the lines of handlers about their runs in one witness file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Unit:
 
 
 class Crew:
-    """Processes of some kinds, each started in one way. Use it in a ``with``: at the end all are killed."""
+    """Processes of several kinds, each kind started in one way.
+
+    Use it in a ``with``: at the end all are killed.
+    """
 
     def __init__(self, place: Path, variables: Mapping[str, str] | None = None) -> None:
         """``variables`` are added to the environment of each process."""
@@ -54,7 +57,7 @@ class Crew:
         self._mending = threading.Lock()
 
     def knows(self, kind: str, command: Callable[[], Sequence[str]]) -> None:
-        """Start processes of this kind as ``python -m`` with these words, which are asked for at each start."""
+        """Start processes of this kind as ``python -m`` with these words, which are read at each start."""
         self._commands[kind] = command
 
     def knows_workers(self, app: str, queues: Sequence[str], url: str, *options: str) -> None:
@@ -70,7 +73,7 @@ class Crew:
         return self.units[-1]
 
     def wait_started(self, count: int) -> None:
-        """Wait until so many workers have said that they began."""
+        """Wait until this number of workers has logged its start."""
         wait_until(
             lambda: self.said().count("worker started") >= count,
             lambda: f"{count} workers run: {self.end_of_log()}",
@@ -78,12 +81,12 @@ class Crew:
         )
 
     def kill(self, unit: Unit) -> None:
-        """Kill a process, stopped or not, and start it no more."""
+        """Kill a process, stopped or not, and do not start it again."""
         unit.process.close()
         self.units.remove(unit)
 
     def mend(self) -> None:
-        """Start again what has ended, as a service manager does."""
+        """Start the ended processes again, as a service manager does."""
         with self._mending:
             for unit in self.units:
                 if unit.process.poll() is not None:
@@ -91,14 +94,14 @@ class Crew:
                     unit.process = self._launch(unit.kind)
 
     def rest(self, seconds: float) -> None:
-        """Let time pass, and keep everything running."""
+        """Let time pass, and keep all processes running."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.mend()
             time.sleep(min(0.05, left))
 
     def stop(self, *kinds: str) -> list[int]:
-        """End these in order (SIGTERM), start them no more, and return their statuses.
+        """Stop these processes in order (SIGTERM), do not start them again, and return their statuses.
 
         Raises AssertionError if one does not end.
         """
@@ -124,11 +127,11 @@ class Crew:
             unit.process.close()
 
     def of(self, kind: str, draw: random.Random) -> Unit:
-        """Draw a process of this kind."""
+        """Choose a random process of this kind."""
         return draw.choice([unit for unit in self.units if unit.kind == kind])
 
     def said(self) -> str:
-        """Return what all processes have printed."""
+        """Return the output of all processes."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def end_of_log(self) -> str:
@@ -145,7 +148,7 @@ def workers(
     count: int = 1,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Crew]:
-    """So many workers, which have begun."""
+    """Start this number of workers, and wait until they have begun."""
     with Crew(place, variables) as crew:
         crew.knows_workers(app, queues, url, *options)
         for _ in range(count):
@@ -158,7 +161,7 @@ def workers(
 def served(
     engine: Engine, place: Path, options: Mapping[str, str] | None = None
 ) -> Iterator[RedisServer]:
-    """A server of its own."""
+    """Yield a separate server."""
     server = RedisServer(engine, place, options)
     server.start()
     try:
@@ -169,6 +172,6 @@ def served(
 
 @contextlib.contextmanager
 def directory() -> Iterator[Path]:
-    """A directory that goes at the end."""
+    """Yield a directory, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="rq-core-rig-") as name:
         yield Path(name)

@@ -1,8 +1,8 @@
-"""Five scenes of a queue that is stuck, each for another cause: `rq-core top` and the alerts must name the cause.
+"""Five stuck queues, each with another cause, which `rq-core top` and the alerts must name.
 
     scripts/prove/live stuck full_cap --redis redis://localhost:6379/0
 
-makes one of them on a server, to look at. A scene is made by real calls ten minutes ago, by a clock of its own.
+makes one of them on a server, to look at. Real calls make the scene, by a clock that is ten minutes behind.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ QUEUE: Final = "mail"
 
 
 def _works(seed: Seed, *, places: int = 10, busy: int = 0) -> None:
-    """A worker says that it is there."""
+    """Register a running worker."""
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", (seed.queue,), places, busy, 0)
     seed.client.run(worker_registry.announce("rqc", "w-1", says, [seed.queue], ["t"]))
 
 
 def no_worker(seed: Seed) -> None:
-    """Jobs are ready, and no worker runs."""
+    """Make a queue with ready jobs and no running worker."""
     seed.enqueue("a", "b")
 
 
 def full_cap(seed: Seed) -> None:
-    """The cap of a task is full, and its holder does not end."""
+    """Make a queue whose task's cap is full, with a holder that does not end."""
     seed.cap("task=send", 1)
     seed.enqueue(*(seed.job(f"j{n}", task="send", scopes=["task=send"]) for n in range(3)))
     (held,) = seed.claim(1).jobs
@@ -45,14 +45,14 @@ def full_cap(seed: Seed) -> None:
 
 
 def paused(seed: Seed) -> None:
-    """An operator has paused the queue."""
+    """Make a queue that an operator has paused."""
     seed.enqueue("a", "b")
     seed.configure(paused=1)
     _works(seed)
 
 
 def poison(seed: Seed) -> None:
-    """A job takes down every worker that runs it."""
+    """Make a queue with a job that kills every worker that runs it."""
     seed.clock.set(seed.now + AGO_MS - 180_000)
     seed.enqueue(seed.job("bomb", task="crash", losses=2))
     for _ in range(2):
@@ -63,7 +63,7 @@ def poison(seed: Seed) -> None:
 
 
 def sql_away(seed: Seed) -> None:
-    """The mirror cannot write: events wait in Redis."""
+    """Make a queue whose mirror cannot write, so that events wait in Redis."""
     seed.attach()
     seed.enqueue("a", "b")
     seed.complete(*seed.claim(2).jobs)

@@ -154,7 +154,7 @@ def test_options_of_a_job_override_those_of_its_task(app: App) -> None:
     assert task.job(1).queue == "math"
 
 
-def test_repeated_with_options_add_up(app: App) -> None:
+def test_the_options_of_repeated_with_options_calls_add_up(app: App) -> None:
     job = app.task(add).with_options(delay=1).with_options(priority="high").job(1)
 
     assert (job.delay_ms, job.profile.priority) == (1_000, "high")

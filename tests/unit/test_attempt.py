@@ -1,4 +1,7 @@
-"""An attempt with dependencies that is asked to stop while it enters, while it exits, or too late. Without a server."""
+"""An attempt with dependencies that is asked to stop while it enters, while it exits, or too late.
+
+No server is used.
+"""
 
 from __future__ import annotations
 

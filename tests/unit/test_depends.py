@@ -436,7 +436,7 @@ def test_an_error_in_entering_fails_the_attempt_and_exits_the_entered_dependenci
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_error_of_a_provider_that_yields_twice_or_never_names_it(
+def test_the_error_of_a_provider_that_yields_twice_or_never_names_the_provider(
     app: App, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     def twice() -> Iterator[None]:
@@ -572,7 +572,7 @@ def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     assert "has two Depends" in refused(app, both)
 
 
-def test_injected_without_depends_is_refused(app: App) -> None:
+def test_a_parameter_with_injected_and_without_depends_is_refused(app: App) -> None:
     def task(x: str = injected) -> None: ...
 
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)

@@ -33,7 +33,7 @@ def test_the_end_of_a_job_has_the_task_and_the_call_of_its_enqueue() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_the_end_of_a_job_without_its_first_event_has_no_field_of_an_earlier_job() -> None:
+def test_a_job_whose_first_event_is_missing_gets_no_field_of_an_earlier_job() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 

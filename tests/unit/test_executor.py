@@ -362,7 +362,7 @@ async def test_a_serializer_that_panics_fails_no_job(
 async def test_a_thread_that_runs_beyond_its_lease_and_its_timeout_presents_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that the refused outcome tells the log that the handler ran to its end."""
+    """Checks that the refused outcome shows in the log that the handler ran to its end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handler() -> None:

@@ -9,7 +9,7 @@ from rq_core.model.keys import KEYS, check_name, queue_keys, queues_key
 
 
 @pytest.mark.parametrize("name", ["a", "mail.eu-1:x_Y", "9" * 128])
-def test_valid_names_are_returned(name: str) -> None:
+def test_check_name_returns_a_valid_name(name: str) -> None:
     assert check_name("queue", name) == name
 
 

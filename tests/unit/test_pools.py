@@ -104,7 +104,7 @@ def test_threads_queue_for_a_connection(valkey_url: str) -> None:
 
 
 async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks that coroutines are served in order, and that one that gives up, even at its turn, delays no other."""
+    """Checks that coroutines are served in order, and that a coroutine that gives up delays no other coroutine."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []

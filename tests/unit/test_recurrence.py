@@ -1,4 +1,4 @@
-"""When schedules are due: instants of cron expressions and of fixed intervals, and what is refused."""
+"""Due times of schedules: instants of cron expressions and of intervals, and the rules that are refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DAY = 24 * HOUR
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """The Unix ms of a wall time."""
+    """Return the Unix ms of a wall time."""
     return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 def walls(rule: Recurrence, after: str, count: int) -> list[str]:
-    """The next instants after a wall time, as the clock on the wall shows them."""
+    """Return the next instants after a wall time, as wall times."""
     zone = ZoneInfo(rule.tz)
     found = []
     for instant, _ in zip(rule.instants(ms(after, rule.tz)), range(count), strict=False):
@@ -56,7 +56,7 @@ def walls(rule: Recurrence, after: str, count: int) -> list[str]:
         ("0 0 29 2 *", ["2028-02-29 00:00", "2032-02-29 00:00"]),
     ],
 )
-def test_cron_names_these_instants(cron: str, expected: list[str]) -> None:
+def test_a_cron_expression_has_the_expected_instants(cron: str, expected: list[str]) -> None:
     assert walls(recurrence("n", cron=cron), "2026-11-24 12:30", 2) == expected
 
 
@@ -86,7 +86,7 @@ def test_a_wall_time_that_comes_twice_fires_the_first_time() -> None:
         assert rule.next_after(later) == first + 25 * HOUR
 
 
-def test_elapsed_time_counts_where_the_minute_is_a_wildcard() -> None:
+def test_a_cron_expression_with_a_wildcard_minute_counts_elapsed_time() -> None:
     rule = recurrence("n", cron="*/10 * * * *", tz="Europe/Berlin")
     start = ms("2026-10-25 00:00", "Europe/Berlin")
 
@@ -95,8 +95,8 @@ def test_elapsed_time_counts_where_the_minute_is_a_wildcard() -> None:
     assert found == [start + k * 10 * MINUTE for k in range(200)]
 
 
-def test_a_change_that_lies_between_two_instants_of_one_offset_is_seen() -> None:
-    """From one first 01:30 to that of the next year the offset is the same, but the second 01:00 lies between."""
+def test_a_change_of_offset_between_two_instants_with_equal_offsets_is_noticed() -> None:
+    """Checks two instants a year apart, with the same offset, between which a wall time comes twice."""
     rule = recurrence("n", cron="*/30 1 25 10 *", tz="Europe/London")
     first = ms("2026-10-25 01:30", "Europe/London")
 
@@ -106,7 +106,7 @@ def test_a_change_that_lies_between_two_instants_of_one_offset_is_seen() -> None
     assert found[2] == ms("2027-10-25 01:00", "Europe/London")
 
 
-def test_every_has_a_phase_of_its_name() -> None:
+def test_the_phase_of_an_interval_depends_on_the_name_of_its_schedule() -> None:
     beat, other = recurrence("beat", every=10), recurrence("other", every=10)
     now = ms("2026-11-25")
 
@@ -120,7 +120,7 @@ def test_every_has_a_phase_of_its_name() -> None:
     assert beat == recurrence("beat", every=timedelta(seconds=10))
 
 
-def test_spread_is_a_constant_of_the_name_and_below_what_was_said() -> None:
+def test_the_part_of_spread_is_a_constant_of_the_name_and_less_than_spread() -> None:
     shifts = [recurrence(f"t.{k}", cron="0 8 * * *", spread=900).shift_ms for k in range(2000)]
 
     assert shifts == [
@@ -134,7 +134,7 @@ def test_spread_is_a_constant_of_the_name_and_below_what_was_said() -> None:
 # What is to be done about instants that have passed.
 
 
-def test_of_all_that_have_passed_the_latest_is_run() -> None:
+def test_the_latest_of_all_passed_instants_is_run() -> None:
     rule = recurrence("n", cron="0 * * * *")
     at = ms("2026-11-25 10:00")
 
@@ -143,7 +143,7 @@ def test_of_all_that_have_passed_the_latest_is_run() -> None:
     assert rule.judge(at, at + 3 * HOUR + 1) == Passed(at + 3 * HOUR, 3, at + 4 * HOUR)
 
 
-def test_an_instant_that_is_later_than_the_grace_is_missed() -> None:
+def test_an_instant_later_than_the_grace_is_missed() -> None:
     rule = recurrence("n", cron="0 * * * *", catch_up="skip")
     at = ms("2026-11-25 10:00")
 
@@ -153,7 +153,7 @@ def test_an_instant_that_is_later_than_the_grace_is_missed() -> None:
     assert rule.judge(at, at + HOUR + MINUTE + 1) == Passed(None, 2, at + 2 * HOUR)
 
 
-def test_lateness_is_counted_from_when_an_instant_is_due() -> None:
+def test_the_lateness_of_an_instant_is_counted_from_its_due_time() -> None:
     rule = recurrence("n", cron="0 * * * *", spread=1800, grace=1)
     at, shift = ms("2026-11-25 10:00"), rule.shift_ms
 
@@ -163,7 +163,7 @@ def test_lateness_is_counted_from_when_an_instant_is_due() -> None:
     assert rule.judge(at, at + shift + 1001) == Passed(None, 1, at + HOUR)
 
 
-def test_what_passed_is_counted_up_to_a_bound() -> None:
+def test_passed_instants_are_counted_up_to_a_limit() -> None:
     at = ms("2026-01-01")
 
     assert recurrence("n", cron="* * * * *").passed(at, at + DAY) == 1440
@@ -185,7 +185,7 @@ RULES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(RULES, st.integers(ms("2026-01-01"), ms("2027-01-01")), st.integers(0, 3 * DAY))
-def test_what_is_judged_is_what_a_count_of_all_instants_says(
+def test_judge_returns_the_same_as_a_count_of_all_instants(
     rule: Recurrence, start: int, after: int
 ) -> None:
     expected = rule.next_after(start)
@@ -217,9 +217,11 @@ def test_what_is_judged_is_what_a_count_of_all_instants_says(
         "Africa/Casablanca",
     ],
 )  # fmt: skip
-def test_instants_are_those_of_a_walk_through_all_minutes(zone: str) -> None:
-    """The whole comparison is `python -m tests.rigs.dst_oracle`. Havana and Sao Paulo change at midnight, Lord Howe by
-    half an hour; Samoa left out a day in 2011."""
+def test_the_instants_of_a_rule_equal_those_of_a_walk_through_all_minutes(zone: str) -> None:
+    """Checks a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.
+
+    Havana and Sao Paulo change at midnight, Lord Howe by half an hour; Samoa left out a day in 2011.
+    """
     compared = list(compare(zone, EXPRESSIONS, (2011, 2012)))
 
     assert len(compared) >= 24
@@ -230,8 +232,8 @@ def test_instants_are_those_of_a_walk_through_all_minutes(zone: str) -> None:
     ("zone", "expression"),
     [("Australia/Lord_Howe", "0 */2 * * *"), ("America/Havana", "*/30 */2 * * SUN")],
 )
-def test_cronsim_alone_differs_from_the_oracle(zone: str, expression: str) -> None:
-    """The reason why it is asked only about wall clocks without changes. If this fails, it may treat zones itself."""
+def test_the_instants_of_cronsim_alone_differ_from_the_oracle(zone: str, expression: str) -> None:
+    """Checks why CronSim only gets wall clocks without changes. If this test fails, CronSim may treat zones itself."""
     assert any(compare(zone, [expression], (2011, 2012), of_library))
 
 
@@ -271,7 +273,7 @@ def test_cronsim_alone_differs_from_the_oracle(zone: str, expression: str) -> No
         ({"every": 5, "spread": -1}, "spread=-1 is not valid"),
     ],
 )  # fmt: skip
-def test_a_bad_rule_is_refused_with_what_it_must_be(options: Any, said: str) -> None:
+def test_the_error_of_an_invalid_rule_says_what_is_valid(options: Any, said: str) -> None:
     with pytest.raises(InvalidOption) as refused:
         recurrence("n", **options)
 
@@ -279,14 +281,14 @@ def test_a_bad_rule_is_refused_with_what_it_must_be(options: Any, said: str) -> 
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * (NAME_MAX + 1), None, 5, "a\n"])
-def test_a_name_that_makes_no_id_is_refused(name: Any) -> None:
+def test_a_name_that_cannot_be_part_of_an_id_is_refused(name: Any) -> None:
     with pytest.raises(InvalidOption, match="must be 1 to 100 of the characters"):
         recurrence(name, every=5)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("0123456789*/,-#LWMONJA @", max_size=14))
-def test_any_text_is_a_cron_expression_or_invalid(text: str) -> None:
+def test_any_text_is_either_a_cron_expression_or_refused(text: str) -> None:
     try:
         said = check_cron(text)
     except InvalidOption:
@@ -315,7 +317,7 @@ def test_any_text_is_a_cron_expression_or_invalid(text: str) -> None:
         ),
     ],
 )
-def test_a_rule_is_what_its_json_says(rule: Recurrence, text: str) -> None:
+def test_a_rule_that_is_written_as_json_is_read_back(rule: Recurrence, text: str) -> None:
     assert rule.to_json() == text
     assert from_json("n", text) == rule
 
@@ -324,6 +326,6 @@ def test_a_rule_is_what_its_json_says(rule: Recurrence, text: str) -> None:
     "text",
     ["", "[]", "{}", '{"every_ms":"x"}', '{"every_ms":5000,"holidays":true}', '{"cron":"x"}'],
 )
-def test_json_that_is_no_rule_is_refused(text: str) -> None:
+def test_json_that_is_not_a_rule_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption):
         from_json("n", text)

@@ -69,7 +69,7 @@ def test_each_delay_is_between_0_and_the_maximum(
         {"give_up_on": (ValueError, 5)},
     ],
 )
-def test_the_error_of_an_invalid_retry_option_names_it(options: dict[str, Any]) -> None:
+def test_the_error_of_an_invalid_retry_option_names_the_option(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption) as caught:
         RetryPolicy(**options)
 

@@ -221,7 +221,7 @@ def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
 
 
 def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
-    """Return the node of LOW, and the other one."""
+    """Return the node that has the key LOW, and the other node."""
     home = nodes.routing.node_of(LOW)
     return (A, B) if home == A else (B, A)
 
@@ -272,7 +272,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Checks a node whose map names a silent node: it may be cut off, too, and never learn of the failover."""
+    """Checks a node whose map names a silent node: the first node may be cut off, too."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])

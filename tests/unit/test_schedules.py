@@ -1,4 +1,4 @@
-"""Schedules as an app's code declares them, on a fake server."""
+"""Schedules that an app's code declares, on a fake server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(**options: Any) -> tuple[App, Any]:
     return app, report
 
 
-def test_each_instant_enqueues_the_job() -> None:
+def test_each_instant_enqueues_the_job_of_the_schedule() -> None:
     app, report = made()
     app.schedule("hourly", report.job("today"), cron="0 * * * *", overlap="allow")
 
@@ -54,8 +54,8 @@ def test_jobs_of_a_schedule_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["queue", "replace"])
-def test_jobs_in_the_place_of_a_schedule_are_run(overlap: Any) -> None:
-    """Their lane names the schedule, which the task's code does not."""
+def test_a_job_that_waits_or_replaces_in_a_schedule_runs(overlap: Any) -> None:
+    """Checks the job's lane, which names the schedule though the task's code does not."""
     app, report = made(caps=[Cap(5)])
     app.schedule("beat", report.job(), every=10, overlap=overlap)
 
@@ -67,7 +67,7 @@ def test_jobs_in_the_place_of_a_schedule_are_run(overlap: Any) -> None:
 
 
 def test_a_drain_does_not_wait_for_schedules() -> None:
-    """They go on for ever."""
+    """Checks a schedule, which never ends."""
     app, report = made()
     app.schedule("beat", report.job(), every=10)
 
@@ -77,7 +77,7 @@ def test_a_drain_does_not_wait_for_schedules() -> None:
         assert 1 == len(fake.drain())
 
 
-def test_a_handler_sees_its_schedule_and_the_instant_that_it_is_for() -> None:
+def test_a_handler_sees_its_schedule_and_its_instant() -> None:
     app = App()
     seen: list[tuple[str | None, datetime | None]] = []
 
@@ -100,14 +100,14 @@ def test_a_handler_sees_its_schedule_and_the_instant_that_it_is_for() -> None:
     assert instant.hour in (0, 1)
 
 
-def test_the_names_of_a_jobs_id_are_read_from_behind() -> None:
+def test_tick_of_reads_the_schedule_and_the_instant_from_the_id_of_a_job() -> None:
     assert Tick("a-1", 1_795_312_800_000) == tick_of("tick-a-1-1795312800000")
     assert tick_of("tick-a-179531280000") is None
     assert tick_of("tick-1795312800000") is None
     assert tick_of("order-1795312800000") is None
 
 
-def test_schedules_that_are_stored_now_are_counted() -> None:
+def test_schedule_many_returns_the_names_of_the_stored_schedules() -> None:
     app, report = made()
 
     def for_tenants(*tenants: str) -> Any:
@@ -142,7 +142,7 @@ def test_a_schedule_is_paused_resumed_run_and_removed() -> None:
         assert "gone" == app.pause_schedule("reports", "none").outcome
 
 
-async def test_the_same_in_an_event_loop() -> None:
+async def test_the_async_methods_pause_resume_and_run_a_schedule() -> None:
     app, report = made()
     schedules = [("beat", report.job(), {"every": 10})]
 
@@ -173,7 +173,7 @@ async def test_the_same_in_an_event_loop() -> None:
         (lambda a, j: a.schedule("a", j._replace(args_json="x" * 262_144), every=5), "262,144 bytes at most"),
     ],
 )  # fmt: skip
-def test_bad_schedules_are_refused(declare: Callable[[App, NewJob], Any], said: str) -> None:
+def test_invalid_schedules_are_refused(declare: Callable[[App, NewJob], Any], said: str) -> None:
     app, report = made()
 
     with pytest.raises(InvalidOption) as refused:
@@ -182,14 +182,14 @@ def test_bad_schedules_are_refused(declare: Callable[[App, NewJob], Any], said: 
     assert said in str(refused.value)
 
 
-def test_an_unknown_option_is_refused() -> None:
+def test_schedule_refuses_an_unknown_option() -> None:
     app, report = made()
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'crom'"):
         app.schedule("a", report.job(), crom="@daily")
 
 
-def test_a_unique_task_keeps_its_own_rule() -> None:
+def test_a_unique_task_keeps_its_own_unique_rule() -> None:
     app, report = made(unique=Unique(per="day"))
 
     with pytest.raises(InvalidOption, match="its own rule says what overlaps"):
@@ -202,7 +202,7 @@ def test_a_unique_task_keeps_its_own_rule() -> None:
         assert 1 == len(fake.enqueued())
 
 
-def test_an_id_that_is_remembered_cannot_come_again() -> None:
+def test_a_job_with_an_idempotency_key_cannot_be_scheduled() -> None:
     app, report = made()
 
     with pytest.raises(InvalidOption, match="each instant has an id of its own"):
@@ -223,7 +223,7 @@ def test_the_decorator_needs_a_task_whose_arguments_have_defaults() -> None:
         app.scheduled("a", every=5)(send)
 
 
-def test_a_queue_with_a_schedule_is_one_that_the_code_declares() -> None:
+def test_a_queue_with_only_a_schedule_counts_as_declared() -> None:
     app, report = made()
     app.schedule("a", report.with_options(queue="other").job(), every=5)
 
@@ -231,7 +231,7 @@ def test_a_queue_with_a_schedule_is_one_that_the_code_declares() -> None:
     assert {"other": ("a",)} == app.schedules
 
 
-def test_a_damaged_schedule_does_not_hold_up_the_schedules_handed_out_with_it() -> None:
+def test_a_damaged_schedule_does_not_delay_the_schedules_given_out_with_it() -> None:
     line = "on v=1 next={0} due={0} last=0 from=code seen=1 was=\n{1}"
     due = {
         "no-rule": line.format(1_795_312_800_000, ""),

@@ -290,7 +290,7 @@ with server._try_lock(place) as lock_fd:
 
 
 @pytest.mark.parametrize("who", STRUCK)
-def test_a_signal_right_after_the_start_ends_the_server_too(
+def test_a_signal_right_after_the_start_also_ends_the_server(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
     """Checks a signal to the process that must end the server, so that the server does not run on alone."""

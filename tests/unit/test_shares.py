@@ -59,7 +59,7 @@ def test_refunded_places_do_not_count_against_a_queue() -> None:
     st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1_000), min_size=1),
     st.integers(0, 5_000),
 )
-def test_exactly_all_places_are_divided(weights: dict[str, int], places: int) -> None:
+def test_the_divided_places_add_up_to_all_places(weights: dict[str, int], places: int) -> None:
     assert places == sum(Shares(weights).divide(places, list(weights)).values())
 
 

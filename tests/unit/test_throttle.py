@@ -124,7 +124,7 @@ def test_a_key_function_makes_the_unique_name() -> None:
     assert "send/key=%22%5B%5C%22acme%5C%22%2C1%5D%22" == send.job("acme").name
 
 
-def test_the_error_of_a_key_function_that_fails_names_it() -> None:
+def test_the_error_of_a_key_function_that_fails_names_the_function() -> None:
     def fails(tenant: str, month: str) -> str:
         raise KeyError(tenant)
 

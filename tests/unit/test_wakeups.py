@@ -93,7 +93,7 @@ async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
 
 
 async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Checks two claims under way: the one that Redis ran first, before anything was scheduled, is answered last."""
+    """Checks two claims under way: the claim that Redis ran first, before any job was scheduled, is answered last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -156,7 +156,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
 
 
 async def test_a_token_that_arrives_too_late_is_put_back() -> None:
-    """Checks a worker without a free place, or one that stops: the token is for another worker."""
+    """Checks a worker without a free place, and one that stops: the token goes to another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
     watching, looked = watcher(queue, client=server)

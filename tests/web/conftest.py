@@ -1,4 +1,4 @@
-"""The page on a real server: a queue with jobs in each state, mirrored, and a browser without scripts."""
+"""Fixtures: the page on a real server, with a mirrored queue of jobs in each state, and a browser without scripts."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Scene:
         return self.seed.client.url
 
     def mirror(self, *queues: str) -> None:
-        """Bring what happened into the log."""
+        """Mirror all new events into the log."""
         database = Database(self.audit_url)
         with contextlib.closing(database):
             for queue in queues or (self.seed.queue,):
                 drain(Mirror(Outbox(self.seed.client), database, queue))
 
     def die(self, job_id: str, error: str = ERROR) -> None:
-        """Have a job die of an error."""
+        """Let a job die of an error."""
         seed = self.seed
         claim = seed.running(job_id, args_json=json.dumps({"to": SECRET}))
         seed.client.run(
@@ -101,7 +101,7 @@ def busy(scene: Scene) -> Scene:
 
 @pytest.fixture
 def browse(scene: Scene) -> Iterator[Browse]:
-    """Open the page as somebody: ``browse(see_arguments=True)``, ``browse(log=False)``, ``browse(gate=…)``."""
+    """Open the page as a viewer: ``browse(see_arguments=True)``, ``browse(log=False)``, ``browse(gate=…)``."""
     with contextlib.ExitStack() as stack:
 
         def open_page(
@@ -133,7 +133,7 @@ def tokens_file(tmp_path: Path) -> Path:
 
 
 def read(page: TestClient, path: str, **more: Any) -> str:
-    """The text of a page that must be there."""
+    """Return the text of a page that must exist."""
     answer = page.get(path, **more)
     assert answer.status_code == 200, answer.text
     return answer.text

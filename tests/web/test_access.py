@@ -1,4 +1,4 @@
-"""Who may look: every request's Host, tokens, cookies, proxies, and an app in which the page is mounted."""
+"""Access to the page: each request's Host, tokens, cookies, proxies, and an app in which the page is mounted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = ("203.0.113.9", 4711)
 
 @pytest.fixture
 def gate(tokens_file: Path) -> ByToken:
-    """The file has no token yet."""
+    """Return a gate whose file has no token yet."""
     tokens_file.touch()
     return ByToken(Tokens(tokens_file))
 
@@ -54,20 +54,20 @@ def test_a_request_for_another_host_is_refused(
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-def test_the_own_hosts_are_answered(scene: Scene, browse: Browse) -> None:
+def test_a_request_for_one_of_the_pages_own_hosts_is_answered(scene: Scene, browse: Browse) -> None:
     page = browse()
 
     for host in ("localhost", "127.0.0.1:8900", "[::1]:8900", "[::1]", "LOCALHOST:1"):
         assert page.get("/", headers={"Host": host}).status_code == 200
 
 
-def test_a_host_that_is_allowed_is_answered(scene: Scene, browse: Browse) -> None:
+def test_a_request_for_an_allowed_host_is_answered(scene: Scene, browse: Browse) -> None:
     page = browse(hosts=("Jobs.Example",), host="http://jobs.example")
 
     assert page.get("/").status_code == 200
 
 
-def test_two_hosts_in_one_request_are_refused(scene: Scene, browse: Browse) -> None:
+def test_a_request_with_two_hosts_is_refused(scene: Scene, browse: Browse) -> None:
     page = browse()
     request = page.build_request(
         "GET", "/", headers=[("Host", "localhost"), ("Host", "evil.example")]
@@ -88,7 +88,7 @@ PEERS = [
 
 
 @pytest.mark.parametrize("client, status", PEERS)
-def test_without_tokens_only_this_machine_may_look(
+def test_without_tokens_only_browsers_on_this_machine_see_the_page(
     scene: Scene, browse: Browse, client: tuple[str, int], status: int
 ) -> None:
     page = browse(gate=LocalOnly(), client=client)
@@ -97,7 +97,9 @@ def test_without_tokens_only_this_machine_may_look(
         assert page.get(path).status_code == page.get(as_json(path)).status_code == status
 
 
-def test_a_forged_header_opens_nothing_and_a_proxy_is_refused(scene: Scene, browse: Browse) -> None:
+def test_a_forged_header_gives_no_access_and_a_proxy_is_refused(
+    scene: Scene, browse: Browse
+) -> None:
     near, far = browse(gate=LocalOnly()), browse(gate=LocalOnly(), client=ELSEWHERE)
 
     for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP", "Via", "X-Forwarded-Host"):
@@ -106,7 +108,7 @@ def test_a_forged_header_opens_nothing_and_a_proxy_is_refused(scene: Scene, brow
         assert near.get("/", headers=forged).status_code == 403
 
 
-def test_without_tokens_no_viewer_sees_what_jobs_carry(busy: Scene, browse: Browse) -> None:
+def test_without_tokens_no_viewer_sees_the_arguments_of_jobs(busy: Scene, browse: Browse) -> None:
     assert browse(gate=LocalOnly()).get("/index.json").json()["sees_arguments"] is False
 
 
@@ -115,14 +117,14 @@ def test_without_tokens_no_viewer_sees_what_jobs_carry(busy: Scene, browse: Brow
     [("127.0.0.1", True), ("localhost", True), ("::1", True), ("[::1]", True), ("127.8.8.8", True),
      ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("box", False), ("", False)],  # noqa: S104 - read only
 )  # fmt: skip
-def test_which_addresses_are_of_this_machine_alone(host: str, local: bool) -> None:
+def test_is_local_host_accepts_only_addresses_of_this_machine(host: str, local: bool) -> None:
     assert is_local_host(host) is local
 
 
 # Tokens.
 
 
-def test_a_token_opens_the_pages_and_none_does_not(
+def test_a_viewer_with_a_token_sees_the_pages_and_a_viewer_without_a_token_does_not(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -150,7 +152,7 @@ def login(page: TestClient, token: str, **headers: str) -> int:
     return page.post("/login", data={"token": token}, headers=given).status_code
 
 
-def test_a_browser_gets_a_cookie_that_ends_with_its_token(
+def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann", see_arguments=True)
@@ -174,7 +176,7 @@ def test_a_browser_gets_a_cookie_that_ends_with_its_token(
     assert page.get("/index.json").status_code == 401
 
 
-def test_a_cookie_does_not_open_with_a_new_token_of_the_same_name(
+def test_a_cookie_of_an_old_token_is_refused_after_its_name_got_a_new_token(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -186,7 +188,7 @@ def test_a_cookie_does_not_open_with_a_new_token_of_the_same_name(
     assert page.get("/").status_code == 303
 
 
-def test_a_cookie_is_over_after_twelve_hours(
+def test_a_cookie_expires_after_twelve_hours(
     scene: Scene, browse: Browse, tokens_file: Path
 ) -> None:
     now = [1_800_000_000.0]
@@ -200,7 +202,7 @@ def test_a_cookie_is_over_after_twelve_hours(
     assert page.get("/").status_code == 303
 
 
-def test_a_cookie_that_was_changed_is_refused(
+def test_a_changed_cookie_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     tokens.add_token(tokens_file, "bob", see_arguments=True)
@@ -220,7 +222,7 @@ def test_a_cookie_that_was_changed_is_refused(
     assert page.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 200
 
 
-def test_a_form_of_another_site_is_refused(
+def test_a_form_that_another_site_sends_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -236,11 +238,11 @@ def test_a_form_of_another_site_is_refused(
     assert page.post("/login", data=bare, headers={"Origin": HOST}).status_code == 303
 
 
-def test_a_form_without_an_end_is_refused(scene: Scene, browse: Browse, gate: ByToken) -> None:
+def test_a_form_that_is_too_long_is_refused(scene: Scene, browse: Browse, gate: ByToken) -> None:
     assert login(browse(gate=gate), "x" * 100_000) == 413
 
 
-def test_leaving_takes_the_cookie(
+def test_logout_ends_the_cookie(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -251,7 +253,7 @@ def test_leaving_takes_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_has_no_token_and_is_its_owners(tokens_file: Path) -> None:
+def test_the_file_of_tokens_has_no_token_and_only_its_owner_can_read_it(tokens_file: Path) -> None:
     token = tokens.add_token(tokens_file, "ann")
     tokens.add_token(tokens_file, "bob", see_arguments=True)
 
@@ -266,14 +268,14 @@ def test_the_file_has_no_token_and_is_its_owners(tokens_file: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["ann admin " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"]
 )
-def test_a_file_with_another_line_is_refused(tokens_file: Path, line: str) -> None:
+def test_a_file_of_tokens_with_an_invalid_line_is_refused(tokens_file: Path, line: str) -> None:
     tokens_file.write_text(f"{line}\n")
 
     with pytest.raises(InvalidOption, match="line 1 is invalid"):
         Tokens(tokens_file)
 
 
-def test_a_file_that_is_lost_opens_nothing(
+def test_a_missing_file_of_tokens_gives_no_access(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -293,7 +295,9 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_mounted_the_app_decides_and_links_stay_below_its_path(busy: Scene) -> None:
+def test_the_app_in_which_the_page_is_mounted_decides_on_access_and_all_links_stay_below_its_path(
+    busy: Scene,
+) -> None:
     app = App(busy.url, audit=busy.audit_url)
 
     async def authorize(request: object) -> Access | None:
@@ -321,7 +325,7 @@ def test_mounted_the_app_decides_and_links_stay_below_its_path(busy: Scene) -> N
     app.close()
 
 
-def test_behind_a_proxy_that_strips_a_prefix_links_have_it(busy: Scene, browse: Browse) -> None:
+def test_links_have_the_prefix_that_a_proxy_strips(busy: Scene, browse: Browse) -> None:
     page = browse(root_path="/jobs-of-shop")
 
     text = read(page, "/jobs-of-shop/")
@@ -333,7 +337,7 @@ def test_behind_a_proxy_that_strips_a_prefix_links_have_it(busy: Scene, browse: 
 # Headers.
 
 
-def test_every_answer_has_the_headers(scene: Scene, browse: Browse) -> None:
+def test_every_answer_has_the_security_headers(scene: Scene, browse: Browse) -> None:
     page = browse()
 
     for path in ("/", "/index.json", "/static/style.css", "/nothing", "/jobs?queue=a/b"):
@@ -345,7 +349,7 @@ def test_every_answer_has_the_headers(scene: Scene, browse: Browse) -> None:
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_nothing_can_be_changed(scene: Scene, browse: Browse) -> None:
+def test_no_request_can_change_anything(scene: Scene, browse: Browse) -> None:
     page = browse()
 
     for method in ("POST", "PUT", "DELETE", "PATCH"):

@@ -1,4 +1,4 @@
-"""Templates and scripts keep to the strict Content-Security-Policy, and what came from elsewhere is what it was."""
+"""Templates and scripts follow the strict Content-Security-Policy, and files of others are unchanged."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_a_template_has_nothing_that_the_policy_forbids(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.name)
-def test_a_template_escapes_all(path: Path) -> None:
+def test_a_template_escapes_every_value(path: Path) -> None:
     text = path.read_text()
 
     assert not re.search(r"\|\s*safe\b|autoescape|Markup", text)
     assert not re.search(r"\s[\w-]+=\{\{", text), "an attribute without quotes"
 
 
-def test_autoescape_is_on_in_each_template_and_what_is_missing_is_an_error() -> None:
+def test_autoescape_is_on_and_a_missing_name_is_an_error_in_each_template() -> None:
     made = environment()
 
     assert made.autoescape is True
@@ -50,7 +50,7 @@ def test_autoescape_is_on_in_each_template_and_what_is_missing_is_an_error() -> 
         made.from_string("{{ missing }}").render()
 
 
-def test_htmx_is_the_file_of_its_release() -> None:
+def test_the_file_of_htmx_equals_that_of_its_release() -> None:
     (file,) = STATIC.glob("htmx-*.js")
 
     assert file.name == "htmx-4.0.1.min.js"

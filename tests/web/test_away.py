@@ -1,4 +1,7 @@
-"""A server that is away or hangs: the page says so within two seconds, and shows what the other knows."""
+"""Servers that are away or hang: the page says so within two seconds.
+
+It shows the data of the other source.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def test_the_page_says_within_two_seconds_that_redis_hangs(
     assert document["unread"][0]["what"] == "Redis"
 
 
-def test_redis_that_is_away_hides_no_past(busy: Scene, browse: Browse) -> None:
+def test_the_page_shows_the_past_of_a_job_while_redis_is_away(busy: Scene, browse: Browse) -> None:
     page = browse(url="redis://127.0.0.1:1/0")
 
     with within(2.0):
@@ -55,7 +58,9 @@ def test_redis_that_is_away_hides_no_past(busy: Scene, browse: Browse) -> None:
     assert "what to do" in page.get("/").text
 
 
-def test_a_log_that_cannot_be_read_hides_no_present(busy: Scene, browse: Browse) -> None:
+def test_the_page_shows_the_queues_while_the_log_cannot_be_read(
+    busy: Scene, browse: Browse
+) -> None:
     Path(busy.audit_url.removeprefix("sqlite:///")).write_bytes(b"this is no database" * 100)
     page = browse()
 
@@ -68,7 +73,7 @@ def test_a_log_that_cannot_be_read_hides_no_present(busy: Scene, browse: Browse)
         assert page.get(path).status_code == 200
 
 
-def test_a_queue_that_cannot_be_read_hides_no_other(scene: Scene, browse: Browse) -> None:
+def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a")
     other: Seed = scene.seed.of("broken")
     other.enqueue("b")

@@ -55,19 +55,21 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:8900", "[::]:8900", "10.0.0.1:1", "queues.example:80"]
 )
-def test_without_tokens_it_listens_on_this_machine_only(cli: CommandLine, address: str) -> None:
+def test_the_page_without_tokens_listens_on_this_machine_only(
+    cli: CommandLine, address: str
+) -> None:
     said = cli.line(2, "web", "--listen", address)
 
     assert "must be an address of this machine alone" in said
     assert "rq-core web token" in said
 
 
-def test_a_file_of_tokens_that_is_missing_is_refused(cli: CommandLine, tokens_file: Path) -> None:
+def test_a_missing_file_of_tokens_is_refused(cli: CommandLine, tokens_file: Path) -> None:
     assert "must be a file that can be read" in cli.line(2, "web", "--tokens", str(tokens_file))
 
 
 @pytest.mark.parametrize("path", ["queues", "/queues/"])
-def test_a_root_path_that_is_invalid_is_refused(cli: CommandLine, path: str) -> None:
+def test_an_invalid_root_path_is_refused(cli: CommandLine, path: str) -> None:
     assert "must be like /queues" in cli.line(2, "web", "--root-path", path)
 
 

@@ -1,4 +1,4 @@
-"""What jobs and people say is shown as text, whatever it is; what jobs carry, only to those who may see it."""
+"""Hostile texts: texts of jobs and people are shown as text, and arguments of jobs only to viewers with the right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ NAMES = ["..", ".", "a.json", "etc:passwd", "x" * 128, "-", "index.json", "login
 
 
 @pytest.mark.parametrize("see_arguments", [False, True])
-def test_markup_in_an_error_is_text(scene: Scene, browse: Browse, see_arguments: bool) -> None:
+def test_markup_in_an_error_is_shown_as_text(
+    scene: Scene, browse: Browse, see_arguments: bool
+) -> None:
     scene.die("died", json.dumps({"type": MARKUP, "message": MARKUP, "traceback": MARKUP}))
     scene.mirror()
     page = browse(see_arguments=see_arguments)
@@ -31,7 +33,7 @@ def test_markup_in_an_error_is_text(scene: Scene, browse: Browse, see_arguments:
     assert "&lt;img src=x" in read(page, "/dead")
 
 
-def test_what_steers_a_terminal_or_turns_text_round_is_escaped(
+def test_control_characters_and_changes_of_text_direction_are_escaped(
     scene: Scene, browse: Browse
 ) -> None:
     scene.die("died", json.dumps({"type": "E", "message": STEERING, "traceback": STEERING}))
@@ -44,7 +46,7 @@ def test_what_steers_a_terminal_or_turns_text_round_is_escaped(
         assert not {"\x1b", "\u202e", "\u2066", "\u200b", "\x00", "\x9b"} & set(text)
 
 
-def test_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
+def test_a_text_of_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
     scene.die("died", json.dumps({"type": "E", "message": LONG, "traceback": LONG}))
     scene.seed.enqueue("big", args_json=json.dumps({"to": LONG}))
     scene.mirror()
@@ -73,7 +75,7 @@ def test_a_queue_with_a_name_like_a_path_has_its_page(
     assert all(f">{each['id']}<" in page.text for each, page in zip(jobs, shown, strict=True))
 
 
-def test_names_of_workers_and_entries_of_the_list_of_queues_are_text(
+def test_markup_in_names_of_workers_and_queues_is_shown_as_text(
     scene: Scene, browse: Browse
 ) -> None:
     scene.seed.enqueue("a")
@@ -87,7 +89,7 @@ def test_names_of_workers_and_entries_of_the_list_of_queues_are_text(
     assert "&lt;img src" in read(page, "/workers")
 
 
-def test_what_is_no_utf8_is_shown(scene: Scene, browse: Browse) -> None:
+def test_text_that_is_not_utf_8_is_shown(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a")
     control: Any = scene.seed.control
     control.hset(scene.seed.keys("state"), "a", b"ready task=\xff\xfe seq=1 since=1")
@@ -103,7 +105,7 @@ def test_what_is_no_utf8_is_shown(scene: Scene, browse: Browse) -> None:
 
 @pytest.fixture
 def secretive(scene: Scene) -> Scene:
-    """A queue in which each thing that a job carries has the secret, in Redis and in the log."""
+    """Make a queue in which each field of a job contains the secret, in Redis and in the log."""
     seed = scene.seed
     arguments = json.dumps({"to": SECRET})
     scene.die("died")
@@ -131,7 +133,7 @@ def secretive(scene: Scene) -> Scene:
     return scene
 
 
-def test_no_page_shows_what_jobs_carry(secretive: Scene, browse: Browse) -> None:
+def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Browse) -> None:
     page = browse()
     jobs = [f"/jobs/{QUEUE}/{each}" for each in ("died", "carries", "alive", "again")]
     lists = [f"/jobs?queue={QUEUE}&state=dead", f"/jobs?queue={QUEUE}&state=scheduled"]
@@ -143,8 +145,10 @@ def test_no_page_shows_what_jobs_carry(secretive: Scene, browse: Browse) -> None
             assert SECRET not in answer.text, place
 
 
-def test_who_may_see_it_is_shown_what_jobs_carry(secretive: Scene, browse: Browse) -> None:
-    """The pages above had something to hide."""
+def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
+    secretive: Scene, browse: Browse
+) -> None:
+    """Checks that the pages of the test above had secrets to hide."""
     page = browse(see_arguments=True)
 
     for name in ("died", "carries", "alive", "again"):

@@ -1,4 +1,4 @@
-"""Each page shows what it promises, as HTML and as JSON, with and without an audit log."""
+"""Pages: each shows what it promises, as HTML and as JSON, with and without an audit log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def as_json(path: str) -> str:
 
 
 class Whole(html.parser.HTMLParser):
-    """Notes the tags that are open."""
+    """A parser that records the open tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def parsed(text: str) -> Whole:
     return found
 
 
-def test_every_page_has_an_address_here() -> None:
+def test_every_page_has_an_address_in_these_tests() -> None:
     assert {page.name for page in PAGES} == ADDRESSES.keys()
 
 
@@ -87,7 +87,9 @@ def test_a_page_is_a_whole_document_and_has_its_json(
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_every_link_of_a_page_leads_somewhere(busy: Scene, browse: Browse, name: str) -> None:
+def test_every_link_of_a_page_leads_to_an_existing_page(
+    busy: Scene, browse: Browse, name: str
+) -> None:
     page = browse()
     links = {link for link in parsed(read(page, ADDRESSES[name])).links if not link.startswith("#")}
     assert links
@@ -97,7 +99,7 @@ def test_every_link_of_a_page_leads_somewhere(busy: Scene, browse: Browse, name:
     assert broken == []
 
 
-def test_the_first_page_says_what_is_wrong_before_the_queues(scene: Scene, browse: Browse) -> None:
+def test_the_first_page_shows_the_causes_before_the_queues(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a", "b")
 
     text = read(browse(), "/")
@@ -117,7 +119,9 @@ def test_an_empty_server_has_a_page_that_says_what_to_do(scene: Scene, browse: B
         assert 'class="empty"' in read(browse(), name)
 
 
-def test_a_job_says_why_it_does_not_run_and_who_is_in_its_way(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_a_job_says_why_it_does_not_run_and_names_the_job_in_its_way(
+    busy: Scene, browse: Browse
+) -> None:
     document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
     text = read(browse(), f"/jobs/{QUEUE}/waits")
 
@@ -128,7 +132,9 @@ def test_a_job_says_why_it_does_not_run_and_who_is_in_its_way(busy: Scene, brows
     assert [step["type"] for step in document["path"]] == ["enqueued"]
 
 
-def test_a_job_that_ended_has_its_way_and_what_it_waited_for(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
+    busy: Scene, browse: Browse
+) -> None:
     document = browse().get(f"/jobs/{QUEUE}/done.json").json()
 
     assert document["job"] is None
@@ -157,13 +163,13 @@ def test_jobs_are_listed_by_state_and_by_task(busy: Scene, browse: Browse) -> No
     assert ids("&state=ready&task=other") == []
 
 
-def test_the_search_for_a_job_leads_to_it(busy: Scene, browse: Browse) -> None:
+def test_the_search_for_a_job_finds_its_page(busy: Scene, browse: Browse) -> None:
     document = browse().get(f"/job.json?queue={QUEUE}&id=ready").json()
 
     assert document["job"]["state"] == "ready"
 
 
-def test_a_moment_is_shown_as_it_was(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_a_moment_shows_the_jobs_of_that_moment(busy: Scene, browse: Browse) -> None:
     page = browse()
     now = page.get(f"/at.json?queue={QUEUE}").json()["moments"][0]
     before = page.get(f"/at.json?queue={QUEUE}&t=1h ago").json()["moments"][0]
@@ -174,7 +180,7 @@ def test_a_moment_is_shown_as_it_was(busy: Scene, browse: Browse) -> None:
     assert "begins at" in before["caveats"][0]
 
 
-def test_minutes_count_the_claims_that_ended(busy: Scene, browse: Browse) -> None:
+def test_the_chart_counts_the_claims_that_ended_in_each_minute(busy: Scene, browse: Browse) -> None:
     minutes = browse().get(f"/queues/{QUEUE}.json").json()["minutes"]
 
     assert (sum(minutes["done"]), sum(minutes["failed"]), sum(minutes["other"])) == (1, 1, 0)
@@ -205,7 +211,7 @@ def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
         "/at?t=9" + "9" * 40,
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused_in_a_sentence(
+def test_an_invalid_address_is_refused_with_a_sentence(
     scene: Scene, browse: Browse, path: str
 ) -> None:
     answer = browse().get(path)
@@ -216,14 +222,16 @@ def test_an_address_that_makes_no_sense_is_refused_in_a_sentence(
     assert "is not valid" in document.json()["error"]
 
 
-def test_what_is_not_there_has_a_page(scene: Scene, browse: Browse) -> None:
+def test_an_unknown_address_has_a_page_that_says_so(scene: Scene, browse: Browse) -> None:
     answer = browse().get("/nothing/of/this")
 
     assert answer.status_code == 404
     assert "there is no such page" in answer.text
 
 
-def test_an_answer_that_is_known_comes_without_a_body(scene: Scene, browse: Browse) -> None:
+def test_an_answer_that_the_browser_has_already_comes_without_a_body(
+    scene: Scene, browse: Browse
+) -> None:
     page = browse()
     first = page.get("/workers")
 
@@ -234,7 +242,7 @@ def test_an_answer_that_is_known_comes_without_a_body(scene: Scene, browse: Brow
 
 
 @pytest.mark.parametrize("path", ["/", f"/queues/{QUEUE}", f"/jobs/{QUEUE}/waits"])
-def test_fifty_readers_cost_redis_one_look(busy: Scene, browse: Browse, path: str) -> None:
+def test_fifty_viewers_cost_redis_one_read(busy: Scene, browse: Browse, path: str) -> None:
     page = browse(log=False)
     read(page, path)
     time.sleep(1.1)
@@ -255,7 +263,7 @@ def _calls(seed: Seed) -> int:
     return int(found["total_commands_processed"])
 
 
-def test_lower_bounds_are_shown_as_such(scene: Scene, browse: Browse) -> None:
+def test_the_page_marks_lower_bounds(scene: Scene, browse: Browse) -> None:
     scene.seed.configure(fair=1)
     for lane in range(3):
         scene.seed.enqueue(scene.seed.job(f"j-{lane}", scopes=[f"tenant={lane}"]))

@@ -1,4 +1,4 @@
-"""Words, moments and addresses."""
+"""Words, moments and addresses on pages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NOW_MS = 1_800_000_000_000
      ("2027-01-15 08:00", NOW_MS), ("2027-01-15T08:00:00.000Z", NOW_MS), ("2027-01-15 08:00:00 UTC", NOW_MS),
      ("2027-01-15T09:00+01:00", NOW_MS), ("999999d ago", 0)],
 )  # fmt: skip
-def test_a_moment_is_read(text: str, ms: int) -> None:
+def test_parse_moment_reads_each_form_of_a_moment(text: str, ms: int) -> None:
     assert parse_moment(text, NOW_MS) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""]
 )
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_parse_moment_refuses_other_texts(text: str) -> None:
     if text == "10":
         assert parse_moment(text, NOW_MS) == 10
         return
@@ -37,17 +37,17 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
     [("mail", "/queues/mail"), ("a:b", "/queues/a:b"), ("..", "/queue?queue=.."), (".", "/queue?queue=."),
      ("a.json", "/queue?queue=a.json"), ("a/b", "/queue?queue=a%2Fb"), ("<x>", "/queue?queue=%3Cx%3E")],
 )  # fmt: skip
-def test_a_queue_has_an_address_that_no_browser_changes(queue: str, path: str) -> None:
+def test_no_browser_changes_the_address_of_a_queue(queue: str, path: str) -> None:
     assert queue_path(queue) == path
 
 
-def test_a_job_has_one_too() -> None:
+def test_no_browser_changes_the_address_of_a_job() -> None:
     assert job_path("mail", "a") == "/jobs/mail/a"
     assert job_path("mail", "..") == "/job?queue=mail&id=.."
     assert query("/at", t=None, queue="") == "/at"
 
 
-def test_texts_keep_their_lines_and_lose_what_steers() -> None:
+def test_texts_keep_their_lines_and_lose_control_characters() -> None:
     assert plain("a\n\tb") == "a\n\tb"
     assert plain("\x1b[1m\u202eé") == "\\x1b[1m\\u202eé"
     assert word("a\n b  c") == "a b c"
@@ -61,7 +61,7 @@ def test_lists_in_markdown_become_items() -> None:
     ]  # fmt: skip
 
 
-def test_times() -> None:
+def test_times_are_formatted_for_templates() -> None:
     assert iso(NOW_MS) == "2027-01-15T08:00:00.000Z"
     assert iso(10**20) == iso(None) == ""
     assert (brief_span(7), brief_span(61_000)) == ("7 ms", "1 min 1 s")

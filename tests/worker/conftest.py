@@ -62,7 +62,10 @@ def client(app: App) -> Iterator[Client]:
 
 @pytest.fixture
 def run_worker(app: App) -> RunWorker:
-    """Run a worker during the block: ``async with run_worker(concurrency=2) as worker``. It must end after its stop."""
+    """Run a worker during the block: ``async with run_worker(concurrency=2) as worker``.
+
+    The worker must end after its stop.
+    """
     return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 

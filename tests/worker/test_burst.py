@@ -59,7 +59,7 @@ async def test_a_burst_logs_once_the_jobs_that_it_leaves(
     caplog: pytest.LogCaptureFixture,
     concurrency: int,
 ) -> None:
-    """Checks a spent rate that holds jobs back for hours: the worker says so, and does not look done."""
+    """Checks a spent rate that holds jobs back for hours: the worker logs the waiting jobs when it ends."""
     client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})

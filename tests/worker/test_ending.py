@@ -34,7 +34,7 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process that leaves something behind, declares its work over, and returns status 3."""
+    """Run a process whose handlers leave something behind, which declares its work over and returns status 3."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor

@@ -189,7 +189,7 @@ def test_the_health_probe_makes_no_dns_query(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
-def test_the_error_of_an_address_that_cannot_be_bound_names_it(host: str) -> None:
+def test_the_error_of_an_address_that_cannot_be_bound_names_the_address(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"{host}:{taken.getsockname()[1]}"
         with pytest.raises(InvalidOption, match=f"health='{address}' .* can listen on \\("):

@@ -78,7 +78,7 @@ def test_an_async_handler_that_swallows_its_cancellation_at_the_timeout_has_time
 
 
 class Beside:
-    """A running handler, and a second one that blocks the event loop beside it."""
+    """A running handler, and a second handler that blocks the event loop."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -97,7 +97,7 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """Return how a job of the task ends beside the one that blocks the event loop."""
+        """Return how a job of the task ends while another handler blocks the event loop."""
 
         async def main() -> Any:
             async with working(self.app):

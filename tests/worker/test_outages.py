@@ -32,7 +32,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     worker, running = begin(server.url, grace=1.0)
 
     def ran() -> set[int]:
-        """Return which jobs ran, without their counts: one that is not reported yet may run again."""
+        """Return which jobs ran, without counts: a job that is not reported yet may run again."""
         return {line["n"] for line in witness.lines("coroutine")}
 
     try:

@@ -119,7 +119,7 @@ def test_reload_is_refused_with_processes_and_with_burst(given: dict[str, object
         ServeOptions(target="tasks", reload=True, **given)  # type: ignore[arg-type]
 
 
-def test_only_changes_of_python_files_are_seen(tmp_path: Path) -> None:
+def test_reload_notices_only_changes_of_python_files(tmp_path: Path) -> None:
     time = 0.0
     for name in ("env/pyvenv.cfg", "env/lib.py", ".git/x.py", "pkg/a.py", "pkg/__pycache__/a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -1,4 +1,4 @@
-"""Workers fire schedules on a real server: each instant once, whoever comes and goes."""
+"""Workers fire schedules on a real server: each instant once, however workers start and stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY = 1.0
 
 
 def made(url: str, **rule: Any) -> tuple[App, list[int]]:
-    """An app with one schedule, and the instants that its handler has seen (Unix ms)."""
+    """Return an app with one schedule, and the list of the instants that its handler saw (Unix ms)."""
     app = App(url)
     seen: list[int] = []
 
@@ -51,7 +51,7 @@ async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
 
 
 def ticked(app: App) -> list[dict[str, Any]]:
-    """What the log says of instants."""
+    """Return the log's events of instants."""
     client = App(app.redis_url).client
     outbox = client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000))
     client.close()
@@ -65,13 +65,13 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Each instant is the one that the one before said, or later by those that were missed."""
+    """Assert that each instant is the one that the event before named as next, or later if instants were missed."""
     step = round(EVERY * 1000)
     for before, after in pairwise(told):
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)
 
 
-async def test_a_worker_fires_what_is_due_in_time(valkey_url: str) -> None:
+async def test_a_worker_fires_due_schedules_on_time(valkey_url: str) -> None:
     app, seen = made(valkey_url)
 
     async with running(app):
@@ -95,8 +95,8 @@ async def test_two_workers_fire_each_instant_once(valkey_url: str) -> None:
     assert_without_a_gap(told)
 
 
-async def test_no_instant_is_lost_while_workers_come_and_go(valkey_url: str) -> None:
-    """The classic of schedulers in memory: the deploy that takes longer than what is left until the next instant."""
+async def test_no_instant_is_lost_while_workers_stop_and_start(valkey_url: str) -> None:
+    """Checks a deploy that takes longer than the time to the next instant, which schedulers in memory lose."""
     for _ in range(4):
         app, _ = made(valkey_url)
         before = len(ticked(app))
@@ -125,7 +125,7 @@ async def test_an_idle_worker_fires_a_schedule_that_is_stored_later(valkey_url: 
     assert time.monotonic() - began < 3
 
 
-async def test_many_that_are_due_together_are_fired_together(valkey_url: str) -> None:
+async def test_many_schedules_that_are_due_together_are_fired_together(valkey_url: str) -> None:
     app, _ = made(valkey_url, cron="0 0 1 1 *")
     job = app.tasks["beat"].job()
     await app.schedule_many_async(
@@ -155,7 +155,7 @@ async def test_many_that_are_due_together_are_fired_together(valkey_url: str) ->
     assert max(each["at"] for each in told) - min(each["at"] for each in told) < 5_000
 
 
-async def test_a_burst_does_not_end_before_what_is_due_is_fired(valkey_url: str) -> None:
+async def test_a_burst_fires_due_schedules_before_it_ends(valkey_url: str) -> None:
     app, _ = made(valkey_url)
     async with running(app):
         await wait_until_async(lambda: ticked(app), "an instant")
@@ -167,7 +167,7 @@ async def test_a_burst_does_not_end_before_what_is_due_is_fired(valkey_url: str)
     assert len(ticked(app)) > told
 
 
-async def test_what_one_worker_cannot_compute_waits_for_another(
+async def test_a_schedule_that_one_worker_cannot_compute_waits_for_another_worker(
     valkey_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, _ = made(valkey_url)
@@ -189,7 +189,7 @@ async def test_what_one_worker_cannot_compute_waits_for_another(
     assert before == len(ticked(app))
 
 
-async def test_code_says_again_which_schedules_it_declares(
+async def test_workers_repeat_the_declarations_of_their_schedules(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.worker.startup.DECLARE_S", 0.2)

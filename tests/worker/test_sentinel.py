@@ -168,7 +168,7 @@ def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
 def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:
-    """Checks ``min-replicas-to-write``: the primary refuses what it cannot replicate, and runs nothing of it."""
+    """Checks ``min-replicas-to-write``: the primary refuses a write that it cannot replicate, and does not run it."""
     primary = group.primary
     with primary.client() as control:
         control.config_set("min-replicas-to-write", 1)
@@ -267,7 +267,9 @@ def test_clients_connect_to_servers_and_sentinels_with_passwords(
             client.run(client.calls.reads.queues())
 
 
-async def test_the_error_of_an_unknown_sentinel_service_names_it(group: SentinelGroup) -> None:
+async def test_the_error_of_an_unknown_sentinel_service_names_the_service(
+    group: SentinelGroup,
+) -> None:
     url = group.url.replace(f"/{SERVICE}", "/typo")
     for transport in (PoolTransport(url), AsyncPoolTransport(url)):
         exchanged = transport.exchange([["PING"]])

@@ -21,7 +21,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks later heartbeats, each of which says again that the job is cancelled."""
+    """Checks later heartbeats; each one reports again that the job is cancelled."""
     handle = crew.tidying.enqueue(1.2 * crew.LEASE)
     async with run_worker():
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")

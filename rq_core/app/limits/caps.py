@@ -72,7 +72,10 @@ class Cap:
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family of the cap's scopes for a task. Raises InvalidName if it would be too long."""
+        """Return the family of the cap's scopes for a task.
+
+        Raises InvalidName if the family's name would be too long.
+        """
         return _family(task, self.per, self.name)
 
 
@@ -118,7 +121,7 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task; the window is part of it. Raises InvalidName."""
+        """Return the family of the rate's scopes for a task, with the rate's window in its name. Raises InvalidName."""
         seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         return f"{_family(task, self.per, self.name)}@{seconds}s"
 

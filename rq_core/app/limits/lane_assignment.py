@@ -76,8 +76,7 @@ class Placing:
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delay if enqueue checks whether a scope is full: that may change until the job is
-        ready."""
+        """Raise InvalidOption for a delay if enqueue checks for full scopes: a scope may fill until then."""
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
@@ -205,7 +204,7 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. A name without a rate's window gives the key of all rates of that name, too."""
+        """Return the keys by family. A key that is given without a rate's window counts for all rates of its name."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
         for name, value in _texts(keys).items():

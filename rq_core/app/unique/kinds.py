@@ -60,7 +60,7 @@ AT_MOST: Final = 10
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """Accepts the first call of a name, and no other call of it for ``seconds`` (a number, or a timedelta).
+    """Accepts the first call of a name, and no further call of that name for ``seconds`` (a number, or a timedelta).
 
     The window begins when Redis accepts the first call, by Redis' clock. Later calls in the window return the handle of
     the first call's job, with ``duplicate`` true, also when that job has ended. ``per`` is as Unique's. Raises

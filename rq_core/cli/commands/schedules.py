@@ -171,7 +171,7 @@ def _with_job(
 
 
 def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, Any]) -> Declaration:
-    """Return a schedule with the job that is stored, and another rule. Raises ClickException."""
+    """Return a schedule with its stored job and another rule. Raises ClickException."""
     from rq_core.model.keys import queue_keys
     from rq_core.model.recurrence import recurrence
     from rq_core.model.schedule import JOB_FIELD
@@ -190,7 +190,7 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
 @schedule.command()
 @_audited
 def pause(queue: str, name: str, **given: Any) -> None:
-    """Let NAME in QUEUE enqueue nothing. Instants that pass meanwhile are not made up for."""
+    """Stop NAME in QUEUE from enqueueing jobs. Instants that pass during the pause are not made up for."""
     _change("pause", queue, name, given)
 
 

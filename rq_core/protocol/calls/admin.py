@@ -198,8 +198,10 @@ class Deletion:
         return int(claims)
 
     def empty(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[int]:
-        """Cancel the waiting jobs and remove the dead ones. Returns the number of removed jobs; a job that a worker
-        claims meanwhile stays."""
+        """Cancel the waiting jobs and remove the dead ones.
+
+        Returns the number of removed jobs; a job that a worker claims in between stays.
+        """
         keys, gone, cursor = queue_keys(queue, self._delivery.prefix), 0, "0"
         while True:
             asked = [["HSCAN", keys("jobs"), cursor, "COUNT", IDS_CHUNK]]

@@ -34,8 +34,10 @@ _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s$")
 
 
 class KeptLimit(NamedTuple):
-    """A limit of a queue that differs from the one that code declares: an operator, or other code, set it; or a task's
-    cap that code declared earlier and declares no longer."""
+    """A limit of a queue that differs from the code's limit.
+
+    An operator or other code set the limit, or it is a task's cap that code declared earlier and declares no longer.
+    """
 
     queue: str
     scope: str

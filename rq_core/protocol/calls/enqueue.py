@@ -334,8 +334,11 @@ class Single:
         return Begun(command, slot, delivery.asking.clock())
 
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
-        """Finish a call that was begun, and return the job's outcome. The first Send of the plan has been sent already:
-        give the plan the replies. Raises the error with which the job was refused."""
+        """Finish a call that was begun, and return the job's outcome.
+
+        The plan's first Send repeats the command: answer it with the replies that came. Raises the error with which the
+        job was refused.
+        """
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):
             raise result

@@ -1,4 +1,4 @@
-"""Schedules: declaring and changing them, and reporting their instants, which enqueues their jobs."""
+"""The calls about schedules: declare and change them, and report their instants, which enqueues their jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Record = tuple[str, int, int, int, str, str]
 
 
 class Declaration(NamedTuple):
-    """A schedule that is going to be stored."""
+    """A schedule to be stored."""
 
     rule: Recurrence
     packed: str
@@ -45,7 +45,7 @@ class Declaration(NamedTuple):
 
     @classmethod
     def of(cls, job: NewJob, rule: Recurrence) -> Declaration:
-        """Pack a job for a schedule. Raises InvalidOption for one that no schedule can have."""
+        """Pack a job for a schedule. Raises InvalidOption for a job that no schedule can have."""
         made = job_of(job, rule)
         kinds, ((_, _, digest, lane, spec),) = pack_jobs([made])
         packed = f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"
@@ -75,7 +75,7 @@ class Told(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """A worker's report of a schedule that it was handed."""
+    """A worker's report of a schedule that it was given."""
 
     name: str
     version: int
@@ -86,7 +86,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Report what a rule says of a schedule now."""
+        """Return the report that a rule gives for a schedule now."""
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
@@ -129,7 +129,7 @@ def parse_ticked(reply: Sequence[Any], count: int) -> Ticked:
 
 
 def parse_changes(reply: Sequence[Any]) -> dict[str, ScheduleChange]:
-    """Read what became of each schedule of a call."""
+    """Read the outcome of each schedule of a call."""
     return {
         reply[at]: ScheduleChange(reply[at + 1], int(reply[at + 2]), int(reply[at + 3]))
         for at in range(0, len(reply), 4)
@@ -145,7 +145,7 @@ class Schedules:
         self._reads = reads
 
     def stored(self, queue: str, names: Sequence[str] | None = None) -> Plan[dict[str, Schedule]]:
-        """The schedules of a queue, or those of these names that it has, by name.
+        """Return the schedules of a queue, or only those with these names, by name.
 
         Raises QueueDamaged for an entry that no script wrote.
         """
@@ -163,7 +163,7 @@ class Schedules:
             raise errors.QueueDamaged(queue=queue, why=str(error)) from None
 
     def readable(self, queue: str) -> Plan[tuple[dict[str, Schedule], list[str]]]:
-        """The schedules of a queue whose entries can be read, by name, and what is wrong with the others."""
+        """Return the readable schedules of a queue by name, and a message for each of the others."""
         key = queue_keys(queue, self._delivery.prefix)("schedules")
         (found,) = yield from self._delivery.ask([["HGETALL", key]], queue)
         schedules: dict[str, Schedule] = {}

@@ -195,8 +195,11 @@ class Delivery:
         return Begun(self._command(call, slot), slot, self.asking.clock())
 
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
-        """Finish a call that was begun and sent. The plan's first Send is that command again: give the plan the replies
-        that came. Returns a value or an RqCoreError."""
+        """Finish a call that was begun and sent.
+
+        The plan's first Send repeats the command: answer it with the replies that came. Returns a value or an
+        RqCoreError.
+        """
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
 

@@ -1,4 +1,4 @@
-"""Calls that only read. Each asks one queue, or several in as many round trips as one.
+"""Calls that only read. Each reads one queue, or several in the same number of round trips.
 
 Read ``steps`` first.
 

@@ -237,8 +237,10 @@ def _oldest_ready(
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family. ``lanes`` is the
-    number of all lanes that wait for it."""
+    """Return the numbers of the blocked lanes in ``looked_at`` that wait for a scope or a family.
+
+    ``lanes`` is the number of all lanes that wait for the scope or family.
+    """
     found = [lane for lane in looked_at if scope in (lane.scope, family_of(lane.scope))]
     return {
         "oldest_blocked_ms": max((e.age_ms for e in found if e.age_ms is not None), default=None),

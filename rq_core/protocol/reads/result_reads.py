@@ -43,7 +43,7 @@ _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
 def look_program() -> str:
-    """Return the program of a look."""
+    """Return the program that reads awaited jobs."""
     return plain_text(
         "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
     )

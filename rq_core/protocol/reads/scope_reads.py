@@ -127,8 +127,10 @@ def members(scope: str) -> tuple[str, str]:
 
 
 def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """Return the command that counts the running jobs of a scope, or of a family. For the queue's cap all running jobs
-    count."""
+    """Return the command that counts the running jobs of a scope or a family.
+
+    The queue's own cap counts all running jobs.
+    """
     if scope == QUEUE:
         return ["ZCARD", keys("leases")]
     return ["ZLEXCOUNT", keys("holders"), *members(scope)]

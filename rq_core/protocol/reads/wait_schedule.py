@@ -1,5 +1,7 @@
-"""Schedules the looks at jobs that clients wait for. No I/O, no threads: :mod:`rq_core.connections.wait_thread` drives
-it."""
+"""Decides when the jobs of waiting clients are polled.
+
+No I/O, no threads: :mod:`rq_core.connections.wait_thread` drives it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ GRAINS: Final = 10
 
 
 class Nothing(Enum):
-    """The result of a wait whose time is over."""
+    """The result of a wait that has timed out."""
 
     ALIVE = "the job has not ended"
 
@@ -78,19 +80,18 @@ class Waits:
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
     def add(self, wait: JobWait, now: float) -> None:
-        """Begin to wait: the first look is due now."""
+        """Begin to wait: the first poll is due now."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
 
     def next_at(self) -> float | None:
-        """Return the time at which the next look is due; None: no look is due."""
+        """Return the time at which the next poll is due; None: no poll is due."""
         while self._line and not self._counts(self._line[0]):
             self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be looked at now, by queue. The caller must pass each of them to
-        ``looked``."""
+        """Return the waits whose jobs must be polled now, by queue. The caller must pass each of them to ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
@@ -105,7 +106,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make looks due now at those jobs of a queue whose ends a message has reported, if waits are for them."""
+        """Make polls due now for those awaited jobs of a queue whose ends a message has reported."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -113,7 +114,7 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Make looks due now at all jobs of a queue that waits are for, since messages may have been missed."""
+        """Make polls due now for all awaited jobs of a queue, since messages may have been missed."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)
@@ -153,7 +154,7 @@ class Waits:
         ]
 
     def queues(self) -> set[str]:
-        """Return the queues of the jobs that waits are for."""
+        """Return the queues of the awaited jobs."""
         return {queue for queue, jobs in self._by_job.items() if jobs}
 
     def _put(self, wait: JobWait, at: float) -> None:

@@ -99,8 +99,11 @@ class WholeReads(QueueReader):
         return found
 
     def _pages(self, queue: str, key: str, kind: str) -> Plan[Any]:
-        """Read one key in pages; a list and a stream from the end at which they grow, so that members that are added or
-        removed meanwhile hide no other member."""
+        """Read one key in pages.
+
+        A list and a stream are read from the end at which they grow, so that no member is missed when others are added
+        or removed during the read.
+        """
         pages: list[list[Any]] = []
         at, count = _STARTS[kind], PAGE_FIRST
         while at is not None:

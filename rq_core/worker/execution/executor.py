@@ -171,7 +171,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a prepared handler, unless it was asked to stop meanwhile."""
+        """Start a prepared handler, unless the handler was asked to stop in between."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)

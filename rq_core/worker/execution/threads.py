@@ -1,4 +1,4 @@
-"""Threads for ``def`` handlers: they share one queue, and one message to the loop reports all that ended meanwhile.
+"""Threads for ``def`` handlers: they share one queue, and one message to the event loop reports many ended calls.
 
 concurrent.futures creates a future per call and wakes the loop for each; here a burst of short handlers wakes it once.
 """

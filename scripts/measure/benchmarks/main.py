@@ -6,9 +6,7 @@ import argparse
 import json
 import logging
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -151,7 +149,6 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
         )
 
 
-MATPLOTLIB = "matplotlib==3.11.2"
 PARTS = ("enqueue", "work", "redis", "audit", "start")
 
 
@@ -225,9 +222,6 @@ def asked() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument(
-        "--plot", type=Path, metavar="DIR", help="draw the peers' figures there, SVG and PNG"
-    )
-    parser.add_argument(
         "--report",
         action="store_true",
         help="renew the tables of docs/performance.md and README.md",
@@ -250,8 +244,6 @@ def main() -> None:
         if given.report:
             report.FIGURES.write_text(given.source.read_text())
             told(document)
-        if given.plot:
-            plot(document, given.plot)
         return
     name = "quick" if given.quick else "tiny" if given.tiny else "full"
     sizes = SIZES[name]
@@ -282,24 +274,12 @@ def main() -> None:
     if given.report:
         report.FIGURES.write_text(text)
         told(document)
-    if given.plot:
-        plot(document, given.plot)
 
 
 def told(document: Mapping[str, Any]) -> None:
     """Write the new figures into the documents."""
     for path in report.write(document):
         print(f"wrote {path}", file=sys.stderr)
-
-
-def plot(document: Mapping[str, Any], where: Path) -> None:
-    """Draw the plots, in an environment that has matplotlib."""
-    python = peers.environment("plots", (MATPLOTLIB,))
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as figures:
-        json.dump(document, figures)
-        figures.flush()
-        script = Path(peers.__file__).parent / "plots.py"
-        subprocess.run([str(python), str(script), figures.name, str(where)], check=True)
 
 
 if __name__ == "__main__":

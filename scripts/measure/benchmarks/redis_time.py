@@ -149,7 +149,7 @@ def spent_us(client: Client) -> float:
     """Return the processor time (µs) that the server's main thread has used.
 
     Other programs on the machine do not affect it, as they would the duration of calls; it includes what a call costs
-    besides its script (some 10 µs).
+    in addition to its script (some 10 µs).
     """
     (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))
     facts = dict(line.split(":") for line in str(text).splitlines() if ":" in line)

@@ -1,7 +1,7 @@
-"""Measures Redis under turns of one job each, as a fleet of workers with one place sends them, while it is never idle.
+"""Measures Redis under turns of one job each, as a busy fleet of workers with one place each sends them.
 
-A call of a single client costs Redis mostly a wake-up and cold caches. Sixteen connections, each of which reports its
-last job and claims the next as soon as it is answered, keep Redis busy, as many workers do.
+A call of a single client costs Redis mostly a wake-up and cold caches. Sixteen connections keep Redis busy, as many
+workers do: each reports its last job and claims the next as soon as it is answered.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
-    """Return the percentage of the ideal: a core per worker for jobs that compute, a place per job for jobs that sleep."""
+    """Return the percentage of the ideal: a core per worker for computing jobs, a place per job for sleeping ones."""
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places
     rate, _ = drain(stage, OURS, jobs * workers, kind, workers=workers, concurrency=places)

@@ -71,7 +71,10 @@ class Answer:
 
 
 def build(database: Database, events: int) -> int:
-    """Let the mirror write a log of about this number of events, if there is none. Returns the number that it wrote."""
+    """Let the mirror write a log of about this number of events, if the log is missing.
+
+    Returns the number of events.
+    """
     migrate.upgrade_schema(database)
     if history.watermarks(database.readers):
         return 0

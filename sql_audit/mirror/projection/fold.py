@@ -120,8 +120,9 @@ class Folder:
     # Changes for which a job has no event.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Put every touched live job that has no event since ``epoch`` began into ``state``. For the rows in SQL,
-        :func:`sql_audit.mirror.losses.end_jobs` does the same.
+        """Put every touched live job that has no event since ``epoch`` began into ``state``.
+
+        :func:`sql_audit.mirror.losses.end_jobs` does this for the rows in SQL.
         """
         for job in self.touched.values():
             if job.state in _LIVE and job.last_epoch < epoch:

@@ -1,4 +1,4 @@
-"""Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis meanwhile.
+"""Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis during the reads.
 
 SQL is read first, then one snapshot of Redis, then the events that were mirrored in between. If the mirror has trimmed
 Redis past SQL's first state, SQL's newer events are folded onto the jobs up to the oldest entry that Redis still has.

@@ -270,8 +270,11 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """Return the event of a row. The row's task and claim are left out if the event in Redis has no such field, since
-    they come from the job then."""
+    """Return the event of a row.
+
+    If the event in Redis has no task or claim, those of the row are left out, since the mirror took them from the job's
+    row.
+    """
     columns = {"id": row[6], "claim": row[7], "task": row[9]}
     named = {name: value for name, value in columns.items() if name in told.columns}
     return row[3], row[4], row[5], row[8], {**facts_in(row[10]), **_said(named.items())}

@@ -140,8 +140,11 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return a phrase that names the fault of an edit's lane; None if the lane is right. It must change with the
-    priority and keep its scopes, except the scope of the task, which may change without an event."""
+    """Return a phrase that names the fault of an edit's lane; None if the lane is right.
+
+    The lane must change with the priority and keep its scopes, except the scope of the task, which may change without
+    an event.
+    """
     if lane is None:
         stays = new != old and before is not None
         return f"changes the priority, and leaves the job in lane {before}" if stays else None
@@ -305,7 +308,7 @@ def _is_as_written(facts: Facts, detail: str) -> bool:
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Yield the faults of the task and the claim in the row of an event that happens to a job."""
+    """Yield the faults of the task and the claim number in a row whose event is about a job."""
     kind, claim, task = row[4], row[7], row[9]
     if record.task is not None and task != record.task:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
@@ -321,7 +324,7 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield the fault of the claim in the row of an event with which a job begins in ``state``."""
+    """Yield the fault of the claim number in a row whose event begins a job in ``state``."""
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
     if claim != expected:

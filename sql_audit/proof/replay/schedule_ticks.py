@@ -1,4 +1,4 @@
-"""The schedules of one queue, replayed: each instant is the one that the log said would come next (I15).
+"""The schedules of one queue, replayed: each instant is the instant that the log named as the next one (I15).
 
 A schedule that the log meets in its middle begins with its first event.
 """
@@ -26,7 +26,7 @@ class _Schedule(NamedTuple):
 
 
 class ScheduleTicks:
-    """The schedules of a queue at one event of its log."""
+    """The schedules of a queue after one event of its log."""
 
     def __init__(self, found: LogFindings, jobs: Mapping[str, Record]) -> None:
         self._violated = found.violated
@@ -34,11 +34,11 @@ class ScheduleTicks:
         self._schedules: dict[str, _Schedule] = {}
 
     def forget(self) -> None:
-        """Forget all: the log does not say what happened to them."""
+        """Forget all schedules, because the log does not show what happened to them."""
         self._schedules.clear()
 
     def changed(self, row: EventRow, _: str) -> None:
-        """Replay ``schedule_changed``."""
+        """Replay an event ``schedule_changed``."""
         facts = facts_in(row[10])
         name, version = facts["name"], facts["version"]
         known = self._schedules.get(name)
@@ -53,7 +53,7 @@ class ScheduleTicks:
         self._schedules[name] = _Schedule(version, next_ms)
 
     def ticked(self, row: EventRow, job_id: str) -> None:
-        """Replay ``ticked``."""
+        """Replay an event ``ticked``."""
         facts = facts_in(row[10])
         name, nominal, outcome = facts["name"], facts["nominal_ms"], facts["outcome"]
         if job_id != f"tick-{name}-{nominal}":

@@ -152,7 +152,7 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file of a SQLite database. Only for SQLite."""
+        """The file of a SQLite database; only SQLite databases have one."""
         assert self.dialect == "sqlite"
         return Path(self.address.database or "")
 
@@ -307,8 +307,9 @@ class Database:
     def insert_events(
         self, connection: Connection, rows: EventRows, meanwhile: Callable[[], T]
     ) -> T:
-        """Insert rows of ``job_event``, which must be in the order of their numbers. Call ``meanwhile`` while the
-        database works, and return its value.
+        """Insert rows of ``job_event``, which must be in the order of their numbers.
+
+        Call ``meanwhile`` while the database works, and return the value of that call.
 
         Raise PlaceTaken if PostgreSQL has an event of another origin under one of the numbers.
         """

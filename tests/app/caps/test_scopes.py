@@ -1,4 +1,4 @@
-"""What `rq-core caps` shows of a scope: its holders, its waiting jobs, and when its rate admits a job again."""
+"""The output of `rq-core caps` about a scope: holders, waiting jobs, and when its rate admits a job again."""
 
 from __future__ import annotations
 

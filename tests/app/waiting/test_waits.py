@@ -269,7 +269,7 @@ def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last
     assert len(handles) == len(ended)
 
 
-def test_the_error_of_a_timeout_that_was_too_short_to_check_all_jobs_says_so(
+def test_the_error_of_a_wait_says_that_its_timeout_was_too_short_to_check_all_jobs(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()

@@ -211,7 +211,7 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Checks a Redis that loads a state from before the mirror came, and does so again at the worst moment.
+    """Checks a Redis that loads a state from before the mirror came, twice.
 
     The second time is between the commit of the mirror's new epoch and the call that stores in Redis who mirrors the
     queue.

@@ -124,7 +124,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that no member stays behind, which would grow the index, and that none is missing."""
+    """Checks that no old member stays in the index, which would grow, and that no member is missing."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 

@@ -83,7 +83,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
 def test_a_second_listening_client_does_not_change_the_version_of_the_queues_facts(
     seed: Seed,
 ) -> None:
-    """Checks the version because each change of it makes all calls read the facts again."""
+    """Checks the version because each new version makes all calls read the facts again."""
     seed.enqueue("a")
     listens(seed)
     version = seed.meta("v")

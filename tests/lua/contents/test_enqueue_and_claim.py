@@ -155,7 +155,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Checks a claim behind jobs of the same and of other kinds, and a second claim of the same job."""
+    """Checks a claim that takes the job after other jobs, of the same and of other kinds, and a second claim."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]

@@ -174,7 +174,7 @@ def test_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
 def test_an_id_given_twice_in_a_call_takes_no_name_of_another_job(seed: Seed, holds: str) -> None:
-    """Checks two jobs of which the first is kept out by a name, so that the second counts."""
+    """Checks two jobs: a name keeps out the first one, so that the second one counts."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":

@@ -208,7 +208,7 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
 
 
 def test_an_id_that_is_used_again_does_not_show_the_old_result(seed: Seed) -> None:
-    """Checks a second job that keeps its result, and one that does not."""
+    """Checks a second job of the id that keeps its result, and one that keeps none."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
     enqueue(seed, "a")

@@ -116,7 +116,7 @@ def test_the_longest_value_is_logged_unchanged(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_a_value_missing_in_redis_is_reported_with_its_place_in_the_log(seed: Seed) -> None:
-    """Checks an evicted and an expired value: the read says so, and gives the position that the log must reach."""
+    """Checks an evicted and an expired value: the read reports the loss, and the position that the log must reach."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

@@ -1,4 +1,4 @@
-"""Schedules: what Redis and the log have of them, and who may change them."""
+"""Schedules: their data in Redis and in the log, and the clients that may change them."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ def told(seed: Seed) -> list[tuple[Any, ...]]:
     return [tuple(json.loads(e["data"])) for _, e in outbox if e["type"] == "schedule_changed"]
 
 
-def test_a_schedule_is_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
+def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
     due = rule().next_after(START_MS)
 
     assert {"beat": "changed"} == put(seed)
@@ -70,7 +70,7 @@ def test_a_schedule_is_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
     assert "1" == seed.meta("schedules")
 
 
-def test_spread_is_between_the_instant_and_when_it_is_due(seed: Seed) -> None:
+def test_a_schedule_is_due_its_part_of_spread_after_each_instant(seed: Seed) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
     put(seed, declaration(seed, **said))
 
@@ -81,14 +81,14 @@ def test_spread_is_between_the_instant_and_when_it_is_due(seed: Seed) -> None:
     assert {"beat": found.due_ms} == ticks(seed)[0]
 
 
-def test_what_is_declared_again_changes_nothing(seed: Seed) -> None:
+def test_a_repeated_declaration_changes_nothing(seed: Seed) -> None:
     put(seed)
 
     assert {} == seed.changes(lambda: put(seed))
     assert {"beat": "same"} == put(seed)
 
 
-def test_code_that_declares_the_same_is_noted_twice_an_hour_at_most(seed: Seed) -> None:
+def test_a_repeated_declaration_is_recorded_at_most_twice_an_hour(seed: Seed) -> None:
     put(seed)
     before = stored(seed)
     assert before is not None
@@ -101,7 +101,7 @@ def test_code_that_declares_the_same_is_noted_twice_an_hour_at_most(seed: Seed) 
     assert 1 == len(told(seed))
 
 
-def test_another_rule_is_another_version_and_fires_nothing_of_the_past(seed: Seed) -> None:
+def test_a_changed_rule_makes_a_new_version_and_fires_no_past_instant(seed: Seed) -> None:
     put(seed)
     seed.live(3 * EVERY_MS)
 
@@ -113,7 +113,7 @@ def test_another_rule_is_another_version_and_fires_nothing_of_the_past(seed: See
     assert 1 == len(found.was)
 
 
-def test_code_brings_nothing_back_that_it_declared_before(seed: Seed) -> None:
+def test_code_does_not_restore_a_definition_that_it_declared_earlier(seed: Seed) -> None:
     put(seed)
     put(seed, declaration(seed, every=60))
 
@@ -122,7 +122,7 @@ def test_code_brings_nothing_back_that_it_declared_before(seed: Seed) -> None:
     assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
 
 
-def test_another_job_is_another_version(seed: Seed) -> None:
+def test_a_changed_job_makes_a_new_version(seed: Seed) -> None:
     put(seed)
 
     assert {"beat": "changed"} == put(
@@ -130,7 +130,7 @@ def test_another_job_is_another_version(seed: Seed) -> None:
     )
 
 
-def test_code_remembers_the_last_twenty_definitions(seed: Seed) -> None:
+def test_a_schedule_keeps_the_last_twenty_definitions_of_code(seed: Seed) -> None:
     for every in range(10, 33):
         put(seed, declaration(seed, every=every))
 
@@ -142,7 +142,7 @@ def test_code_remembers_the_last_twenty_definitions(seed: Seed) -> None:
     assert {"beat": "changed"} == put(seed, declaration(seed, every=10))
 
 
-def test_code_does_not_replace_what_was_set_live(seed: Seed) -> None:
+def test_code_does_not_replace_a_schedule_that_was_set_live(seed: Seed) -> None:
     put(seed)
 
     assert {"beat": "changed"} == put(seed, declaration(seed, every=60), source="live")
@@ -150,7 +150,7 @@ def test_code_does_not_replace_what_was_set_live(seed: Seed) -> None:
     assert {"beat": "kept"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_live_change_is_made_from_the_version_that_was_read(seed: Seed) -> None:
+def test_a_live_change_is_refused_if_another_change_came_first(seed: Seed) -> None:
     put(seed)
     other = declaration(seed, every=60)
 
@@ -173,7 +173,7 @@ def test_a_paused_schedule_has_no_tick(seed: Seed) -> None:
     assert ("paused", 2) == (found.state, found.version)
 
 
-def test_a_resumed_schedule_fires_nothing_of_the_past(seed: Seed) -> None:
+def test_a_resumed_schedule_fires_no_past_instant(seed: Seed) -> None:
     put(seed)
     change(seed, "pause")
     seed.live(5 * EVERY_MS + 1)
@@ -185,7 +185,7 @@ def test_a_resumed_schedule_fires_nothing_of_the_past(seed: Seed) -> None:
     assert ({"beat": due}, due) == ticks(seed)
 
 
-def test_code_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> None:
+def test_a_declaration_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> None:
     put(seed)
     change(seed, "pause")
 
@@ -197,7 +197,7 @@ def test_code_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> Non
     assert "paused" == found.state
 
 
-def test_what_an_operator_removed_is_not_brought_back_by_code_that_declares_it(seed: Seed) -> None:
+def test_code_does_not_restore_a_schedule_that_an_operator_removed(seed: Seed) -> None:
     put(seed)
 
     assert "changed" == change(seed, "remove")
@@ -225,7 +225,7 @@ def test_what_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> No
     assert "gone" == change(seed, "resume", "live")
 
 
-def test_code_moves_an_instant_back_after_the_clock_went_back(seed: Seed) -> None:
+def test_a_declaration_moves_an_instant_back_after_the_clock_went_back(seed: Seed) -> None:
     put(seed)
     seed.clock.set(seed.now - HOUR)
 
@@ -236,7 +236,7 @@ def test_code_moves_an_instant_back_after_the_clock_went_back(seed: Seed) -> Non
     assert 2 == len(told(seed))
 
 
-def test_each_change_is_in_the_log(seed: Seed) -> None:
+def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     put(seed, declaration(seed, job=seed.job("-", task="ping", spec_max=100)))
     change(seed, "pause", why="migration")
     change(seed, "resume")
@@ -253,7 +253,7 @@ def test_each_change_is_in_the_log(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_an_earlier_tick_wakes_a_worker_and_a_later_one_does_not(seed: Seed) -> None:
+def test_a_schedule_that_is_due_earlier_wakes_a_worker_and_a_later_one_does_not(seed: Seed) -> None:
     put(seed, declaration(seed, "a", every=60))
     seed.take_token()
 
@@ -267,12 +267,12 @@ def test_an_earlier_tick_wakes_a_worker_and_a_later_one_does_not(seed: Seed) -> 
     "job",
     [{"remember_ms": 5, "call": "=70c5"}, {"expires_at_ms": START_MS + 5}, {"name": "t/a"}],
 )
-def test_a_job_that_cannot_come_again_and_again_is_refused(seed: Seed, job: Any) -> None:
+def test_a_job_that_cannot_be_repeated_is_refused(seed: Seed, job: Any) -> None:
     with pytest.raises(InvalidOption):
         declaration(seed, job=seed.job("-", **job))
 
 
-def test_a_unique_job_keeps_its_own_rule_where_overlaps_are_allowed(seed: Seed) -> None:
+def test_a_unique_job_keeps_its_own_unique_rule_if_overlaps_are_allowed(seed: Seed) -> None:
     made = declaration(seed, job=seed.job("-", name="t/a"), every=10, overlap="allow")
 
     assert "~/beat" not in made.packed
@@ -292,7 +292,9 @@ def test_a_unique_job_keeps_its_own_rule_where_overlaps_are_allowed(seed: Seed) 
         ("a", -1, 5, 5, "{}", "[]\n\nab\n{}\n"),
     ],
 )
-def test_what_would_break_an_entry_is_refused(seed: Seed, broken: Any) -> None:
+def test_a_value_that_would_break_the_entry_of_a_schedule_is_refused(
+    seed: Seed, broken: Any
+) -> None:
     put(seed, declaration(seed, "other"))
     args = {"by": "x", "why": "", "source": "live", "spec_max": 0, "what": "put"}
     call = Call("schedule", seed.queue, args, list, (broken,))
@@ -304,7 +306,7 @@ def test_what_would_break_an_entry_is_refused(seed: Seed, broken: Any) -> None:
     assert {} == seed.changes(refused)
 
 
-def test_a_schedule_that_there_is_not_cannot_be_resumed(seed: Seed) -> None:
+def test_an_unknown_schedule_cannot_be_resumed(seed: Seed) -> None:
     assert ScheduleChange("gone", 0, 0) == seed.client.run(
         seed.client.calls.schedules.change(seed.queue, "none", "resume")
     )

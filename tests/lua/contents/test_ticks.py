@@ -1,4 +1,4 @@
-"""Ticks: a claim says that schedules are due, a worker gets them, and each instant happens once."""
+"""Instants of schedules: a claim reports due schedules, one worker gets them, and each instant happens once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def ids(jobs: Sequence[Any]) -> list[str]:
     return [job.id for job in jobs]
 
 
-def test_a_claim_hands_what_is_due_to_one_worker(seed: Seed) -> None:
+def test_a_claim_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     put(seed)
     due = stored(seed).due_ms
     first = seed.claim()
@@ -45,14 +45,16 @@ def test_a_claim_hands_what_is_due_to_one_worker(seed: Seed) -> None:
     assert (True, True) == (fourth.ticks, fourth.more)
 
 
-def test_a_turn_does_so_as_well(seed: Seed) -> None:
+def test_a_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     put(seed)
     until_due(seed)
 
     assert seed.turn().ticks
 
 
-def test_a_schedule_that_is_handed_out_is_another_ones_after_five_seconds(seed: Seed) -> None:
+def test_a_schedule_that_one_worker_was_given_goes_to_another_after_five_seconds(
+    seed: Seed,
+) -> None:
     put(seed)
     until_due(seed)
 
@@ -64,7 +66,7 @@ def test_a_schedule_that_is_handed_out_is_another_ones_after_five_seconds(seed: 
     assert ["beat"] == list(send(seed, worker="w-2").due)
 
 
-def test_an_instant_that_is_reported_has_its_job_and_its_event(seed: Seed) -> None:
+def test_a_reported_instant_has_its_job_and_its_event(seed: Seed) -> None:
     schedule = put(seed)
     until_due(seed, more_ms=3)
 
@@ -93,7 +95,7 @@ def test_two_workers_that_report_an_instant_enqueue_one_job(seed: Seed) -> None:
     assert 1 == len(told(seed))
 
 
-def test_an_instant_of_another_version_is_not_accepted(seed: Seed) -> None:
+def test_an_instant_of_an_older_version_is_not_accepted(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     handed = send(seed)
@@ -105,7 +107,7 @@ def test_an_instant_of_another_version_is_not_accepted(seed: Seed) -> None:
 
 
 def test_an_instant_that_was_computed_before_a_change_is_not_accepted(seed: Seed) -> None:
-    """Also if the schedule has the same next instant since."""
+    """Checks a schedule that has the same next instant since the change."""
     before = put(seed)
     for what in ("pause", "resume"):
         seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", what))
@@ -118,7 +120,7 @@ def test_an_instant_that_was_computed_before_a_change_is_not_accepted(seed: Seed
 
 
 @pytest.mark.parametrize("what", ["pause", "remove"])
-def test_an_instant_of_a_schedule_that_is_not_on_is_not_accepted(seed: Seed, what: str) -> None:
+def test_an_instant_of_a_paused_or_removed_schedule_is_not_accepted(seed: Seed, what: str) -> None:
     schedule = put(seed)
     until_due(seed)
     instants = judged(send(seed).due, seed.now)
@@ -132,7 +134,7 @@ def test_an_instant_of_a_schedule_that_is_not_on_is_not_accepted(seed: Seed, wha
     assert {"none": Told("gone")} == send(seed, instant._replace(name="none")).told
 
 
-def test_a_worker_whose_clock_is_fast_fires_nothing_early(seed: Seed) -> None:
+def test_a_worker_with_a_fast_clock_fires_no_instant_early(seed: Seed) -> None:
     schedule = put(seed)
     seed.clock.set(schedule.due_ms - 1)
     at = schedule.next_ms
@@ -175,7 +177,7 @@ def until_due_of(seed: Seed) -> Schedule:
     return until_due(seed, more_ms=5_000)
 
 
-def test_one_run_is_for_all_instants_that_have_passed(seed: Seed) -> None:
+def test_one_job_runs_for_all_instants_that_have_passed(seed: Seed) -> None:
     schedule = put(seed)
     until_due(seed, more_ms=3 * EVERY_MS + 1)
 
@@ -185,7 +187,7 @@ def test_one_run_is_for_all_instants_that_have_passed(seed: Seed) -> None:
     assert [(f"tick-beat-{at}", "beat", 1, at, at, at + EVERY_MS, "fired", 3)] == told(seed)
 
 
-def test_what_is_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None:
+def test_an_instant_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None:
     schedule = put(seed, every=100, catch_up="skip")
     until_due(seed, more_ms=60_001)
 
@@ -210,7 +212,7 @@ def test_what_was_missed_does_not_come_again(seed: Seed) -> None:
     assert stored(seed).next_ms > last
 
 
-def test_a_schedule_that_the_worker_cannot_compute_comes_back_after_a_minute(seed: Seed) -> None:
+def test_a_schedule_that_a_worker_cannot_compute_is_due_again_after_a_minute(seed: Seed) -> None:
     put(seed)
     schedule = until_due(seed)
     send(seed)
@@ -221,7 +223,7 @@ def test_a_schedule_that_the_worker_cannot_compute_comes_back_after_a_minute(see
     assert {"beat": seed.now + 60_000} == seed.snapshot()["ticks"]
 
 
-def test_a_damaged_job_holds_up_no_other_schedule(seed: Seed) -> None:
+def test_a_damaged_job_delays_no_other_schedule(seed: Seed) -> None:
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)
     seed.control.hset(seed.keys("schedules"), "a|job", "rubbish")
@@ -243,7 +245,7 @@ def test_a_schedule_that_no_code_declares_any_more_stops(seed: Seed) -> None:
     assert "on" == put(seed, every=3_600).state
 
 
-def test_a_live_schedule_needs_no_code(seed: Seed) -> None:
+def test_a_schedule_that_was_set_live_needs_no_code(seed: Seed) -> None:
     put(seed, every=3_600, source="live")
     seed.live(4 * 3_600_000)
 
@@ -253,7 +255,7 @@ def test_a_live_schedule_needs_no_code(seed: Seed) -> None:
 # Overlaps.
 
 
-def test_none_is_enqueued_while_one_is_alive(seed: Seed) -> None:
+def test_a_schedule_enqueues_no_job_while_its_earlier_job_is_alive(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     fire(seed)
@@ -271,7 +273,7 @@ def test_none_is_enqueued_while_one_is_alive(seed: Seed) -> None:
     assert {"beat": Told("fired")} == fire(seed)
 
 
-def test_overlaps_may_be_allowed(seed: Seed) -> None:
+def test_a_schedule_may_allow_its_jobs_to_overlap(seed: Seed) -> None:
     put(seed, every=10, overlap="allow")
     for _ in range(3):
         until_due(seed)
@@ -280,7 +282,7 @@ def test_overlaps_may_be_allowed(seed: Seed) -> None:
     assert 3 == len(seed.claim().jobs)
 
 
-def test_one_runs_and_one_waits(seed: Seed) -> None:
+def test_one_job_of_a_schedule_runs_and_one_waits_with_overlap_queue(seed: Seed) -> None:
     put(seed, every=10, overlap="queue")
     until_due(seed)
     fire(seed)
@@ -297,7 +299,9 @@ def test_one_runs_and_one_waits(seed: Seed) -> None:
     assert [waiting] == ids(seed.claim().jobs)
 
 
-def test_the_one_that_waits_is_replaced_and_the_one_that_runs_is_asked_to_stop(seed: Seed) -> None:
+def test_the_waiting_job_is_replaced_and_the_running_job_is_asked_to_stop_with_overlap_replace(
+    seed: Seed,
+) -> None:
     put(seed, every=10, overlap="replace")
     until_due(seed)
     fire(seed)
@@ -317,7 +321,7 @@ def test_the_one_that_waits_is_replaced_and_the_one_that_runs_is_asked_to_stop(s
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
-def test_a_job_that_ends_or_dies_frees_its_schedule(seed: Seed, overlap: str) -> None:
+def test_the_end_of_a_job_lets_its_schedule_enqueue_the_next_job(seed: Seed, overlap: str) -> None:
     put(seed, every=10, overlap=overlap)
     for verdict in ("final", "success", "final"):
         until_due(seed)
@@ -338,7 +342,7 @@ def run(seed: Seed, name: str = "beat") -> Told:
     return answer
 
 
-def test_a_run_moves_no_instant(seed: Seed) -> None:
+def test_an_extra_run_of_a_schedule_changes_no_instant(seed: Seed) -> None:
     before = put(seed)
 
     assert Told("run") == run(seed)
@@ -352,7 +356,7 @@ def test_a_run_moves_no_instant(seed: Seed) -> None:
     assert Told("gone") == run(seed, "none")
 
 
-def test_a_paused_schedule_may_be_run(seed: Seed) -> None:
+def test_a_paused_schedule_can_be_run_once(seed: Seed) -> None:
     put(seed)
     seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", "pause"))
 
@@ -363,7 +367,7 @@ def test_a_paused_schedule_may_be_run(seed: Seed) -> None:
 # Many, and what is refused.
 
 
-def test_what_is_due_beyond_one_call_goes_to_another_worker_at_once(seed: Seed) -> None:
+def test_due_schedules_beyond_one_call_go_to_another_worker_at_once(seed: Seed) -> None:
     names = [f"s-{n}" for n in range(10)]
     put(seed, *names, every=1)
     seed.live(1_000)
@@ -378,7 +382,7 @@ def test_what_is_due_beyond_one_call_goes_to_another_worker_at_once(seed: Seed) 
     assert seed.now + HAND_MS == seed.snapshot()["scheduled"]["tick|"]
 
 
-def test_schedules_that_are_due_come_back_after_the_log_had_no_room(seed: Seed) -> None:
+def test_due_schedules_are_given_out_again_after_the_log_was_full(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     seed.attach()
@@ -393,7 +397,7 @@ def test_schedules_that_are_due_come_back_after_the_log_had_no_room(seed: Seed) 
     assert {"beat": Told("fired")} == fire(seed)
 
 
-def test_a_paused_queue_takes_the_jobs_of_its_schedules(seed: Seed) -> None:
+def test_a_paused_queue_accepts_the_jobs_of_its_schedules(seed: Seed) -> None:
     put(seed)
     seed.configure(paused=1)
     until_due(seed)
@@ -403,14 +407,14 @@ def test_a_paused_queue_takes_the_jobs_of_its_schedules(seed: Seed) -> None:
     assert () == seed.claim().jobs
 
 
-def test_names_that_begin_alike_are_different_schedules(seed: Seed) -> None:
+def test_two_schedules_whose_names_begin_alike_are_fired_separately(seed: Seed) -> None:
     put(seed, "a", "a-1")
     until_due(seed, "a", more_ms=EVERY_MS)
 
     assert {"a": Told("fired"), "a-1": Told("fired")} == fire(seed)
 
 
-def test_a_queue_that_remembers_ids_takes_the_jobs_of_its_schedules(seed: Seed) -> None:
+def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed) -> None:
     seed.enqueue("kept", remember_ms=60_000)
     put(seed, job=seed.job("-", task="ping", keep_ms=60_000))
     until_due(seed)
@@ -420,8 +424,8 @@ def test_a_queue_that_remembers_ids_takes_the_jobs_of_its_schedules(seed: Seed) 
     assert claim.spec.startswith('{"keep":1,')
 
 
-def test_a_lost_answer_is_repeated_without_what_was_handed_out(seed: Seed) -> None:
-    """The schedules come back by themselves."""
+def test_a_repeated_report_has_the_same_answer_without_new_schedules(seed: Seed) -> None:
+    """Checks that the schedules are given out again later."""
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)
     call = tick(seed.queue, "w-1", judged(send(seed).due, seed.now))

@@ -94,7 +94,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
 
 
 def test_after_a_gap_no_lease_expires_until_one_more_lease_time_has_passed(seed: Seed) -> None:
-    """Checks that workers, which could not extend leases during the gap, get time to do so."""
+    """Checks that workers get time to extend their leases, which they could not do during the gap."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()
@@ -118,7 +118,7 @@ def test_a_gap_of_two_thirds_of_a_lease_is_ignored(seed: Seed) -> None:
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_a_gap_delays_expiry_once(seed: Seed) -> None:
+def test_a_gap_without_calls_delays_the_expiry_of_leases_once(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])

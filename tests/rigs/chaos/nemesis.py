@@ -66,7 +66,7 @@ class Nemesis:
     # Processes.
 
     def kill_worker(self) -> None:
-        """Kill a worker, one that holds a claim if there is one."""
+        """Kill a worker; if any worker holds a claim, kill one of these."""
         busy = self._busy()
         pid = self.draw.choice(list(busy) or [self.stage.of(WORKER, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):

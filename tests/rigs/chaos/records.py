@@ -203,7 +203,7 @@ def read_intervals(database: Database, said: Mapping[str, Any]) -> list[Interval
 
 
 def read_gaps(database: Database) -> dict[tuple[str, str], Interval]:
-    """Return the gaps of the log, by queue and by the entry behind each: the missing events happened in between."""
+    """Return the gaps of the log, by queue and by the entry after each gap."""
     with database.readers.connect() as connection:
         return {
             (row.queue, f"{row.epoch}-{row.seq}"): Interval(

@@ -1,4 +1,4 @@
-"""The processes of a chaos run: a Redis, workers, mirrors and producers, each of which is replaced when it ends.
+"""The processes of a chaos run: a Redis, workers, mirrors and producers; each is replaced when it ends.
 
 Two workers run alone and two more under a supervisor; two mirrors write into one database.
 """

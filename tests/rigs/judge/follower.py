@@ -15,7 +15,7 @@ class Judge(Protocol):
     """A judge of a log."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Judge the next entries, of which none may be left out."""
+        """Judge the next entries; none may be left out."""
 
 
 J = TypeVar("J", bound=Judge)

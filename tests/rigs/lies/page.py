@@ -103,7 +103,7 @@ class Missing(NamedTuple):
     """Who else finds it."""
 
     def is_on(self, written: str) -> bool:
-        """Return whether a page says so."""
+        """Return whether a page lists this lie."""
         begin = f"| {self.lie} | {self.by} | "
         return any(
             line.startswith(begin) and f"`{self.about}`" in line for line in written.splitlines()

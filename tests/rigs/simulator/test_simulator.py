@@ -99,8 +99,8 @@ CATCHING = {
     "result-of-the-job-before": 65,
     "value-of-a-refused-settlement": 58,
     "value-outlives-its-line": 57,
-    "old-code-brings-back": 50,
-    "spread-added-twice": 53,
+    "old-code-brings-back": 143,
+    "spread-added-twice": 17,
 }
 """Planted bugs, and the first seed that found each. Where the code has moved on another one may."""
 

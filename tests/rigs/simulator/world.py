@@ -1,7 +1,7 @@
-"""The server of a simulation: a real one, whose time and whose name for its history are the simulation's own.
+"""The server of a simulation: a real one, but its clock and its replication id belong to the simulation.
 
-Scripts read both from keys outside every queue, so that nothing of a seed depends on the machine. What happens to a
-server's memory happens at once: it forgets everything, comes back with an old snapshot, or is another one.
+Scripts read both from keys outside every queue, so that nothing in a seed depends on the machine. Losses of a server's
+memory happen at once: it forgets everything, loads an old snapshot, or is replaced by another server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ end
 
 
 def includes() -> dict[str, str]:
-    """The includes in whose place a simulation has others."""
+    """Return the includes that replace shipped ones in a simulation."""
     return {"clock": CLOCK, "replid": _REPLID}
 
 
@@ -46,7 +46,7 @@ Scripts = Callable[[str], Script]
 
 @cache
 def simulated(name: str) -> Script:
-    """The script on the simulation's clock and replication id. Goes where Operations takes ``scripts``."""
+    """Return the script on the simulation's clock and replication id, in the form of Operations' ``scripts``."""
     return build_function(name, Variant(includes=includes()))
 
 
@@ -61,7 +61,7 @@ OPTIONS: Final = {
 
 
 def start_server(where: Path, engine: Engine | None = None) -> RedisServer:
-    """A server for simulations, in memory, reached through a socket in ``where``."""
+    """Start a server for simulations, in memory, with a socket in ``where``."""
     options = {**OPTIONS, "unixsocket": str(where / "s")}
     return RedisServer(engine or engines()[0], where, options).start()
 
@@ -74,7 +74,7 @@ Dump = list[tuple[bytes, bytes]]
 
 
 class World:
-    """One server, emptied, at the beginning of time."""
+    """One emptied server, at the beginning of the simulation's time."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -94,7 +94,7 @@ class World:
         self.control.close()
 
     def seconds(self) -> float:
-        """What a monotonic clock of a client's machine says."""
+        """Return the monotonic clock of a client's machine."""
         return self.now_ms / 1000
 
     @property
@@ -104,13 +104,13 @@ class World:
 
     @property
     def clock(self) -> Clock:
-        """The server's."""
+        """Return the server's clock."""
         return Clock(self._told_ms, self._latest_ms)
 
     def exchange(
         self, commands: Sequence[Sequence[Any]], last: str = "0-0"
     ) -> tuple[list[Any], list[Any]]:
-        """Carry out commands, one right after the other. Returns the replies, and the outbox entries after ``last``."""
+        """Run commands one after the other. Returns the replies, and the outbox entries after ``last``."""
         head: list[Sequence[Any]] = []
         if self._told_ms != self.server_ms:
             self._note_time()
@@ -128,7 +128,7 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Let it know all scripts, whatever the simulation before this one left."""
+        """Load all scripts, whatever the simulation before this one left."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
@@ -139,19 +139,19 @@ class World:
     # What happens to it.
 
     def become_another(self, rng: random.Random) -> None:
-        """A replica is promoted. Its clock may be ahead or behind."""
+        """Promote a replica, whose clock may be ahead or behind."""
         self.replid = f"{rng.getrandbits(160):040x}"
         self.skew_ms += rng.choice((0, 0, -4_000, 700))
         self._tell()
         forget_memories(self.control)
 
     def dump(self) -> Dump:
-        """Everything that the queues have."""
+        """Return everything that the queues have."""
         keys = self.control.keys(f"{DEFAULT_PREFIX}:*")
         return [(key, self.control.dump(key)) for key in sorted(keys)]
 
     def come_back(self, rng: random.Random, dump: Dump) -> None:
-        """It was restarted, or a replica that lagged behind took over, with what it knew then."""
+        """Restart the server, or let a lagging replica take over, with the data that it had then."""
         self.control.flushall()
         for key, value in dump:
             self.control.restore(key, 0, value)

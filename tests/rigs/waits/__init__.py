@@ -1,1 +1,4 @@
-"""Whether each wait ends with its job, and how soon, while what tells of ends fails: see scripts/prove/live waits."""
+"""The proof of waits: each wait ends soon after its job, though the messages about ends fail.
+
+See scripts/prove/live waits.
+"""

@@ -1,4 +1,4 @@
-"""Callers that enqueue a job and wait for its result, over and over."""
+"""Callers that repeatedly enqueue a job and wait for its result."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 
 def answer(n: int = 0) -> str:
-    """What is enqueued. The settler returns the job's id."""
+    """The enqueued task. The settler returns the job's id."""
     raise AssertionError("the settler runs it")
 
 
 @dataclass
 class Found:
-    """What a crowd has seen."""
+    """The observations of a crowd of callers."""
 
     asked: int = 0
     ended: int = 0
@@ -53,7 +53,7 @@ class Found:
     """Subscriptions that were left."""
 
     def line(self, name: str) -> str:
-        """What to tell of it."""
+        """Return the observations as one line."""
         return (
             f"{name}: {self.asked:,} waits in {self.seconds:.0f} s, {self.faults:,} faults; {self.ended:,} ended"
             " with their value,"
@@ -79,8 +79,10 @@ def run(
     more: Callable[[], bool],
     seconds_max: float,
 ) -> Found:
-    """Enqueue and wait ``jobs`` times, and on while ``more`` says so, for ``seconds_max`` at most. ``subscribed``
-    counts the subscriptions to the queue."""
+    """Enqueue and wait ``jobs`` times, and continue while ``more`` is true, for ``seconds_max`` at most.
+
+    ``subscribed`` counts the subscriptions to the queue.
+    """
     file = place / "settled"
     file.touch()
     found, lock, began = Found(), threading.Lock(), time.monotonic()
@@ -143,7 +145,7 @@ def _one(task: Any, found: Found, lock: threading.Lock, ends: dict[str, float]) 
 
 
 def _look(app: App, trips: list[float], over: threading.Event) -> None:
-    """How long a look takes by itself, beside all that goes on."""
+    """Measure how long one read of a job takes beside all other calls."""
     client = app.client
     while not over.wait(LOOK_EVERY_S):
         began = time.monotonic()
@@ -155,7 +157,7 @@ def _look(app: App, trips: list[float], over: threading.Event) -> None:
 
 
 def _left(subscribed: Callable[[], int]) -> int:
-    """How many subscriptions are left once no caller waits."""
+    """Return how many subscriptions are left once no caller waits."""
     deadline = time.monotonic() + LEFT_WITHIN_S
     while (count := subscribed()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -163,7 +165,7 @@ def _left(subscribed: Callable[[], int]) -> int:
 
 
 def fell_short(found: Found, *, alone: bool, may_forget: bool) -> Sequence[str]:
-    """What was promised and not seen."""
+    """Return the promises that the observations do not meet."""
     problems = found.lost[:SHOWN]
     if not found.ended:
         problems.append("no wait has ended")

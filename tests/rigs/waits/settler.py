@@ -1,6 +1,6 @@
 """``python -m tests.rigs.waits.settler URL QUEUE FILE``: a worker whose handlers take 0 to 2 ms.
 
-It notes in FILE when each success was accepted, on the clock that all processes of a machine share. SIGTERM ends it.
+It writes into FILE when each success was accepted, on the clock that all processes of a machine share. SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE = Patience(unsent=120.0, unknown=120.0)
 
 
 def serve(url: str, queue: str, worker: str, sink: TextIO, stop: threading.Event) -> None:
-    """Claim jobs, and settle each by itself, with its id as what the handler returned."""
+    """Claim jobs, and settle each one alone, with its id as its result."""
     draw = random.Random(worker)
     with Client(url, patience=PATIENCE) as client:
         while not stop.is_set():

@@ -1,4 +1,4 @@
-"""Where crowds wait: a server, or several, and what goes wrong there meanwhile."""
+"""The stages of the proof of waits: a server or several, and the faults there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RIGHT: Final = "&rqc:{*}:ended"
 
 @dataclass
 class Stage:
-    """Where to wait, where to settle, and what goes on."""
+    """The URLs for waiting and for settling, and the fault."""
 
     waits_at: str
     settles_at: str
@@ -47,7 +47,7 @@ class Stage:
 
 
 def subscribed_at(*servers: RedisServer) -> int:
-    """The subscriptions to the queue, on these servers."""
+    """Return the number of subscriptions to the queue, on these servers."""
     count = 0
     for server in servers:
         if server.running:
@@ -58,14 +58,14 @@ def subscribed_at(*servers: RedisServer) -> int:
 
 @contextlib.contextmanager
 def quiet(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Nothing goes wrong."""
+    """Yield a stage without faults."""
     with served(engine, place) as server:
         yield Stage(server.url, server.url, lambda: subscribed_at(server))
 
 
 @contextlib.contextmanager
 def killed(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Every 50 ms the connection that listens is killed."""
+    """Yield a stage on which the listening connection is killed every 50 ms."""
     with served(engine, place) as server, server.client() as control:
 
         def strike() -> None:
@@ -75,7 +75,7 @@ def killed(engine: Engine, place: Path) -> Iterator[Stage]:
 
 
 def _user(server: RedisServer, role: str, *, without: str) -> str:
-    """The URL of a user with the role's rights but one."""
+    """Return the URL of a user with the role's rights except one."""
     rules = [rule for rule in acl_roles.rules(role) if rule != without]
     assert len(rules) < len(acl_roles.rules(role))
     with server.client() as control:
@@ -85,7 +85,7 @@ def _user(server: RedisServer, role: str, *, without: str) -> str:
 
 @contextlib.contextmanager
 def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
-    """The user that waits lacks the channel."""
+    """Yield a stage on which the waiting user has no right to the channel."""
     with served(engine, place) as server:
         url = _user(server, "producer", without=RIGHT)
         yield Stage(url, server.url, lambda: subscribed_at(server))
@@ -93,7 +93,7 @@ def waiter_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
-    """The user that settles lacks the channel."""
+    """Yield a stage on which the settling user has no right to the channel."""
     with served(engine, place) as server:
         url = _user(server, "worker", without=RIGHT)
         yield Stage(server.url, url, lambda: subscribed_at(server))
@@ -101,7 +101,7 @@ def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def failover(engine: Engine, place: Path) -> Iterator[Stage]:
-    """The primary is killed, and Sentinel promotes its replica; then it comes back as one."""
+    """Yield a stage whose primary is killed and replaced by its replica, and then returns as a replica."""
     group = SentinelGroup(engine, place)
     with group.up():
 
@@ -123,7 +123,7 @@ def failover(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def slot(engine: Engine, place: Path) -> Iterator[Stage]:
-    """The queue's slot moves from one shard to another, and on."""
+    """Yield a stage on which the queue's slot moves from one shard to another, repeatedly."""
     cluster = RedisCluster(engine, place).start()
     try:
         cluster.reset()
@@ -161,7 +161,7 @@ STAGES: Final[dict[str, Callable[[Engine, Path], Any]]] = {
 
 
 class Striker(threading.Thread):
-    """Strikes until it is stopped."""
+    """A thread that applies the fault repeatedly until it is stopped."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(daemon=True)
@@ -198,8 +198,10 @@ def prove(
     callers: int = 16,
     seconds_max: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
-    """Let callers wait ``jobs`` times on this stage, and until it has seen so many faults. Returns what was seen, and
-    what fell short."""
+    """Let callers wait ``jobs`` times on this stage, and until it has had enough faults.
+
+    Returns the observations, and the promises that they do not meet.
+    """
     if name == ALONE:
         jobs, callers = jobs // ALONE_SHARE, 1
     where = place / "servers"

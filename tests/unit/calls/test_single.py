@@ -52,7 +52,7 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """Enqueue three jobs, the second of which gets these answers.
+    """Enqueue three jobs; the second one gets these answers.
 
     Returns their outcomes, the commands that were sent, and the time.
     """

@@ -137,7 +137,7 @@ def test_a_capped_task_stays_in_its_queue(app: App) -> None:
 @pytest.mark.parametrize(
     "cap", [Cap(1, on_full="discard"), Cap(1, on_full="reject"), Cap(1, max_waiting=1)]
 )
-def test_caps_that_discard_or_reject_do_not_go_with_delays(app: App, cap: Cap) -> None:
+def test_a_task_with_caps_that_discard_or_reject_refuses_delays(app: App, cap: Cap) -> None:
     task = app.task(caps=[cap])(send)
 
     with pytest.raises(
@@ -149,7 +149,7 @@ def test_caps_that_discard_or_reject_do_not_go_with_delays(app: App, cap: Cap) -
     assert task.with_options(delay=0).job("a").full
 
 
-def test_a_cap_at_which_jobs_wait_goes_with_delays(app: App) -> None:
+def test_a_task_with_a_cap_at_which_jobs_wait_accepts_delays(app: App) -> None:
     job = app.task(caps=[Cap(1)])(send).with_options(delay=2).job("a")
 
     assert (job.delay_ms, job.lane, job.full) == (2_000, "2+task=send", "")

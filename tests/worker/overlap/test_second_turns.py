@@ -1,4 +1,4 @@
-"""Second turns beside the one under way: when one is worth its cost, and how many jobs it may claim."""
+"""Second turns beside the turn under way: when a second turn is worth its cost, and how many jobs it may claim."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Gate(AsyncPoolTransport):
 async def full_worker(
     app: App, valkey_url: str, *, blocks: float = 0.0
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
-    """Yield a worker with 32 jobs that run until the test ends them, behind a shut gate, while others wait.
+    """Yield a worker with 32 jobs that run until the test ends them, while more jobs wait.
 
-    Each job has blocked the event loop for some seconds.
+    The gate is shut, so that no claim reaches Redis. Each job has blocked the event loop for some seconds.
     """
     ender = Ender(0)
 
@@ -180,7 +180,7 @@ async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A server that delays the question for Redis' history until ``told``."""
+    """A server that delays the question for Redis' history until an event is set."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
