@@ -327,7 +327,7 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Whether a schedule may be in the call: names differ, and all have one ``spec_max``."""
+        """Return whether a schedule may be in the call: names differ, and all have one ``spec_max``."""
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
 

@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 
 
 def instants(seed: Seed) -> list[tuple[int, str, int]]:
-    """What the log says: each instant, what became of it, and how many were passed over."""
+    """Return each instant in the log, its outcome, and the number of instants that were passed over."""
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 

@@ -33,7 +33,7 @@ def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Tic
 
 
 def judged(due: dict[str, str], now: int) -> list[Instant]:
-    """What a worker makes of what it was handed."""
+    """Return the reports that a worker makes for schedules that it was given."""
     found = []
     for name, entry in due.items():
         schedule = Schedule.parse(entry)
@@ -43,7 +43,7 @@ def judged(due: dict[str, str], now: int) -> list[Instant]:
 
 
 def fire(seed: Seed, **how: Any) -> dict[str, Told]:
-    """Do as a worker does."""
+    """Report the due schedules, as a worker does."""
     handed = send(seed)
     return send(seed, *judged(handed.due, handed.now_ms), **how).told
 

@@ -1,7 +1,6 @@
 """The schedules of a queue by its log alone, entry by entry: whether each instant is right, and comes once (I15).
 
-Everything is computed anew from the rules that the log tells: which instants there are, how many were passed over, and
-which one is next.
+The judge computes the instants, those that were passed over and the next one again, from the rules in the log.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rq_core.model.table.machine import Event
 
 @dataclass
 class Known:
-    """A schedule as the log tells it."""
+    """A schedule according to the log."""
 
     state: str
     version: int
@@ -27,7 +26,7 @@ class Known:
     """The rule as JSON."""
     next_ms: int
     last_ms: int = 0
-    """The last instant that was told; 0 before the first."""
+    """The last instant in the log; 0 before the first."""
     declared: set[str] = field(default_factory=set)
     """The rules that code declared so far."""
 
@@ -41,7 +40,7 @@ class Schedules:
         """The jobs of the entry before."""
 
     def add(self, entry: Entry) -> list[str]:
-        """What the next entry says that cannot be."""
+        """Replay the next entry, and return what is wrong with it as sentences."""
         found: list[str] = []
         if entry.event is Event.SCHEDULE_CHANGED:
             found = self._change(entry)
@@ -53,7 +52,7 @@ class Schedules:
         return [f"{entry.id}: {says}" for says in found]
 
     def differences(self, stored: Mapping[str, str]) -> list[str]:
-        """What `schedules` has that is not what the log tells."""
+        """Return the differences between `schedules` and the log as sentences."""
         entries = {n: Schedule.parse(e) for n, e in stored.items() if not n.endswith(JOB_FIELD)}
         found = [
             f"schedule {name} is stored: {name in entries}"
@@ -140,7 +139,7 @@ class Schedules:
 
 
 def _first(rule: Recurrence, start: int, count: int) -> list[int]:
-    """So many instants from this one on."""
+    """Return ``count`` instants from ``start`` on."""
     found = [start]
     while len(found) < count:
         found.append(rule.next_after(found[-1]) or INSTANT_MAX)

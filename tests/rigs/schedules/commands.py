@@ -13,7 +13,7 @@ from tests.rigs.stage import directory, served
 
 ENGINES: Final = {each.name: each for each in engines()}
 WITHIN_MS: Final = 1_000
-"""After their minute all of its instants are told."""
+"""The longest time from a minute to the report of its last instant."""
 
 engine: Final[Callable[[Any], Any]] = click.option(
     "--engine",
@@ -36,7 +36,7 @@ def conclude(line: str, problems: Sequence[str]) -> None:
 
 @click.group()
 def schedules() -> None:
-    """Each instant of a schedule happens once, or is told as missed; however many there are, and whatever restarts."""
+    """Each instant of a schedule happens once, or is reported as missed; whatever restarts."""
 
 
 @schedules.command("many")
@@ -72,7 +72,7 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
     """All schedules of one minute, fired by two workers: within a second, each once.
 
-    With a failover: each is told once in the history that went on, whenever that is.
+    With a failover: the history that continued has each once, however late.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire
@@ -81,7 +81,7 @@ def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
     if len(found.by) < 2:
         problems.append("only one worker took part")
     if not failover and found.last_ms > WITHIN_MS:
-        problems.append(f"the last instant was told {found.last_ms} ms after the minute")
+        problems.append(f"the last instant was reported {found.last_ms} ms after the minute")
     conclude(found.line(), problems)
 
 
@@ -91,7 +91,7 @@ def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
 @click.option("--every", default=10.0, show_default=True, help="Seconds between instants.")
 @engine
 def restart_workers(count: int, seconds: float, every: float, engine: Engine) -> None:
-    """One schedule through rolling restarts of two workers, some killed: SQL tells of each instant."""
+    """One schedule through rolling restarts of two workers, some killed: SQL has each instant."""
     with directory() as place:
         found = restarts.restart(place, engine, count, seconds=seconds, every=every)
     conclude(found.line(), found.problems)

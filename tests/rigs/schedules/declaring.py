@@ -25,13 +25,13 @@ NAME: Final = "nightly"
 PROCESSES: Final = 2
 CLIENTS: Final = 50
 OLD_EVERY: Final = 5
-"""Every so manieth client runs the code of the round before."""
+"""Every fifth client runs the code of the round before."""
 PATIENCE_S: Final = 120.0
 
 
 @dataclass
 class Declared:
-    """What many rounds showed."""
+    """The result of many rounds."""
 
     rounds: int
     clients: int
@@ -124,7 +124,7 @@ async def _declare(
 
 
 def _wrong(client: Client, number: int) -> list[str]:
-    """Say what is not as the newest definition has it."""
+    """Return the differences from the newest definition as sentences."""
     keys = queue_keys(QUEUE)
     entries, ticks = client.run(
         client.calls.delivery.ask(
@@ -147,7 +147,7 @@ def _wrong(client: Client, number: int) -> list[str]:
 
 
 def _wrong_in_log(client: Client, rounds: int) -> list[str]:
-    """Each definition must have come once, and in order."""
+    """Return what is wrong with the log: it must have one change for each round."""
     look = ["XRANGE", queue_keys(QUEUE)("outbox"), "-", "+"]
     (entries,) = client.run(client.calls.delivery.ask([look]))
     texts = [dict(zip(words[::2], words[1::2], strict=True)) for _, words in entries]

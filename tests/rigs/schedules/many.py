@@ -47,7 +47,7 @@ class Run:
 
 @dataclass
 class Many:
-    """What several runs showed."""
+    """The results of several runs."""
 
     schedules: int
     runs: list[Run] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Many:
 
 
 def declare(url: str, schedules: int, times: int = 1) -> Many:
-    """Store so many schedules with one call, so many times, each time in an empty queue."""
+    """Store ``schedules`` schedules with one call, ``times`` times, each time in an empty queue."""
     app.connect_to(url)
     found = Many(schedules)
     made = [(f"digest.{n}", digest.job(f"t-{n}"), OPTIONS) for n in range(min(schedules, 1_000))]
@@ -119,7 +119,7 @@ def _bare(control: Any) -> float:
 
 @dataclass
 class Claims:
-    """Instructions of one claim of one job, without schedules in the queue and with so many."""
+    """Instructions of one claim of one job, in a queue without schedules and in a queue with some."""
 
     schedules: int
     without: int

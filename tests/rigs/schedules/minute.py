@@ -1,4 +1,4 @@
-"""All schedules of one minute, fired by two workers: how late the last one is, and whether each is told once."""
+"""All schedules of one minute, fired by two workers: how late the last one is, and whether each is logged once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 120.0
 
 @dataclass
 class Fired:
-    """What one minute showed."""
+    """The result of one minute."""
 
     schedules: int
     told: Counter[str] = field(default_factory=Counter)
@@ -45,9 +45,9 @@ class Fired:
     """From the minute to the first event, by Redis' clock."""
     last_ms: int = 0
     struck: int | None = None
-    """How many were told when the primary was killed."""
+    """The number of reports when the primary was killed."""
     again: int = 0
-    """How many the new primary's log tells after the failover."""
+    """The number of reports to the new primary."""
 
     def line(self) -> str:
         how = ""
@@ -75,7 +75,7 @@ class Fired:
 
 
 def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) -> Fired:
-    """Let two idle workers fire so many schedules of one minute.
+    """Let two idle workers fire ``schedules`` schedules of one minute.
 
     ``at_once``: the schedules are those of the minute that has passed, and the workers come after it.
     """
@@ -84,7 +84,7 @@ def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) 
 
 
 def fire_through_a_failover(place: Path, engine: Engine, schedules: int) -> Fired:
-    """The same under Sentinel. The replica gets no more once a tenth is told; after a half the primary is killed."""
+    """Do the same under Sentinel. The replica gets no more after a tenth; the primary is killed after a half."""
     group = SentinelGroup(engine, place)
     with group.up():
         return _fire(place, group.url, schedules, group)
@@ -127,7 +127,7 @@ def _fire(
 
 
 def _fail_over(group: SentinelGroup, client: Client, minute: int, schedules: int) -> int:
-    """Let the replica replace the primary, with less than what was told by then; returns how many that were."""
+    """Let a replica that lacks some reports replace the primary. Return the number of reports before that."""
     wait_until(
         lambda: time.time() * 1000 >= minute - 1_000, "the minute comes", timeout=MINUTE_MS / 1000
     )
@@ -166,14 +166,14 @@ def _make_due(client: Client) -> int:
 
 
 def _left(client: Client, minute: int) -> int:
-    """How many schedules have not come to their next minute."""
+    """Return the number of schedules that have not come to their next minute."""
     look = ["ZCOUNT", queue_keys(MINUTE)("ticks"), "-inf", minute + MINUTE_MS - 1]
     (count,) = client.run(client.calls.delivery.ask([look]))
     return int(count)
 
 
 def _read(client: Client, minute: int, found: Fired) -> None:
-    """Read the whole log."""
+    """Read the whole log into ``found``."""
     last, times = "-", []
     epochs: Counter[int] = Counter()
     while True:

@@ -1,4 +1,4 @@
-"""One schedule through rolling restarts of its workers: each of its instants is in SQL, run or told as missed."""
+"""One schedule through rolling restarts of its workers: SQL has each of its instants, as run or as missed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Instant:
 
 @dataclass
 class Accounted:
-    """What SQL has of the schedule after all restarts."""
+    """The schedule's instants in SQL after all restarts."""
 
     restarts: int
     seconds: float = 0.0
@@ -72,7 +72,7 @@ class Accounted:
 def restart(
     place: Path, engine: Engine, restarts: int, *, seconds: float, every: float
 ) -> Accounted:
-    """Restart two workers in turn, so many times, each away for so many seconds."""
+    """Restart two workers in turn, ``restarts`` times; each is away for ``seconds``."""
     found, began = Accounted(restarts), time.monotonic()
     audit = str(place / "audit.db")
     migrate.upgrade_schema(audit)
@@ -142,7 +142,7 @@ def _is_one(number: int, which: tuple[int, int]) -> bool:
 def unaccounted(
     instants: Sequence[Instant], start_ms: int, end_ms: int, every_ms: int
 ) -> list[str]:
-    """Say which instants from ``start_ms`` on and before ``end_ms`` have no row, and are told as missed by none; and
+    """Return as sentences which instants from ``start_ms`` to ``end_ms`` have no row and are not counted as missed, and
     which have two."""
     rule = recurrence(NAME, every=every_ms / 1000)
     left = set(_between(rule.instants(start_ms - 1), end_ms))

@@ -21,7 +21,7 @@ def test_many_schedules_are_stored_with_one_call_and_take_few_bytes(valkey_url: 
 
 
 @pytest.mark.slow
-def test_all_instants_of_a_minute_are_told_once(tmp_path: Path) -> None:
+def test_all_instants_of_a_minute_are_logged_once(tmp_path: Path) -> None:
     found = minute.fire(tmp_path, engines()[0], 1_000, at_once=True)
 
     assert [] == found.problems
@@ -60,7 +60,9 @@ def fired(*nominal_ms: int, missed: int = 0) -> list[Instant]:
         ([*fired(0, 10), *fired(20, missed=1)], 1),
     ],
 )
-def test_what_is_missing_or_told_twice_is_found(rows: list[Instant], found: int) -> None:
+def test_an_instant_that_is_missing_or_logged_twice_is_found(
+    rows: list[Instant], found: int
+) -> None:
     """Times in seconds from an instant on, up to the one after 20."""
     start = recurrence(NAME, every=10).next_after(0) or 0
     shifted = [

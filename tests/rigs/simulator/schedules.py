@@ -1,4 +1,4 @@
-"""What actors do with schedules: workers declare those of their code and serve what is due, a person changes them."""
+"""Actors and schedules: workers declare those of their code and serve the due ones, and the operator changes them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _job() -> NewJob:
 
 
 def declare(client: Client, code: int) -> None:
-    """Declare what the code of a worker has."""
+    """Declare the schedule of a worker's code."""
     client.run(client.calls.schedules.put(QUEUE, [definition(code)], source="code"))
 
 
 def serve(client: Client, worker: str) -> None:
-    """Serve what is due, as the ticker of a worker does: between two round trips the worker may stop, or die."""
+    """Serve due schedules, as the ticker of a worker does: between two round trips the worker may stop or die."""
     instants: list[Instant] = []
     while True:
         try:

@@ -554,7 +554,7 @@ class Simulation:
         self._note("everybody", f"JUMP {ms} ms")
 
     def _fault_clock(self) -> None:
-        """Somebody sets the server's clock."""
+        """Set the server's clock."""
         ms = random.Random(f"{self.seed} {self.step} clock").choice(schedules.CLOCK_MS)
         self.world.skew_ms += ms
         self._note("server", f"CLOCK {ms} ms")
