@@ -36,6 +36,25 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
+def test_schedules_are_stored_fired_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+    queues = names(cluster, 1)
+    with Client(cluster.url) as client:
+        calls = client.calls.schedules
+        for queue in queues:
+            made = Declaration.of(
+                jobs(queue, 1)[0], recurrence("beat", every=3600, overlap="queue")
+            )
+            assert "changed" == client.run(calls.put(queue, [made]))["beat"].outcome
+            assert "run" == client.run(calls.run(queue, "beat")).outcome
+            assert "changed" == client.run(calls.change(queue, "beat", "pause")).outcome
+            assert "changed" == client.run(calls.change(queue, "beat", "resume")).outcome
+            assert {} == client.run(tick(queue, "w-1")).due
+
+        found = client.run(client.calls.reads.overview()).queues
+        assert dict.fromkeys(queues, 1) == {each.queue: each.schedules for each in found}
+        assert {1} == {each.ready_jobs for each in found}
+
+
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
     """Checks one queue per shard, so that the queues together cover all shards."""
     queues = names(cluster)
