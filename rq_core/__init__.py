@@ -16,7 +16,8 @@ pydantic and asyncio's clients when they are first used.
 
 from typing import TYPE_CHECKING
 
-from rq_core.errors import *  # noqa: F403 - each error is public; errors.py is the list
+from rq_core.errors import *  # noqa: F403 - each error is public; errors.py and signals.py are the lists
+from rq_core.signals import *  # noqa: F403
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App

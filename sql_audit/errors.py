@@ -4,7 +4,13 @@ RqCoreError
 ├── UsageError
 │   ├── AuditUrlInvalid
 │   ├── HistoryUnknown
+│   ├── InboxUrlInvalid
 │   └── QueueNotMirrored
+├── InboxError              the database with the inbox, or its tables, are not usable
+│   ├── InboxCopied
+│   ├── InboxForeign
+│   ├── InboxRefused
+│   └── InboxUnavailable
 └── AuditError              the audit database, or its schema, is not usable
     ├── AuditUnavailable
     ├── AuditEncoding
@@ -53,6 +59,50 @@ class QueueNotMirrored(UsageError):
 
     queue: str
     known: str
+
+
+class InboxUrlInvalid(UsageError):
+    """{url!r} is not a database for an inbox: {why}. Use a path, sqlite:///path or postgresql://user@host/database."""
+
+    url: str
+    why: str
+
+
+class InboxError(RqCoreError):
+    """the database with the inbox is not usable."""
+
+    url: str
+
+
+class InboxCopied(InboxError):
+    """the database {url} with the inbox is a copy, or it was moved: the inbox belongs to {bound} and is at {here}. If
+    it is a copy, `rq-core inbox settle {url} --copy` makes it an inbox of its own and parks the rows that the original
+    hands over. If the inbox is here now, after a move or a restore: `rq-core inbox settle {url} --moved`.
+    """
+
+    bound: str
+    here: str
+
+
+class InboxForeign(InboxError):
+    """the database {url} has a table {table} that rq-core did not create: its columns are {columns}. Rename it, or use
+    another schema for the inbox.
+    """
+
+    table: str
+    columns: str
+
+
+class InboxRefused(InboxError):
+    """the database {url} refuses: {why}"""
+
+    why: str
+
+
+class InboxUnavailable(InboxError):
+    """the database {url} does not answer: {why}"""
+
+    why: str
 
 
 class AuditError(RqCoreError):

@@ -4,13 +4,14 @@ This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_cor
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
+- ``inbox/``: enqueueing inside a transaction of the user's database.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and a job's lane.
 - ``unique/``: Unique, Throttle, Debounce and Latest.
 - ``handlers/``: the context of a handler, what surrounds it, and what follows its error.
 - ``handles/``: handles of the jobs that a producer enqueued, and waiting for them.
 
 - ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part of the app that tasks use.
-- ``clients``: an app's connections.
+- ``clients``, ``waking``: an app's connections; waking a relay of an inbox.
 - ``task``, ``registration``, ``options``, ``unknown_options``: tasks; how a function becomes one; its options; the
   error for an unknown option.
 - ``schedules``: declaring schedules, and changing them.

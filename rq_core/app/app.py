@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.context import JobContext
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.result_types import Returned
+    from rq_core.app.inbox.within import AsyncExecutes, AsyncWithin, Executes, Within
     from rq_core.protocol.calls.enqueue import Accepted
     from rq_core.protocol.engine.plan import Patience
 
@@ -82,12 +83,13 @@ class App(ScheduleProducer):
 
     ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
     RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the audit database: a path, sqlite:///PATH or
-    postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``max_payload`` is in bytes. ``patience``
-    is how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in seconds. A call
-    that cannot be sent within ``unsent`` raises ServerUnavailable. A call that was sent is repeated until an answer
-    comes; without an answer within ``unknown`` it raises OutcomeUnknown. ``ids`` is a function that returns a new job
-    id. ``redact`` is a function, or its import path; each error's text passes through it before the text is stored or
-    logged. ``audit_payload`` "full"
+    postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``inbox`` is the database into which
+    ``within`` inserts jobs, so that handles find those that are still there; by default RQ_CORE_INBOX_URL, else
+    none. ``max_payload`` is in bytes. ``patience`` is how long a call waits for a server that does not answer:
+    Patience(unsent=3.0, unknown=600.0), in seconds. A call that cannot be sent within ``unsent`` raises
+    ServerUnavailable. A call that was sent is repeated until an answer comes; without an answer within ``unknown``
+    it raises OutcomeUnknown. ``ids`` is a function that returns a new job id. ``redact`` is a function, or its
+    import path; each error's text passes through it before the text is stored or logged. ``audit_payload`` "full"
     keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
     ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments out of SQL.
     Raises InvalidName or InvalidOption.
@@ -98,6 +100,7 @@ class App(ScheduleProducer):
         redis: str | None = None,
         audit: str | None = None,
         *,
+        inbox: str | None = None,
         prefix: str = DEFAULT_PREFIX,
         max_payload: int = MAX_PAYLOAD,
         patience: Patience | None = None,
@@ -109,6 +112,7 @@ class App(ScheduleProducer):
         super().__init__(
             redis,
             audit,
+            inbox=inbox,
             prefix=prefix,
             max_payload=max_payload,
             patience=patience,
@@ -317,7 +321,12 @@ class App(ScheduleProducer):
 
         Raises InvalidName.
         """
-        return JobHandle(self, id=check_name("job", job_id), queue=check_name("queue", queue))
+        return JobHandle(
+            self,
+            id=check_name("job", job_id),
+            queue=check_name("queue", queue),
+            may_be_in_inbox=True,
+        )
 
     @spelling_out_options
     def job(
@@ -390,3 +399,25 @@ class App(ScheduleProducer):
         """See enqueue."""
         job = await self.job_async(queue, task, args, keys=keys, **options)
         return self.handle(job, await self.async_client().enqueue_one(job))
+
+    @overload
+    def within(self, connection: AsyncExecutes, /) -> AsyncWithin: ...
+    @overload
+    def within(self, connection: Executes | str, /) -> Within: ...
+    def within(self, connection: Any, /) -> Any:
+        """Return an object that enqueues within the transaction of a connection: see PreparedTask.within."""
+        from rq_core.app.inbox.within import app_within
+
+        def own_job(
+            queue: str,
+            task: str,
+            args: Mapping[str, Any] | None,
+            keys: Mapping[str, str] | None,
+            options: EnqueueOptions,
+        ) -> NewJob | None:
+            known = self._tasks.get(check_name("task", task))
+            if known is None:
+                return None
+            return Draft(self, known, queue, task, args, options).job(keys)
+
+        return app_within(self, own_job, connection)

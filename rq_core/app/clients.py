@@ -16,6 +16,7 @@ from rq_core.app.limits.lane_assignment import PolicyCache
 if TYPE_CHECKING:
     import asyncio
 
+    from rq_core.app.waking import Waker
     from rq_core.connections.async_client import AsyncClient
     from rq_core.connections.client import Client
     from rq_core.connections.wait_thread import Waiter
@@ -43,6 +44,7 @@ class Connections:
         """Whether the next use of the synchronous client in an event loop logs a warning; only the first use does."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None
+        self._waker: Waker | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def make_client(self) -> Client:
@@ -101,6 +103,17 @@ class Connections:
                     self._waiter = self.make_waiter()
         return self._waiter
 
+    @property
+    def waker(self) -> Waker:
+        """The waker of an inbox' relay; all threads and event loops share it, and its first use makes it."""
+        if self._waker is None:
+            with preparing():
+                if self._waker is None:
+                    from rq_core.app.waking import Waker
+
+                    self._waker = Waker(self.make_client)
+        return self._waker
+
     def async_client(self) -> AsyncClient:
         """Return the running event loop's client; its first use makes it.
 
@@ -128,6 +141,8 @@ class Connections:
             client.close()
         if self._waiter is not None:
             self._waiter.close(join=join)
+        if self._waker is not None:
+            self._waker.close(join=join)
 
     async def aclose(self) -> None:
         """Close the running event loop's client, and the synchronous one."""

@@ -19,7 +19,12 @@ from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.lib.checks import check_url
 from rq_core.model.lib.durations import seconds_of
-from rq_core.model.lib.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import (
+    AUDIT_URL_VARIABLE,
+    DEFAULT_URL,
+    INBOX_URL_VARIABLE,
+    REDIS_URL_VARIABLE,
+)
 from rq_core.model.settings import AUDIT_PAYLOADS
 from rq_core.protocol.engine.plan import Patience
 
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 MAX_PAYLOAD: Final = 1024 * 1024
 """Maximum number of bytes of a job's arguments as JSON, by default."""
 AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
+INBOX_EXAMPLE: Final = "postgresql://shop@localhost/shop"
 
 AuditPayload = Literal["digest", "full"]
 """The part of a job's arguments that the audit log keeps: their digest, or the arguments (full)."""
@@ -73,6 +79,7 @@ class Producer:
         redis: str | None = None,
         audit: str | None = None,
         *,
+        inbox: str | None = None,
         prefix: str = DEFAULT_PREFIX,
         max_payload: int = MAX_PAYLOAD,
         patience: Patience | None = None,
@@ -82,8 +89,10 @@ class Producer:
     ) -> None:
         check_url("redis", redis, DEFAULT_URL)
         check_url("audit", audit, AUDIT_EXAMPLE)
+        check_url("inbox", inbox, INBOX_EXAMPLE)
         self.redis_url = redis or os.environ.get(REDIS_URL_VARIABLE) or DEFAULT_URL
         self.audit_url = audit or os.environ.get(AUDIT_URL_VARIABLE) or None
+        self.inbox_url = inbox or os.environ.get(INBOX_URL_VARIABLE) or None
         self.prefix = check_name("prefix", prefix)
         if type(max_payload) is not int or max_payload < 2:
             raise InvalidOption.of(
@@ -157,6 +166,10 @@ class Producer:
     def async_client(self) -> AsyncClient:
         """Return the running event loop's client; its first use makes it."""
         return self.connections.async_client()
+
+    def wake_relay(self) -> None:
+        """Let a relay look at the inbox soon. Does not block, and does not raise."""
+        self.connections.waker.wake()
 
     def close(self) -> None:
         """Close the synchronous client's connections. The app can be used again."""

@@ -15,7 +15,7 @@ import importlib
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.handlers.result_types import Returned
@@ -27,6 +27,7 @@ from rq_core.model.job import NewJob
 
 if TYPE_CHECKING:
     from rq_core.app.handlers.depends import Step
+    from rq_core.app.inbox.within import AsyncExecutes, AsyncTaskWithin, Executes, TaskWithin
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
@@ -123,6 +124,21 @@ class PreparedTask(Generic[P, R]):
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
+
+    @overload
+    def within(self, connection: AsyncExecutes, /) -> AsyncTaskWithin[P, R]: ...
+    @overload
+    def within(self, connection: Executes | str, /) -> TaskWithin[P, R]: ...
+    def within(self, connection: Any, /) -> Any:
+        """Return an object that enqueues within the transaction of a connection: ``send.within(session).enqueue(…)``.
+
+        The job is a row of the table ``rqc_inbox``; a relay hands it over to the queue after the commit, exactly once.
+        ``connection`` is a Session or a Connection of SQLAlchemy, or one of their async twins; a connection of psycopg
+        (sync or async), asyncpg or sqlite3; or the alias of a database of Django, as text. Raises InvalidOption.
+        """
+        from rq_core.app.inbox.within import task_within
+
+        return task_within(self, connection)
 
 
 class Task(PreparedTask[P, R]):

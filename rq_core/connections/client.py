@@ -147,6 +147,11 @@ class Client:
         found = self._transport.block(command, seconds)
         return {names[name] for name, _ in found or ()}
 
+    def wait_token(self, key: str, seconds: float) -> bool:
+        """Take a token out of a list, waiting for one for ``seconds`` at most. Return whether there was one. Raises
+        Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
+        return self._transport.block(["BLPOP", key, seconds], seconds) is not None
+
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:

@@ -16,7 +16,7 @@ from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
 from rq_core.model.schedule import JOB_FIELD, TICK_MARK, Schedule
-from rq_core.model.settings import SLOT_ANSWER, SLOT_LIFE_MS
+from rq_core.model.settings import INBOX_SLOT, INBOX_SLOT_LIFE_MS, SLOT_ANSWER, SLOT_LIFE_MS
 from rq_core.model.state_line import Job, read_job, with_task, write_line
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, State
 from rq_core.model.unique_names import (
@@ -112,7 +112,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """For each blocked lane that no event would open: the scope with room that blocks it."""
+        """The blocked lanes that no event would open although their scope has room, each with this scope."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -261,7 +261,8 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
         return
     deadline = kept.split(" ")[1:2]
     known = deadline and deadline[0].isascii() and deadline[0].isdigit()
-    yield "expiring", f"slot|{name}", int(deadline[0]) if known else AnyValue(f"+{SLOT_LIFE_MS}")
+    life = INBOX_SLOT_LIFE_MS if name.startswith(INBOX_SLOT) else SLOT_LIFE_MS
+    yield "expiring", f"slot|{name}", int(deadline[0]) if known else AnyValue(f"+{life}")
 
 
 def _ticks(view: View) -> Iterator[Entry]:

@@ -13,6 +13,7 @@ Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``ev
 - ``job``, ``headers``, ``result_encoding``: a job on its way; its headers; results of handlers as JSON behind a digest.
 - ``outcome``, ``job_ends``: how a job ended, for its producer; the same, from its events.
 - ``state_line``, ``events``: reading and writing a state line; decoding and folding events.
+- ``packed_job``: a job as a row of the table ``rqc_inbox`` has it.
 - ``recurrence``, ``schedule``: when a schedule is due; a schedule as Redis keeps it.
 - ``plugins``: the entry points of other packages, and the answers of an audit log.
 """

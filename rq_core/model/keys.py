@@ -146,6 +146,11 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
     return QueueKeys(queue, prefix)
 
 
+def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
+    """Return the name of the list into which producers push a token when rows are in an inbox. It wakes a relay."""
+    return f"{check_name('prefix', prefix)}:inbox"
+
+
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
     """Return the name of the SET that lists the queues of a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

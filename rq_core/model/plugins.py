@@ -1,8 +1,8 @@
 """Entry points by which rq_core finds the commands and the audit log of other packages, since it does not import them.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and
-``questions``; each has a protocol below.
+``rq_core.audit``: what uses a database: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``,
+``reader`` and ``questions``, and the ``relay`` of an inbox and ``inbox``; each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -65,17 +65,25 @@ class Drift(Protocol):
     def __call__(self, audit_url: str, client: Any, queue: str, /) -> Any: ...
 
 
-class MirrorCommand(Protocol):
-    """A function that returns the command line of a mirror, and the variables to add to its environment. The mirror
-    ends when its standard input is closed, or on SIGTERM; before it ends it mirrors the events that are left.
+class CompanionCommand(Protocol):
+    """A function that returns the command line of a process beside the workers, and the variables to add to its
+    environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
+    is closed, or on SIGTERM; before it ends it finishes its work: a mirror mirrors the events that are left.
 
-    ``made`` are the queues that were just created for the mirror. The URLs are passed in the environment, since every
+    ``made`` are the queues that were just created for a mirror. The URLs are passed in the environment, since every
     user of a machine can read every command line, and URLs have passwords.
     """
 
     def __call__(
-        self, redis_url: str, prefix: str, audit_url: str, made: Sequence[str] = (), /
+        self, redis_url: str, prefix: str, database: str, made: Sequence[str] = (), /
     ) -> tuple[list[str], dict[str, str]]: ...
+
+
+class FindInInbox(Protocol):
+    """A function that returns where the rows of jobs of a queue are, by the jobs' ids: ``inbox`` or ``parked``. Jobs
+    without a row are left out. Raises RqCoreError if the database does not answer."""
+
+    def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
 
 class OpenReader(Protocol):
@@ -118,7 +126,7 @@ class AuditQuestions(Protocol):
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
-        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        """Return the last events of these queues, at most ``lines`` of each queue, in the order of their times."""
         ...
 
     def events(
@@ -168,7 +176,8 @@ class AuditQuestions(Protocol):
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by ``outcome``; ``queue`` None: of all queues."""
+        """Return how many claims ended in each minute, by ``outcome``. If there is no ``queue``, claims of all queues
+        count."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
@@ -218,10 +227,21 @@ def drift() -> Drift:
     return cast(Drift, _audit("drift"))
 
 
-def mirror_command() -> MirrorCommand:
+def mirror_command() -> CompanionCommand:
     """Return the function that returns a mirror's command line. Raises AuditNotConfigured if no installed package has
     one."""
-    return cast(MirrorCommand, _audit("mirror"))
+    return cast(CompanionCommand, _audit("mirror"))
+
+
+def relay_command() -> CompanionCommand:
+    """Return the function that returns the command line of an inbox' relay. Raises AuditNotConfigured if no installed
+    package has one."""
+    return cast(CompanionCommand, _audit("relay"))
+
+
+def inbox_finder() -> FindInInbox:
+    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has one."""
+    return cast(FindInInbox, _audit("inbox"))
 
 
 def reader_opener() -> OpenReader:

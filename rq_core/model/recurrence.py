@@ -201,7 +201,7 @@ def recurrence(
     catch_up: CatchUp = "latest",
     grace: Duration | None = None,
 ) -> Recurrence:
-    """Return the rule of a schedule. Raises InvalidOption.
+    """Return the rule of a schedule. Raises InvalidOption for an option that is wrong or does not go with another one.
 
     Exactly one of ``cron`` and ``every`` says when; ``tz`` belongs to ``cron`` and is UTC if it is left out.
     """
@@ -261,7 +261,7 @@ def _json_of(
 
 
 def check_schedule_name(name: str) -> str:
-    """Return the name, if a schedule may have it. Raises InvalidOption."""
+    """Return the name if a schedule may have it. Raises InvalidOption if not."""
     given: object = name
     if not isinstance(given, str) or not re.fullmatch(NAME_PATTERN, given):
         must = f"must be 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ . : -"
@@ -270,7 +270,7 @@ def check_schedule_name(name: str) -> str:
 
 
 def check_zone(tz: str) -> str:
-    """Return the name of a time zone that this system knows. Raises InvalidOption."""
+    """Return the name if this system knows a time zone of this name. Raises InvalidOption if not."""
     given: object = tz
     if not isinstance(given, str) or not given:
         raise InvalidOption.of("tz", tz, _ZONE)

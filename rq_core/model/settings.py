@@ -83,6 +83,14 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 SLOT_LIFE_MS: Final = 3_600_000
 """Time for which a call slot is remembered after its last call, in ms."""
 
+INBOX_SLOT: Final = "inbox."
+"""The beginning of the names of call slots whose callers name them, and may send a call again after days. (A relay
+does so: the number of its call is stored in the user's database.)"""
+
+INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
+"""Time for which such a call slot is remembered, in ms. It is counted from the slot's first call: a caller takes a new
+name each day."""
+
 SLOT_ANSWER: Final = "|a"
 """The suffix after a slot's name in the name of the field of ``slots`` that has the slot's last answer."""
 

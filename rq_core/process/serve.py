@@ -35,7 +35,8 @@ def serve(
     totals = FlowTotals()
     pages = {} if metrics is None else {"/metrics": metrics(totals)}
     with probing(options.health, pages):
-        alone = options.processes == 1 and options.audit_url is None and not options.reload
+        beside = options.audit_url or options.inbox_url
+        alone = options.processes == 1 and beside is None and not options.reload
         if alone and options.worker.max_jobs is None and options.worker.max_memory is None:
             flow = FlowTable()
             totals.join(0, flow)

@@ -1,4 +1,5 @@
-"""Runs worker processes and the mirror beside them: starts them, ends them together, and replaces a process that dies.
+"""Runs worker processes, and the mirror and a relay beside them: starts them, ends them together, and replaces a
+process that dies.
 
 Children are spawned, never forked.
 """
@@ -14,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -29,11 +31,12 @@ from rq_core.errors import (
     RqCoreError,
     ServerUnavailable,
 )
+from rq_core.model import plugins
 from rq_core.model.lib.url import is_cluster
 from rq_core.process import process_exit
 from rq_core.process.claim_totals import FlowTotals
+from rq_core.process.companion import Companion
 from rq_core.process.lease_guard import LeaseGuard
-from rq_core.process.mirror import MirrorProcess
 from rq_core.process.worker_process import (
     BROKEN,
     CANNOT_RUN,
@@ -126,7 +129,7 @@ cannot (a handler left a thread that holds the GIL), it is killed."""
 
 
 class Supervisor:
-    """Keeps the worker processes, and the mirror if there is one, running."""
+    """Keeps the worker processes, and the mirror and the relay if there are any, running."""
 
     def __init__(self, options: ServeOptions, app: App, totals: FlowTotals | None = None) -> None:
         """``totals`` sums the counts of the worker processes."""
@@ -152,11 +155,8 @@ class Supervisor:
             options.worker.serving(app.queues).queues,
             self._lease_tables,
         )
-        self._mirror = (
-            MirrorProcess(app.redis_url, app.prefix, options.audit_url)
-            if options.audit_url is not None
-            else None
-        )
+        self._mirror = self._companion("the mirror", plugins.mirror_command, options.audit_url)
+        self._relay = self._companion("the relay", plugins.relay_command, options.inbox_url)
         self._met: list[str] = []
         """The queues that can be used."""
         self._stops = 0
@@ -182,6 +182,8 @@ class Supervisor:
                 # The mirror has logged why. Without a mirror, jobs would run unaudited against the operator's wish.
                 return status
             server_check.warn(remarks)
+            if self._relay is not None:
+                self._relay.start()
             for place in range(self._options.processes):
                 self._spawn(place)
             self._guard.start()
@@ -190,10 +192,20 @@ class Supervisor:
             finally:
                 self._guard.stop()
         finally:
-            if self._mirror is not None:
-                self._mirror.end()
+            # The mirror ends last, so that it copies the events of the others.
+            for companion in (self._relay, self._mirror):
+                if companion is not None:
+                    companion.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _companion(
+        self, name: str, finds: Callable[[], plugins.CompanionCommand], database: str | None
+    ) -> Companion | None:
+        """Return a process beside the workers that uses ``database``; None without a database."""
+        if database is None:
+            return None
+        return Companion(name, partial(finds(), self._app.redis_url, self._app.prefix, database))
 
     def _begin_mirror(self, made: Sequence[str]) -> int | None:
         """Start the mirror, if there is one, and wait until it has attached. Returns its exit status if it ended
@@ -203,9 +215,11 @@ class Supervisor:
         client, queues = self._app.client, self._met
         self._mirror.start(made)
         try:
-            return self._mirror.wait_until_attached(
+            # SQL then has the queues' history from the first event on.
+            return self._mirror.wait_until_ready(
                 lambda: all(client.run(client.calls.reads.counts(queue)).audit for queue in queues),
                 lambda: self._stops > 0,
+                "the mirror has not attached to all queues yet; the workers start without it",
             )
         finally:
             self._app.close()
@@ -278,12 +292,16 @@ class Supervisor:
                         status = status or max(0, exitcode)
                     continue
                 self._bury(place, exitcode)
-            if self._mirror is not None and not self._stops:
-                self._mirror.watch()
+            self._watch_companions()
             if time.monotonic() > self._killing_at:
                 self._kill_all()
             self._wait()
         return status
+
+    def _watch_companions(self) -> None:
+        for companion in (self._mirror, self._relay):
+            if companion is not None and not self._stops:
+                companion.watch()
 
     def _exitcode(self, place: int, exitcode: int) -> int:
         """Return the exit code of a process.

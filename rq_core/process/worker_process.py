@@ -53,6 +53,8 @@ class ServeOptions:
     redis_url: str | None = None
     prefix: str | None = None
     audit_url: str | None = None
+    inbox_url: str | None = None
+    """The database of an inbox, for a relay beside the workers; None for no relay."""
     redact: str | None = None
     """Import path of a redactor, if not the app's own."""
     health: str | None = None

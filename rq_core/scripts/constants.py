@@ -92,6 +92,14 @@ CONSTANTS: Final = {
         "the suffix of a slot's name in the field of `slots` that has its last answer",
     ),
     "SLOT_LIFE_MS": (str(settings.SLOT_LIFE_MS), "how long a call slot is remembered, in ms"),
+    "INBOX_SLOT": (
+        f"'{settings.INBOX_SLOT}'",
+        "the beginning of the names of call slots that are remembered for INBOX_SLOT_LIFE_MS",
+    ),
+    "INBOX_SLOT_LIFE_MS": (
+        str(settings.INBOX_SLOT_LIFE_MS),
+        "how long a call slot that its caller named is remembered after its first call, in ms",
+    ),
     "CHANNEL": (
         f"'{keys.CHANNEL}'",
         "after the queue's tag: the channel on which ends of jobs are published",

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rq_core.connections.client import Client
-from rq_core.errors import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.model.job import Claim
 from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
+from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running

@@ -8,9 +8,10 @@ import logging
 from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
-from rq_core.errors import RqCoreError, WorkerStopping
+from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
+from rq_core.signals import WorkerStopping
 from rq_core.worker.held_jobs import Handlers
 from rq_core.worker.lifetime import Lifetime, end_tasks
 from rq_core.worker.queue_group import QueueGroup, QueueGroups

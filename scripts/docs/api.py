@@ -269,6 +269,7 @@ def keys_md() -> str:
         "# Keys",
         "All keys of a queue begin with `rqc:{queue}:` (`--prefix` puts another word for `rqc`). The braces are a\n"
         "hash tag, so a queue lives on one shard of a Redis Cluster. `rqc:queues` is the set of the queues' names.\n"
+        "`rqc:inbox` is a list of at most 16 tokens that wake a relay of [an inbox](../how-to/inbox.md).\n"
         "No key has an expiry. [Looking inside](../how-to/looking-inside.md) reads some of them with `redis-cli`.",
         table(("key", "type", "holds"), ((f"`{k.name}`", k.type, k.holds) for k in KEYS)),
     )

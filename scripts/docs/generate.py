@@ -272,7 +272,7 @@ RIGHTS: Final = f"""{NOTICE}
 
 ```
 $ rq-core acl producer --queue 'mail*'
-ACL SETUSER rq-core-producer reset on >PASSWORD ~rqc:{{mail*}}:meta … (~rqc:queues +sadd +sismember)
+ACL SETUSER rq-core-producer reset on >PASSWORD ~rqc:{{mail*}}:meta … (~rqc:inbox +lpush +ltrim)
 ```
 
 Put a password in the place of `PASSWORD`, give it to an administrator's `redis-cli` (by a pipe, or at its prompt: a
@@ -309,7 +309,7 @@ RIGHTS_LIMITS: Final = """## What the roles keep apart
   its password to no program that runs all the time.
 - No role may read or change the server's settings: `CONFIG GET` shows `requirepass` and `masterauth`. A worker, a
   mirror and the doctor therefore judge by INFO alone whether the server keeps its data, and say what INFO leaves open.
-- The commands for `rqc:queues` are given for that key alone, and no other command reaches it. A producer and a worker
+- The commands for `rqc:queues`, and those for `rqc:inbox`, are given for that key alone. A producer and a worker
   do not learn from it which other queues there are.
 - Take no single right away: a script that is refused a command half-way leaves what it wrote before (`rq-core doctor
   --repair` mends that). What is missing is named in the error, as the rule that gives it.
@@ -338,8 +338,8 @@ Users that must be safe from each other in these ways need servers of their own:
 
 CHANNEL_RIGHT: Final = (
     "All begin with `rqc:{queue}:`, and so does the channel on which ends of jobs are told (`&rqc:{*}:ended`). A user"
-    " without it does all its work, but waits for its jobs are then longer by the pause between two looks. The last"
-    " column is for `rqc:queues`, the list of queues."
+    " without it does all its work, but waits for its jobs are then longer by the pause between two looks. The last two"
+    " columns are for `rqc:queues`, the list of queues, and for `rqc:inbox`, whose tokens wake a relay of an inbox."
 )
 
 
@@ -358,9 +358,10 @@ def rights_md() -> str:
         writes, reads = acl_roles.keys(name)
         every = len(writes) == len(KEYS)
         listed = code(f"+{word}" for word in acl_roles.ROLES[name].lists)
+        woken = code(f"+{word}" for word in acl_roles.ROLES[name].inbox)
         channel = f"`{CHANNEL}`" if acl_roles.uses_channel(name) else ""
         of_keys.append(
-            (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed)
+            (f"`{name}`", "all" if every else code(writes), code(reads), channel, listed, woken)
         )
         of_commands.append(
             (f"`{name}`", code(f"+{word}" for word in acl_roles.commands_of_role(name)))
@@ -375,7 +376,15 @@ def rights_md() -> str:
             CHANNEL_RIGHT,
             "",
             table(
-                ["role", "reads and writes", "reads", "channel", "sends for `rqc:queues`"], of_keys
+                [
+                    "role",
+                    "reads and writes",
+                    "reads",
+                    "channel",
+                    "sends for `rqc:queues`",
+                    "for `rqc:inbox`",
+                ],
+                of_keys,
             ),
             "",
             "## Commands",

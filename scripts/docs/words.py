@@ -20,7 +20,7 @@ from typing import Final
 
 import click
 
-from rq_core import errors
+from rq_core import errors, signals
 from rq_core.cli.root import root
 from scripts.docs.site import ROOT
 
@@ -98,7 +98,7 @@ def texts() -> Mapping[str, str]:
     said |= {name: (ROOT / name).read_text(encoding="utf-8") for name in _AT_THE_ROOT}
     said |= {
         f"errors.{name}": inspect.getdoc(kind) or ""
-        for name, kind in vars(errors).items()
+        for name, kind in {**vars(errors), **vars(signals)}.items()
         if isinstance(kind, type)
     }
     said[GLOSSARY] = _RULED_OUT.sub("", said[GLOSSARY])

@@ -7,6 +7,7 @@ when one of these is used. Slow imports (SQLAlchemy, rich) are inside the comman
 
 from __future__ import annotations
 
+from sql_audit.cli.inbox import inbox
 from sql_audit.cli.root import audit
 
-__all__ = ["audit"]
+__all__ = ["audit", "inbox"]

@@ -74,11 +74,11 @@ def run_command(
         logging.getLogger("alembic").setLevel(logging.WARNING)
     with (
         contextlib.closing(open_source(redis_url, prefix)) as source,
-        _stop_on_signals() as stop,
+        stop_on_signals() as stop,
         rare_collections(),
     ):
         if until_stdin_ends:
-            _stop_with_stdin(stop)
+            stop_with_stdin(stop)
         else:
             _check_server(redis_url, prefix)
         done = run_mirror(source, address, stop=stop, queues=queues or None, once=once, made=made)
@@ -95,7 +95,7 @@ def command_line(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command by which a supervisor of workers starts the mirror, and its environment variables.
 
-    See rq_core.model.plugins.MirrorCommand."""
+    See rq_core.model.plugins.CompanionCommand."""
     program = [sys.executable, "-m", "rq_core.cli", "audit", "run", "--until-stdin-ends"]
     new = [word for queue in made for word in ("--made", queue)]
     return [*program, "--prefix", prefix, *new], {
@@ -105,7 +105,7 @@ def command_line(
 
 
 @contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and SIGINT set; after the block, the previous handlers are restored."""
     stop = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -117,7 +117,9 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _stop_with_stdin(stop: threading.Event) -> None:
+def stop_with_stdin(stop: threading.Event) -> None:
+    """Set the event when standard input ends, from a thread."""
+
     def wait() -> None:
         # Not through sys.stdin, whose lock this thread would hold while Python shuts down.
         while os.read(0, 4096):

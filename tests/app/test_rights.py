@@ -13,7 +13,7 @@ from rq_core import App, Cap, DeadJob, GiveUp, Rate, RetryPolicy, ServerUnsuitab
 from rq_core.cli.root import root
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
-from rq_core.model.keys import queue_keys
+from rq_core.model.keys import inbox_key, queue_keys
 from rq_core.protocol.calls import claims
 from rq_core.protocol.engine import acl_roles
 from rq_core.scripts.script import names
@@ -95,6 +95,10 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
     await producer.aclose()
     await worker_app.aclose()
     assert mirrored() > 0
+    producer.wake_relay()
+    with Client(worker_url) as relaying:
+        assert relaying.wait_token(inbox_key(), 30)
+    producer.close()
 
     assert {"a", "b", "named", "from a handler"} < set(told)
     assert denied(control) == []

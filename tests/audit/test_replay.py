@@ -976,7 +976,7 @@ def test_a_log_without_events_gives_a_note() -> None:
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_since(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_since_ms(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1

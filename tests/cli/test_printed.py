@@ -151,6 +151,15 @@ SAY_NOTHING_OF_JOBS = {
     "server status": "the embedded server",
     "server stop": "the embedded server",
     "audit grants": "what it was given",
+    "inbox ddl": "its own statements",
+    "inbox migrate": "what it was given",
+    **dict.fromkeys(
+        (
+            f"inbox {name}"
+            for name in ("run", "status", "parked", "retry", "drop", "settle", "verify")
+        ),
+        "hostile rows are in tests/inbox/test_commands.py",
+    ),
     "audit demo": "its own jobs",
     "demo": "its own jobs",
 }

@@ -56,11 +56,12 @@ def test_help_imports_no_slow_module() -> None:
     slow |= {"hashlib", "http", "logging", "ssl", "subprocess"}
     ours = {
         "rq_core", "rq_core.errors", "rq_core.masking", "rq_core.model", "rq_core.model.lib", "rq_core.model.plugins",
+        "rq_core.signals",
         "rq_core.model.lib.text", "rq_core.model.lib.url",
     }  # fmt: skip
     ours |= {"rq_core.cli", *(f"rq_core.cli.{name}" for name in ("lazy", "root", "text"))}
     ours |= {"rq_core.views", "rq_core.views.text"}
-    plugins = {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"}
+    plugins = {"sql_audit", "sql_audit.cli", "sql_audit.cli.inbox", "sql_audit.cli.root"}
     plugins |= {"sql_audit.demo", "sql_audit.demo.command"}
     assert "Commands:" in text
     assert set() == slow & modules
@@ -73,7 +74,7 @@ def test_help_of_audit_imports_none_of_its_commands() -> None:
 
     assert "  verify   Prove the log from SQL" in text
     assert "..." not in text.partition("Commands:")[2], "sentences are whole"
-    assert {"sql_audit", "sql_audit.cli", "sql_audit.cli.root"} == {
+    assert {"sql_audit", "sql_audit.cli", "sql_audit.cli.inbox", "sql_audit.cli.root"} == {
         name for name in modules if name.startswith("sql_audit")
     }
 

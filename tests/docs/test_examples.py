@@ -1,9 +1,11 @@
 """Each file of docs/examples behaves as its page says."""
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
 import re
+import sqlite3
 import sys
 from collections.abc import Callable
 from decimal import Decimal
@@ -13,12 +15,14 @@ from typing import Any
 
 import django
 import pytest
+from click.testing import CliRunner
 from django.conf import settings
 from django.db import connections
 from django.test import RequestFactory
 from fastapi.testclient import TestClient
 
 from rq_core import testing
+from rq_core.cli.root import root
 from rq_core.errors import (
     IdempotencyMismatch,
     QueueFull,
@@ -27,6 +31,7 @@ from rq_core.errors import (
     WaitTimeout,
 )
 from tests.docs.transcript import DOCS, EXAMPLES
+from tests.kit.servers import RedisServer
 
 Load = Callable[[str], Any]
 
@@ -237,6 +242,36 @@ def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
 
     assert (202, {"state": "ready"}) == (asked.status_code, state.json())
     assert [status for _, status in ERRORS] == answers
+
+
+def test_the_inbox_example_commits_an_order_and_its_job_together(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
+) -> None:
+    monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.db"))
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", valkey.url)
+    example = load("inbox_fastapi")
+    inbox = example.jobs.inbox_url
+    assert CliRunner().invoke(root, ["inbox", "migrate", inbox]).exit_code == 0
+    with TestClient(example.api) as client:
+        refused = client.post("/orders", params={"to": "nobody"})
+        made = client.post("/orders", params={"to": "a@b.c"})
+        before = client.get(f"/mails/{made.json()['job']}")
+        relayed = CliRunner().invoke(root, ["inbox", "run", inbox, "--once"])
+        after = client.get(f"/mails/{made.json()['job']}")
+        assert client.portal is not None
+        client.portal.call(example.engine.dispose)
+        # The example looks into the inbox on a thread of the loop's own.
+        client.portal.call(shut_down_executor)
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert [("a@b.c",)] == shop.execute('SELECT "to" FROM orders').fetchall()
+        assert [] == shop.execute("SELECT * FROM rqc_inbox").fetchall()
+    assert (422, 202, 0) == (refused.status_code, made.status_code, relayed.exit_code)
+    assert ({"state": "inbox"}, {"state": "ready"}) == (before.json(), after.json())
+
+
+async def shut_down_executor() -> None:
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 def test_the_flask_example_answers_with_the_job_or_the_refusal(

@@ -79,7 +79,7 @@ def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
     [
         "ForwardRef",
         "mappingproxy",
-        "SQLAlchemy",
+        r"sqlalchemy\.",
         r"rq_core\.[a-z]+\.",
         r"\b[a-z]+\.lua\b",
         r"[ .(`]_[a-z]+(?!\w*`)",

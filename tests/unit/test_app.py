@@ -243,7 +243,7 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
     assert (job.queue, job.profile.priority) == ("other", "low")
 
 
-def test_a_job_with_at_carries_the_instant_and_not_a_delay(app: App) -> None:
+def test_a_job_with_the_option_at_carries_the_instant_and_not_a_delay(app: App) -> None:
     """Checks the instant because a delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)
@@ -432,7 +432,7 @@ def test_importing_rq_core_imports_only_its_errors() -> None:
     """Checks the imports because the command line is in the package, and ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
-    assert {"rq_core", "rq_core.errors", "rq_core.masking"} == {
+    assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
         name for name in modules if name.split(".")[0] == "rq_core"
     }
     assert not modules & {"inspect", "dataclasses", "datetime", "json", "logging"}
@@ -465,18 +465,18 @@ def test_the_list_of_public_names_has_the_expected_names() -> None:
     """Checks the list because a new name is a promise, and a removed name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
-        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob", "Debounce",
-        "Depends", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal", "HandlerTimeout",
-        "IdempotencyMismatch", "InvalidName", "InvalidOption", "InvalidTask", "JobCancelled", "JobContext",
-        "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter", "JobReplaced", "JobWasCancelled",
-        "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost", "Limit", "NewJob", "NoCurrentJob",
-        "NoResult", "NotEdited", "NothingDeclared", "Outcome", "OutcomeUnknown", "Patience", "PayloadTooLarge",
-        "PreparedTask", "Priority", "QueueDamaged", "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced",
-        "RestoredMeanwhile", "ResultUnavailable", "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError",
-        "ScopeFull", "ScopeStatus", "ServerError", "ServerUnavailable", "ServerUnsuitable", "Snooze",
-        "StaleCall", "State", "Succeeded", "TargetBroken", "Task", "Throttle", "Unique", "UniqueHeld",
-        "UnknownQueue", "UnknownScope", "UnknownTask", "UsageError", "WaitRefused", "WaitTimeout",
-        "WorkerStopping", "current_job", "injected",
+        "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob",
+        "Debounce", "Depends", "Expired", "Failed", "GiveUp", "Gone", "HandlerDied", "HandlerSignal",
+        "HandlerTimeout", "IdempotencyMismatch", "InboxMissing", "InvalidName", "InvalidOption", "InvalidTask",
+        "JobCancelled", "JobContext", "JobExpired", "JobFailed", "JobGone", "JobHandle", "JobLogFilter",
+        "JobReplaced", "JobWasCancelled", "KeyFailed", "KeyNeeded", "Latest", "LayoutMismatch", "LeaseLost",
+        "Limit", "NewJob", "NoCurrentJob", "NoResult", "NotEdited", "NotInTransaction", "NothingDeclared",
+        "Outcome", "OutcomeUnknown", "Patience", "PayloadTooLarge", "PreparedTask", "Priority", "QueueDamaged",
+        "QueueFull", "QueueInUse", "Rate", "Refused", "Replaced", "RestoredMeanwhile", "ResultUnavailable",
+        "ResultsFull", "RetryLater", "RetryPolicy", "RqCoreError", "ScopeFull", "ScopeStatus", "ServerError",
+        "ServerUnavailable", "ServerUnsuitable", "Snooze", "StaleCall", "State", "Succeeded", "TargetBroken",
+        "Task", "Throttle", "Unique", "UniqueHeld", "UnknownQueue", "UnknownScope", "UnknownTask", "UsageError",
+        "WaitRefused", "WaitTimeout", "WorkerStopping", "current_job", "injected",
     ]  # fmt: skip
     assert all(hasattr(rq_core, name) for name in rq_core.__all__)
 
@@ -484,7 +484,7 @@ def test_the_list_of_public_names_has_the_expected_names() -> None:
 def test_every_error_is_public() -> None:
     errors = {
         name
-        for name, each in vars(rq_core.errors).items()
+        for name, each in {**vars(rq_core.errors), **vars(rq_core.signals)}.items()
         if isinstance(each, type) and issubclass(each, RqCoreError)
     }
 

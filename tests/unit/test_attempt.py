@@ -15,7 +15,7 @@ import pytest
 from rq_core import Depends
 from rq_core.app.handlers import process_scope
 from rq_core.app.handlers.process_scope import Resources
-from rq_core.errors import JobCancelled, LeaseLost, WorkerStopping
+from rq_core.signals import JobCancelled, LeaseLost, WorkerStopping
 from rq_core.worker.execution import executor
 from tests.kit.wait import wait_until_async
 from tests.unit.test_executor import COMPLETE, Runs

@@ -10,25 +10,30 @@ from pathlib import Path
 import pytest
 
 import sql_audit.errors
-from rq_core import errors
+from rq_core import errors, signals
 from rq_core.errors import RqCoreError
 
 ROOT = Path(__file__).parents[2]
 CLASSES = [
-    each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, RqCoreError)
+    each
+    for module in (errors, signals)
+    for _, each in inspect.getmembers(module, inspect.isclass)
+    if each.__module__ == module.__name__ and issubclass(each, RqCoreError)
 ]
 
 
 def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
     """Yield each call of the packages that makes an error, with its module."""
     kinds = {
-        name: kind for module in (errors, sql_audit.errors) for name, kind in vars(module).items()
+        name: kind
+        for module in (errors, signals, sql_audit.errors)
+        for name, kind in vars(module).items()
     }
     for source in (*ROOT.glob("rq_core/**/*.py"), *ROOT.glob("sql_audit/**/*.py")):
         for call in ast.walk(ast.parse(source.read_text())):
             if isinstance(call, ast.Call):
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else None
-                kind = kinds.get(name or getattr(call.func, "id", ""))
+                kind = kinds.get(str(name or getattr(call.func, "id", "")))
                 if inspect.isclass(kind) and issubclass(kind, RqCoreError):
                     yield source, call, kind
 

@@ -14,9 +14,9 @@ from pythonjsonlogger.json import JsonFormatter
 
 from rq_core import App, NoCurrentJob, RetryPolicy, current_job
 from rq_core.app.handlers.result_types import Returned
-from rq_core.errors import JobCancelled, LeaseLost
 from rq_core.model.job import Claim, profile
 from rq_core.model.lib import logs
+from rq_core.signals import JobCancelled, LeaseLost
 from rq_core.worker.execution import executor
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running

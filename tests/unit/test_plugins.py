@@ -33,6 +33,8 @@ def test_every_plugin_for_the_audit_log_is_declared_and_loads() -> None:
         "mirror": plugins.mirror_command(),
         "reader": plugins.reader_opener(),
         "questions": plugins.questions_opener(),
+        "relay": plugins.relay_command(),
+        "inbox": plugins.inbox_finder(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])

@@ -6,8 +6,8 @@ import pytest
 
 from rq_core.app.app import App
 from rq_core.connections.client import Client
-from rq_core.errors import LeaseLost
 from rq_core.protocol.calls import claims
+from rq_core.signals import LeaseLost
 from rq_core.worker.liveness.heartbeat import LeaseKeeper
 from tests.kit import crew
 from tests.kit.wait import wait_until, wait_until_async

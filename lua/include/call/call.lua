@@ -81,10 +81,12 @@ local function open_call(replay)
   return ok(words_of(answer))
 end
 
---- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes.
+--- End: keep the answer, a text, in the slot, and use it up. The slot lives on for 50 to 60 minutes; one that a relay named, for
+--- 30 days from its first call.
 local function keep_answer(answer)
   if moves_deadline then
-    slot_deadline = digits(now + SLOT_LIFE_MS)
+    local life = slot:sub(1, #INBOX_SLOT) == INBOX_SLOT and INBOX_SLOT_LIFE_MS or SLOT_LIFE_MS
+    slot_deadline = digits(now + life)
     redis.call('ZADD', expiring, slot_deadline, 'slot|' .. slot)
   end
   local said = number_text .. ' ' .. slot_deadline

@@ -10,9 +10,10 @@ from contextvars import Context, ContextVar
 from datetime import UTC, datetime
 from typing import Final
 
-from rq_core.errors import HandlerSignal, HandlerTimeout, LeaseLost, NoCurrentJob
+from rq_core.errors import NoCurrentJob
 from rq_core.model.headers import NO_HEADERS
 from rq_core.model.job import Claim
+from rq_core.signals import HandlerSignal, HandlerTimeout, LeaseLost
 
 _current: Final[ContextVar[JobContext | None]] = ContextVar("rq_core_current_job", default=None)
 

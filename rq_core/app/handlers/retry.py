@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from rq_core.app.unknown_options import OF_POLICIES, naming_options
-from rq_core.errors import GiveUp, InvalidOption, RetryLater, Snooze
+from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import seconds_of
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS
 from rq_core.model.table.reasons import Reason
+from rq_core.signals import GiveUp, RetryLater, Snooze
 
 if TYPE_CHECKING:
     import logging

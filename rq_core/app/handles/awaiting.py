@@ -10,7 +10,15 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -30,6 +38,12 @@ if TYPE_CHECKING:
 
 GRACE_S: Final = 2.0
 """Seconds after the timeout in which the answer of the last read, of Redis or of the log, is still accepted."""
+_WHY_ROW: Final = {
+    "inbox": "its row is still in the inbox: does a relay run (`rq-core inbox run`)?",
+    "parked": "its row is parked: `rq-core inbox parked` shows why",
+    "": "the database of the inbox has not answered: does it run, and can it be reached?",
+}
+"""Why a job has not ended that Redis does not have, by where its row is."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between the first reads of a log that lags behind Redis; between later reads, the last value."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
@@ -43,6 +57,8 @@ class Awaited(Protocol):
     queue: str
     seen: Outcome[Any] | None
     """The outcome of the job; None until a wait has found it."""
+    may_be_in_inbox: bool
+    """Whether the job may be a row of an inbox still."""
 
 
 H = TypeVar("H", bound=Awaited)
@@ -65,14 +81,24 @@ class ReadLog(NamedTuple):
     """Latest time of the answer, in seconds of the wait's clock."""
 
 
+class LookInInbox(NamedTuple):
+    """A step: find out where the rows of jobs of a queue are. The driver sends back ``inbox`` or ``parked`` by id, or
+    an RqCoreError."""
+
+    queue: str
+    ids: Sequence[str]
+    by: float
+    """Latest time of the answer, in seconds of the wait's clock."""
+
+
 class Ended(NamedTuple, Generic[H]):
-    """A step: one of the jobs has ended."""
+    """The step of a wait in which one of its jobs has ended."""
 
     handle: H
     outcome: Outcome[Any]
 
 
-Steps = Generator[Until | ReadLog | Ended[H], Any, None]
+Steps = Generator[Until | ReadLog | LookInInbox | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
@@ -95,6 +121,13 @@ class Ends(Generic[H]):
         """The handles whose jobs had not ended at the timeout; with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
         """Outcomes in Redis of handles in ``_missing``; the log may have the result's value, too."""
+        self._waiting_rows: dict[H, str] = {}
+        """The handles whose jobs Redis does not have yet, each with where its row is; empty: not known yet."""
+        self._rows_left: set[H] = set()
+        """The handles whose jobs have no row (any more): what Redis says now is final."""
+        self._rows_looks = 0
+        self._rows_at = 0.0
+        self._notify: Callable[[], None] = lambda: None
         self._heard_at = -math.inf
         """Time of the last answer of Redis about a job, in seconds of ``clock``."""
         self._log_looks = 0
@@ -115,9 +148,10 @@ class Ends(Generic[H]):
         """Begin to wait in this process. ``notify`` is called from another thread when there is news."""
         self._leave_parents_reader()
         self._pid = os.getpid()
+        self._notify = notify
         # A child reads again what its parent had been notified of.
         self._news.clear()
-        told = self._seen.keys() | self._missing.keys() | self._alive.keys()
+        told = {*self._seen, *self._missing, *self._alive, *self._waiting_rows}
         # All in one call: otherwise this thread and the waiter's thread would compete for the lock at each job.
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
@@ -132,9 +166,12 @@ class Ends(Generic[H]):
                 yield from self._hear(*self._news.popleft())
             if self._missing and self.clock() >= self._log_at:
                 yield from self._read_log()
+            if self._waiting_rows and self.clock() >= self._rows_at:
+                yield from self._look_in_inbox()
             if not self._left or self._news:
                 continue
-            if self._alive and len(self._alive) + len(self._missing) == len(self._left):
+            known = len(self._alive) + len(self._missing) + len(self._waiting_rows)
+            if self._alive and known == len(self._left):
                 raise self._timed_out(next(iter(self._alive.values())))
             last = self._deadline + (0 if self._missing else GRACE_S)
             if self.clock() >= last and self._known:
@@ -145,7 +182,8 @@ class Ends(Generic[H]):
                 continue
             if self.clock() >= last:
                 raise self._timed_out(self._unanswered())
-            yield Until(min(last, self._log_at) if self._missing else last)
+            log_at = self._log_at if self._missing else last
+            yield Until(min(last, log_at, self._rows_at if self._waiting_rows else last))
 
     def close(self) -> None:
         """End the wait, and close the reader of the log."""
@@ -160,10 +198,15 @@ class Ends(Generic[H]):
             _OF_PARENTS.append(self._reader)
             self._reader = None
 
-    def read(self, step: ReadLog, notify: Callable[[], None]) -> LogReading:
-        """Begin to read from the log how jobs ended, if the log has reached their ends.
+    def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
+        """Begin to read from the log how jobs ended, if the log has reached their ends; or where the rows of jobs are.
 
         ``notify`` is called from another thread when the read is done."""
+        if isinstance(step, LookInInbox):
+            from rq_core.app.handles.inbox_look import begin_look
+
+            assert self._producer.inbox_url is not None
+            return begin_look(self._producer.inbox_url, step.queue, step.ids, notify)
         if self._reader is None:
             assert self._producer.audit_url is not None
             self._reader = BackgroundLogReader(self._producer.audit_url)
@@ -181,7 +224,10 @@ class Ends(Generic[H]):
         if isinstance(told, Outcome):
             yield self._ended(handle, told)
         elif isinstance(told, Absent):
-            if self._producer.audit_url is None:
+            if told.known is None and self._may_be_row(handle):
+                self._waiting_rows[handle] = ""
+                self._rows_at = 0.0
+            elif self._producer.audit_url is None:
                 yield self._ended(handle, told.known or Gone(handle.id))
             else:
                 # Redis may have forgotten that a mirror reads the queue: read the log, however far it has come.
@@ -196,6 +242,35 @@ class Ends(Generic[H]):
         else:
             assert isinstance(told, RqCoreError)
             raise told
+
+    def _may_be_row(self, handle: H) -> bool:
+        """Return whether a job that Redis does not have may be a row of an inbox."""
+        return (
+            handle.may_be_in_inbox
+            and self._producer.inbox_url is not None
+            and handle not in self._rows_left
+        )
+
+    def _look_in_inbox(self) -> Steps[H]:
+        """Find out which rows have left the inbox: their jobs were handed over before, so Redis is asked again."""
+        by_queue: dict[str, list[H]] = {}
+        for handle in self._waiting_rows:
+            by_queue.setdefault(handle.queue, []).append(handle)
+        by = max(self._deadline, self.clock()) + GRACE_S
+        for queue, handles in by_queue.items():
+            told = yield LookInInbox(queue, [handle.id for handle in handles], by)
+            if isinstance(told, RqCoreError):
+                self._waiting_rows |= dict.fromkeys(handles, "")
+                continue
+            self._waiting_rows |= {h: told[h.id] for h in handles if h.id in told}
+            left = [handle for handle in handles if handle.id not in told]
+            for handle in left:
+                del self._waiting_rows[handle]
+            self._rows_left.update(left)
+            self._waiter.begin(*(self._wait_for(handle, self._notify) for handle in left))
+        self._rows_looks += 1
+        pause = LOG_PAUSES_S[min(self._rows_looks, len(LOG_PAUSES_S)) - 1]
+        self._rows_at = self.clock() + pause
 
     def _read_log(self) -> Steps[H]:
         by_queue: dict[str, dict[str, tuple[int, int]]] = {}
@@ -253,6 +328,8 @@ class Ends(Generic[H]):
         many = f"{len(self._left):,} of the jobs have" if len(self._left) > 1 else "has"
         what = f"job {handle.id} {many} not ended" if many == "has" else f"{many} not ended"
         why = "wait again, or cancel what is no longer wanted"
+        if handle in self._waiting_rows:
+            why = _WHY_ROW.get(self._waiting_rows[handle], _WHY_ROW[""])
         if handle in self._missing:
             trouble = self._log_trouble
             what = f"job {handle.id} has ended, but the audit database did not tell how"
@@ -284,8 +361,8 @@ def each(producer: Producer, handles: Iterable[H], seconds: float) -> Iterator[E
             answer = None
             if isinstance(step, Ended):
                 yield step
-            elif isinstance(step, ReadLog):
-                reading = ends.read(step, news.set)
+            elif isinstance(step, ReadLog | LookInInbox):
+                reading = ends.begin_reading(step, news.set)
                 while not reading.is_done and (left := step.by - ends.clock()) > 0:
                     news.wait(left)
                     news.clear()
@@ -320,8 +397,8 @@ async def each_async(
             answer = None
             if isinstance(step, Ended):
                 yield step
-            elif isinstance(step, ReadLog):
-                reading = ends.read(step, notify)
+            elif isinstance(step, ReadLog | LookInInbox):
+                reading = ends.begin_reading(step, notify)
                 while not reading.is_done and (left := step.by - ends.clock()) > 0:
                     await _wait(news, left)
                 answer = reading.answer()

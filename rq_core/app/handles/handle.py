@@ -51,6 +51,7 @@ class JobHandle(Generic[R_co]):
         "duplicate",
         "id",
         "keeps",
+        "may_be_in_inbox",
         "queue",
         "replaced",
         "seen",
@@ -68,6 +69,7 @@ class JobHandle(Generic[R_co]):
         discarded: bool = False,
         replaced: str | None = None,
         keeps: bool | None = None,
+        may_be_in_inbox: bool = False,
     ) -> None:
         self._producer = producer
         self.id = id
@@ -78,6 +80,8 @@ class JobHandle(Generic[R_co]):
         self.replaced = replaced
         self.keeps = keeps
         """Whether the job's result is kept; None if unknown."""
+        self.may_be_in_inbox = may_be_in_inbox
+        """Whether the job may be a row of an inbox, and not in Redis yet."""
         self.seen: Outcome[R_co] | None = None
         """The outcome of the job; None until a wait with this handle has found it."""
 
@@ -93,12 +97,21 @@ class JobHandle(Generic[R_co]):
         pruned, expired, replaced or removed: Redis keeps this word with the job's result, and SQL has it if an audit
         database is set. A job that neither of them has is ``gone``.
 
+        With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
+        handed it over, and ``parked`` if the relay could not read it, or the queue refused it.
+
         Right after the end of a job whose result is not kept, the mirror may not have copied the end yet; the state is
         ``gone`` then, too.
         """
         client = self._producer.client
         if word := client.run(self._word(client.calls.reads)):
             return word
+        if self._inbox_url is not None:
+            if word := self._row(self._inbox_url):
+                return word
+            # It may have been handed over between the two looks.
+            if word := client.run(self._word(client.calls.reads)):
+                return word
         return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
@@ -106,7 +119,22 @@ class JobHandle(Generic[R_co]):
         client = self._producer.async_client()
         if word := await client.run(self._word(client.calls.reads)):
             return word
+        if self._inbox_url is not None:
+            import asyncio
+
+            if word := await asyncio.to_thread(self._row, self._inbox_url):
+                return word
+            if word := await client.run(self._word(client.calls.reads)):
+                return word
         return GONE if self._producer.audit_url is None else _end_of(await self.history_async())
+
+    @property
+    def _inbox_url(self) -> str | None:
+        """The inbox in which the job may be; None: it is in none."""
+        return self._producer.inbox_url if self.may_be_in_inbox else None
+
+    def _row(self, inbox_url: str) -> str | None:
+        return plugins.inbox_finder()(inbox_url, self.queue, [self.id]).get(self.id)
 
     def _word(self, reads: Reads) -> Plan[str | None]:
         found = yield from reads.job(self.id, [self.queue])

@@ -207,7 +207,7 @@ class Placing:
         """Return the keys by family. A key that is given without a rate's window counts for all rates of its name."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
-        for name, value in _texts(keys).items():
+        for name, value in key_texts(keys).items():
             meant = [f for f in families if name in (f, f.partition("@")[0])]
             if not meant:
                 known = ", ".join(sorted({f.partition("@")[0] for f in families}))
@@ -234,7 +234,7 @@ class Unregistered(Placing):
     ) -> tuple[str, str]:
         """See Placing.lane."""
         lane, full = super().lane(rank, values)
-        scopes = [*scopes_of(lane), *(self._given(*item) for item in _texts(keys or {}).items())]
+        scopes = [*scopes_of(lane), *(self._given(*item) for item in key_texts(keys or {}).items())]
         return lane_name(rank, scopes), full
 
     def _given(self, family: str, value: str) -> str:
@@ -288,7 +288,8 @@ def registered_placing(task: str, queue: str, policy: str) -> Placing:
         ) from None
 
 
-def _texts(keys: Mapping[str, str]) -> Mapping[str, str]:
+def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the keys that a caller gave, by family. Raises InvalidOption unless they are texts."""
     given: object = keys
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in given.items()

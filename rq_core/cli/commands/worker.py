@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -12,7 +12,7 @@ import click
 from rq_core.cli import OWN_PROCESS
 from rq_core.cli.options import force_option, showing_causes, verbose_option
 from rq_core.model.keys import check_name
-from rq_core.model.lib.url import AUDIT_URL_VARIABLE, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE, INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
 
@@ -42,14 +42,19 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
     return weights
 
 
-def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
-    """Return the URL in --audit, or for ``--audit`` without a URL the one in the environment. Raises BadParameter."""
-    if url != "":
+def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a function that returns the URL of an option, or for an option without a URL the one in the environment.
+    It raises BadParameter without any."""
+
+    def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
+        if url != "":
+            return url
+        url = os.environ.get(variable)
+        if not url:
+            raise click.BadParameter(f"give a URL, or set {variable}")
         return url
-    url = os.environ.get(AUDIT_URL_VARIABLE)
-    if not url:
-        raise click.BadParameter(f"give a URL, or set {AUDIT_URL_VARIABLE}")
-    return url
+
+    return url_of
 
 
 @click.command()
@@ -124,11 +129,21 @@ def _audit_url(_ctx: click.Context, _param: click.Parameter, url: str | None) ->
     "audit_url",
     is_flag=False,
     flag_value="",
-    callback=_audit_url,
+    callback=_url_or(AUDIT_URL_VARIABLE),
     metavar="[URL]",
     help="Also mirror the events of all queues of the server, not of --queues alone, into this database, in a process"
     " of its own. All workers of a server must name the same database. Without a URL (--audit is then the last"
     f" option), the URL is that of {AUDIT_URL_VARIABLE}, so that the list of processes shows no password.",
+)
+@click.option(
+    "--inbox",
+    "inbox_url",
+    is_flag=False,
+    flag_value="",
+    callback=_url_or(INBOX_URL_VARIABLE),
+    metavar="[URL]",
+    help="Also hand over the jobs of the inbox in this database, in a process of its own (see `rq-core inbox --help`)."
+    f" Without a URL (--inbox is then the last option), the URL is that of {INBOX_URL_VARIABLE}.",
 )
 @click.option(
     "--health",
@@ -187,6 +202,7 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         redis_url=given["redis_url"],
         prefix=given["prefix"],
         audit_url=given["audit_url"],
+        inbox_url=given["inbox_url"],
         redact=given["redact"],
         health=given["health"],
         reload=given["reload"],

@@ -14,6 +14,8 @@ REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
 """The environment variable with the server's URL, for apps and commands that are given no URL."""
 AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
 """The environment variable with the URL of the audit database."""
+INBOX_URL_VARIABLE: Final = "RQ_CORE_INBOX_URL"
+"""The environment variable with the URL of the database that has the inbox."""
 
 SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 """The schemes of a cluster's URLs, each with the scheme of its nodes' URLs."""

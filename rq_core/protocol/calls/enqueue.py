@@ -276,7 +276,7 @@ KINDS_MAX: Final = 1_000
 
 
 class Single:
-    """Enqueues of one job."""
+    """The calls that enqueue a single job."""
 
     def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
         self._delivery = delivery

@@ -17,7 +17,15 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
-from rq_core.model.keys import CHANNEL, DEFAULT_PREFIX, KEYS, check_name, queue_keys, queues_key
+from rq_core.model.keys import (
+    CHANNEL,
+    DEFAULT_PREFIX,
+    KEYS,
+    check_name,
+    inbox_key,
+    queue_keys,
+    queues_key,
+)
 from rq_core.protocol.engine.plan import Plan, Send
 from rq_core.scripts.plain import plain_text
 from rq_core.scripts.script import names, script
@@ -31,6 +39,8 @@ CALLING: Final = ("fcall", "evalsha", "script|load")
 """Commands that a role also sends if it calls scripts."""
 ADDING: Final = ("sadd", "sismember")
 """Commands that a role sends to the list of queues, if its scripts may create a queue."""
+WAKING: Final = ("lpush", "ltrim")
+"""Commands by which a role wakes a relay of an inbox."""
 LISTENING: Final = ("ssubscribe", "sunsubscribe")
 """Commands that a role also sends if it waits for ends of jobs."""
 OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
@@ -51,6 +61,8 @@ class Role(NamedTuple):
     """Keys that the role writes outside of scripts, and that its scripts do not use."""
     lists: tuple[str, ...] = ()
     """Commands that the role may send for the list of queues, but not for other keys."""
+    inbox: tuple[str, ...] = ()
+    """Commands that the role may send for the list whose tokens wake a relay, but not for other keys."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule")
@@ -61,9 +73,10 @@ ROLES: Final = {
         ("eval_ro", "hget", *LISTENING),
         ("tasks",),
         lists=ADDING,
+        inbox=WAKING,
     ),
     "worker": Role(
-        "runs jobs, declares its tasks' caps, and enqueues what handlers and hooks do",
+        "runs jobs, declares its tasks' caps, enqueues what handlers and hooks do, and relays an inbox",
         (*_PRODUCER, "turn", "claim", "complete", "fail", "rollback", "extend", "cap", "register", "tick"),
         (
             *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
@@ -71,6 +84,7 @@ ROLES: Final = {
         ),
         writes=("workers",),
         lists=ADDING,
+        inbox=("blpop", *WAKING),
     ),
     "mirror": Role(
         "writes the events into SQL, trims them, and switches a queue's log on or off",
@@ -91,6 +105,7 @@ ROLES: Final = {
         ),
         writes=("workers",),
         lists=(*ADDING, "smembers", "srem"),
+        inbox=("blpop", *WAKING),
     ),
     "viewer": Role(
         "reads and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
@@ -163,18 +178,18 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
         *only_reads,
         *([f"&{tag}{CHANNEL}"] if uses_channel(role) else []),
         *(f"+{command}" for command in commands_of_role(role)),
-        *_of_the_list(role, prefix),
+        *_of_shared_key(queues_key(prefix), ROLES[role].lists),
+        *_of_shared_key(inbox_key(prefix), ROLES[role].inbox),
     ]
 
 
-def _of_the_list(role: str, prefix: str) -> list[str]:
-    """Return the rules for the list of queues, which all queues share: a selector, so that the role can send no other
-    command for this key."""
-    lists = ROLES[role].lists
-    if not lists:
+def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
+    """Return the rules for a key that all queues share: a selector, so that the role can send no other command for
+    this key."""
+    if not commands:
         return []
-    key = f"{'~' if 'sadd' in lists else '%R~'}{queues_key(prefix)}"
-    first, *others = (key, *(f"+{command}" for command in lists))
+    mark = "%R~" if commands == ("smembers",) else "~"
+    first, *others = (f"{mark}{key}", *(f"+{command}" for command in commands))
     return [f"({first}", *others[:-1], f"{others[-1]})"]
 
 

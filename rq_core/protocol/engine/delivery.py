@@ -26,6 +26,7 @@ from rq_core.protocol.engine.plan import (
     Plan,
     ReplyError,
     Send,
+    Slot,
     T,
     says_full,
 )
@@ -56,16 +57,6 @@ def _say_unprepared(url: str) -> None:
             " preparer` prints one), loads them for all; a process that begins afterwards calls them",
             url,
         )
-
-
-class Slot:
-    """A call slot. Its calls are numbered, and at most one of them is on its way."""
-
-    __slots__ = ("name", "number")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.number = 0
 
 
 class Begun(NamedTuple):
@@ -153,6 +144,8 @@ class Delivery:
             self._script(name)
 
     def _slot_for(self, call: Call[Any]) -> Slot | None:
+        if call.slot is not None:
+            return call.slot
         if "slot" in self._script(call.script).args:
             return self.take_slot(call.queue, call.script)
         return None
@@ -182,8 +175,7 @@ class Delivery:
             return (yield from self._settle(calls, slots))
         finally:
             for call, slot in zip(calls, slots, strict=True):
-                if slot is not None:
-                    self._free[call.queue, call.script].append(slot)
+                self._release(call.script, call.queue, slot)
 
     def begin(self, call: Call[Any]) -> Begun:
         """Give a call its slot and number, for a client that sends the command by itself, without a plan.
@@ -205,8 +197,11 @@ class Delivery:
 
     def end(self, script: str, queue: str, begun: Begun) -> None:
         """Release the slot for other calls."""
-        if begun.slot is not None:
-            self._free[queue, script].append(begun.slot)
+        self._release(script, queue, begun.slot)
+
+    def _release(self, script: str, queue: str, slot: Slot | None) -> None:
+        if slot is not None and not slot.is_callers:
+            self._free[queue, script].append(slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
         """Return the command of a call, in the form that this server takes at present."""

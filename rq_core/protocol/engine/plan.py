@@ -64,6 +64,26 @@ class Patience:
     unknown: float = 600.0
 
 
+class Slot:
+    """A call slot. Its calls are numbered, and at most one of them is on its way."""
+
+    __slots__ = ("is_callers", "name", "number")
+
+    def __init__(self, name: str, number: int = 0, *, is_callers: bool = False) -> None:
+        self.name = name
+        self.number = number
+        self.is_callers = is_callers
+        """Whether the caller named it, so that the client uses it for no other call."""
+
+
+def named_slot(name: str, number: int) -> Slot:
+    """Return a slot that the caller of a call names, with the call's number.
+
+    The caller must never give a number to another call, nor a lower number after a higher one.
+    """
+    return Slot(name, number, is_callers=True)
+
+
 @dataclass(slots=True)
 class Call(Generic[T_co]):
     """One script call: its script, queue and arguments, and how to read its answer."""
@@ -83,6 +103,8 @@ class Call(Generic[T_co]):
     """A note and a text for some of the records, by the record's number from 1."""
     absent: T_co | None = None
     """The result if the queue does not exist; None: the call creates the queue."""
+    slot: Slot | None = None
+    """The slot and number that the caller names (see ``named_slot``); None: the client chooses them."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:

@@ -27,13 +27,6 @@ from rq_core.app.handlers.redaction import (
 )
 from rq_core.app.handlers.retry import Outcome, RetryVerdict
 from rq_core.app.task import Task
-from rq_core.errors import (
-    HandlerSignal,
-    HandlerTimeout,
-    JobCancelled,
-    LeaseLost,
-    WorkerStopping,
-)
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.logs import warn_with_traceback
@@ -41,6 +34,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.outcome import reason_of
 from rq_core.model.result_encoding import NO_VALUE
 from rq_core.model.table.reasons import Reason
+from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.threads import Threads

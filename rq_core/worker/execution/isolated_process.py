@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
-from rq_core import errors
+from rq_core import signals
 from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext, job_here
 from rq_core.app.handlers.log_context import JobLogFilter
@@ -58,7 +58,7 @@ class _Running:
         self.handler: asyncio.Task[Any] | None = None
 
     def stop(self, why: str) -> None:
-        kind = getattr(errors, why, errors.JobCancelled)
+        kind = getattr(signals, why, signals.JobCancelled)
         self.context.tell(kind())
         if self.loop is not None and self.handler is not None:
             self.loop.call_soon_threadsafe(self.handler.cancel)

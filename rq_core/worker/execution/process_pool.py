@@ -21,8 +21,8 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.app.task import import_place
-from rq_core.errors import HandlerDied, HandlerTimeout
 from rq_core.model.lib import logs
+from rq_core.signals import HandlerDied, HandlerTimeout
 from rq_core.worker.execution import isolated_process
 from rq_core.worker.execution.running import UNFINISHED_VALUE
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
-from rq_core.errors import HandlerSignal
 from rq_core.model.job import Claim
 from rq_core.model.outcome import UNFINISHED
 from rq_core.model.result_encoding import NO_VALUE
+from rq_core.signals import HandlerSignal
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
 """The value of a handler that has returned, until it is converted to JSON."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import secrets
+from pathlib import Path
 from typing import Final
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from sql_audit.errors import AuditCopied
@@ -42,14 +43,19 @@ _UNKNOWN: Final = "unknown"
 
 def database_place(database: Database) -> str:
     """Return the place of a database as a text. Raise the errors of its driver."""
-    if database.dialect == "sqlite":
-        path = database.path
+    return place_of(database.readers)
+
+
+def place_of(engine: Engine) -> str:
+    """Return the place of the database of an engine as a text. Raise the errors of its driver."""
+    if engine.dialect.name == "sqlite":
+        path = Path(engine.url.database or "")
         # st_dev is not used, since it may change when the machine starts again.
         return f"file {os.statvfs(path).f_fsid:x}/{path.stat().st_ino}"
-    with database.readers.connect() as connection:
+    with engine.connect() as connection:
         oid = connection.execute(_OID).scalar_one()
     try:
-        with database.readers.connect() as connection:
+        with engine.connect() as connection:
             system = connection.execute(_SYSTEM).scalar_one()
     except DBAPIError as error:
         # Any other error must not change the place.
@@ -68,13 +74,13 @@ def check_identity(database: Database) -> None:
         _write(database, _BIND, here)
         with database.readers.connect() as connection:
             bound = connection.execute(_PLACE).scalar_one()
-    if _less_known(bound, here):
+    if is_less_known(bound, here):
         _write(database, _REBIND, here)
-    elif bound != here and not _less_known(here, bound):
+    elif bound != here and not is_less_known(here, bound):
         raise AuditCopied(url=database.url, bound=bound, here=here)
 
 
-def _less_known(one: str, other: str) -> bool:
+def is_less_known(one: str, other: str) -> bool:
     """Return whether ``one`` lacks the system identifier and is otherwise the same place as ``other``."""
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")

@@ -100,12 +100,13 @@ def _is_required(table: str, column: str) -> bool:
 def failure(url: str, error: BaseException) -> AuditError:
     """Return the AuditError for an error of a driver: AuditRefused if the database answered, otherwise
     AuditUnavailable."""
-    if _answered(error):
+    if answered(error):
         return AuditRefused(why=describe_error(error))
     return AuditUnavailable(url=url, why=describe_error(error))
 
 
-def _answered(error: BaseException) -> bool:
+def answered(error: BaseException) -> bool:
+    """Return whether an error of a driver is an answer of the database, which then is there."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)

@@ -1,5 +1,6 @@
 """Effects of time on each key: leases, losses, retention, and slots."""
 
+from rq_core.protocol.engine.plan import named_slot
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, NO_FENCE, Seed, events_of
 from tests.kit.snapshots import diff, without_slot
@@ -193,6 +194,29 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     seed.claim(0)
 
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
+
+
+def test_a_slot_that_a_relay_named_is_remembered_for_thirty_days(seed: Seed) -> None:
+    """A relay may be stopped for weeks between its COMMIT and its call, and another may have sent that call."""
+    call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
+    call.slot = named_slot("inbox.0f", 1)
+    seed.client.run(call)
+    (first,) = {n: s for n, s in seed.snapshot()["slots"].items() if n.startswith("inbox.")}.items()
+    seed.advance(86_400_000)
+    call.slot = named_slot("inbox.0f", 2)
+    seed.client.run(call)
+    days = 86_400_000
+    assert first == ("inbox.0f", f"1 {seed.now + 29 * days}")
+    seed.advance(28 * days)
+    seed.claim(0)
+    seed.assert_consistent()
+    before = len(seed.entries())
+    assert seed.client.run(call).duplicates == ("a",), "it was answered from the slot"
+    assert len(seed.entries()) == before
+    seed.advance(days + 1)
+    seed.claim(0)
+
+    assert not [name for name in seed.snapshot()["slots"] if name.startswith("inbox.")]
 
 
 def test_a_claim_does_not_forget_its_own_slot(seed: Seed) -> None:

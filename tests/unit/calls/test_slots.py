@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rq_core.protocol.engine import delivery
-from rq_core.protocol.engine.delivery import Slot
-from rq_core.protocol.engine.plan import Send
+from rq_core.protocol.engine.plan import Lost, Send, Slot, named_slot
 from tests.kit.forked import forked
 from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
@@ -73,3 +72,26 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
 
     first, second = calls(server)
     assert (first[0], first[1] + 1) == second
+
+
+def test_a_caller_names_slot_and_number_of_a_call() -> None:
+    """After a lost answer it is sent under the same number, and no other call ever gets the caller's slot."""
+    server = Server(enqueue=[Lost("gone"), OK])
+    operations = plans(server)
+    call = operations.enqueue.chunk("q", [job(1)])
+    call.slot = named_slot("inbox.a", 7)
+    server.run(operations.delivery.call(call))
+    server.run(operations.enqueue.many([job(2)]))
+
+    first, again, other = calls(server)
+    assert first == again == ("inbox.a", 7)
+    assert other[0].startswith(operations.delivery.name)
+
+
+def test_a_call_that_is_sent_without_a_plan_keeps_its_callers_slot_to_itself() -> None:
+    operations = plans(Server())
+    call = operations.enqueue.chunk("q", [job(1)])
+    call.slot = named_slot("inbox.a", 7)
+    operations.delivery.end("enqueue", "q", operations.delivery.begin(call))
+
+    assert operations.delivery.take_slot("q", "enqueue").name != "inbox.a"

@@ -1,9 +1,11 @@
-"""The mirror that a supervisor of workers starts and ends."""
+"""A process that a supervisor of workers starts and ends."""
 
+from functools import partial
 from pathlib import Path
 
 from rq_core import App
-from rq_core.process.mirror import MirrorProcess
+from rq_core.model import plugins
+from rq_core.process.companion import Companion
 from sql_audit.queries.history import history_of
 
 
@@ -18,7 +20,7 @@ def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
         def send() -> None: ...
 
         job = send.enqueue()
-    mirror = MirrorProcess(valkey_url, "rqc", audit)
+    mirror = Companion("the mirror", partial(plugins.mirror_command(), valkey_url, "rqc", audit))
 
     mirror.start()
     mirror.end()

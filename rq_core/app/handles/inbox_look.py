@@ -1,0 +1,28 @@
+"""Looks in an inbox for jobs that Redis does not have, in threads: a silent database delays no caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rq_core.app.handles.log_reader import LogReading
+from rq_core.model import plugins
+
+
+def begin_look(
+    inbox_url: str, queue: str, ids: Sequence[str], notify: Callable[[], None]
+) -> LogReading:
+    """Begin to look where the rows of jobs are. ``notify`` is called from another thread when that is known.
+
+    Raises RuntimeError if the process can start no thread."""
+    reading = LogReading()
+
+    def look() -> None:
+        try:
+            reading.end(plugins.inbox_finder()(inbox_url, queue, ids))
+        except Exception as error:  # noqa: BLE001 - it is raised where the look was begun
+            reading.end(error=error)
+        notify()
+
+    threading.Thread(target=look, name="rq-core-inbox-look", daemon=True).start()
+    return reading

@@ -1,0 +1,53 @@
+"""The door to a database of Django, by its alias. Django reports commits."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rq_core.app.inbox.doors import Wake, check_dialect
+from rq_core.app.inbox.drivers import count_rows
+from rq_core.app.inbox.rows import placeholders
+from rq_core.errors import InvalidOption, NotInTransaction
+
+
+class DjangoDoor:
+    """The connection of this thread to a database in Django's DATABASES."""
+
+    is_async = False
+
+    def __init__(self, alias: str) -> None:
+        try:
+            self._database = importlib.import_module("django.db")
+        except ModuleNotFoundError:
+            must = "is text, the alias of a database of Django, and Django is not installed"
+            raise InvalidOption.of("connection", alias, must) from None
+        connections = self._database.connections
+        if alias not in connections.settings:
+            must = f"must be the alias of a database: {', '.join(connections.settings)}"
+            raise InvalidOption.of("connection", alias, must)
+        self._alias = alias
+        self._connection: Any = connections[alias]
+
+    @property
+    def dialect(self) -> str:
+        """See AnyDoor.dialect."""
+        return str(self._connection.vendor)
+
+    def open(self) -> None:
+        """See Door.open."""
+        check_dialect(self.dialect)
+        if not self._connection.in_atomic_block and self._connection.get_autocommit():
+            raise NotInTransaction
+
+    def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(placeholders(text, "%s"), values)
+            return count_rows(cursor)
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+        # Without atomic(), the program commits by itself, and Django calls nothing.
+        if self._connection.in_atomic_block:
+            self._database.transaction.on_commit(wake, using=self._alias, robust=True)

@@ -1,0 +1,138 @@
+"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. They do not tell of commits."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from rq_core.app.inbox.doors import Wake
+from rq_core.app.inbox.rows import placeholders
+from rq_core.errors import NotInTransaction
+
+_IDLE: Final = 0
+"""The state of a connection without a transaction, as libpq numbers it."""
+
+
+class PsycopgDoor:
+    """A psycopg.Connection. It begins a transaction itself, unless it is in autocommit mode."""
+
+    is_async = False
+    dialect = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def open(self) -> None:
+        """See Door.open."""
+        _check_psycopg(self._connection)
+
+    def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        with _cursor("Cursor", self._connection) as cursor:
+            cursor.execute(placeholders(text, "%s"), values)
+            return len(cursor.fetchall()) if has_rows(text) else 0
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+class AsyncPsycopgDoor:
+    """A psycopg.AsyncConnection."""
+
+    is_async = True
+    dialect = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def open(self) -> None:
+        """See Door.open."""
+        _check_psycopg(self._connection)
+
+    async def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        async with _cursor("AsyncCursor", self._connection) as cursor:
+            await cursor.execute(placeholders(text, "%s"), values)
+            return len(await cursor.fetchall()) if has_rows(text) else 0
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+def _cursor(kind: str, connection: Any) -> Any:
+    """Return a plain cursor: the connection may make others, with other placeholders or rows of another form."""
+    rows = importlib.import_module("psycopg.rows")
+    return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
+
+
+def has_rows(text: str) -> bool:
+    """Return whether a statement for PostgreSQL returns rows: all but an INSERT do.
+
+    In a pipeline, a cursor knows that only once it has asked for them."""
+    return not text.startswith("INSERT")
+
+
+def _check_psycopg(connection: Any) -> None:
+    if connection.autocommit and connection.info.transaction_status == _IDLE:
+        raise NotInTransaction
+
+
+class AsyncpgDoor:
+    """An asyncpg.Connection, also one of a pool."""
+
+    is_async = True
+    dialect = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def open(self) -> None:
+        """See Door.open."""
+        if not self._connection.is_in_transaction():
+            raise NotInTransaction
+
+    async def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        return len(await self._connection.fetch(placeholders(text, "$"), *values))
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+class SqliteDoor:
+    """A sqlite3.Connection."""
+
+    is_async = False
+    dialect = "sqlite"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def open(self) -> None:
+        """See Door.open."""
+        if commits_by_itself(self._connection):
+            raise NotInTransaction
+
+    def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        cursor = self._connection.execute(text, values)
+        return count_rows(cursor)
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+def commits_by_itself(connection: Any) -> bool:
+    """Return whether a connection of sqlite3 commits each statement by itself."""
+    if connection.in_transaction:
+        return False
+    # Since Python 3.12 a connection may say autocommit; otherwise, and before, isolation_level decides.
+    autocommit = getattr(connection, "autocommit", None)
+    if isinstance(autocommit, bool):
+        return autocommit
+    return connection.isolation_level is None
+
+
+def count_rows(cursor: Any) -> int:
+    """Return the number of rows that a statement returned, or else changed."""
+    return len(cursor.fetchall()) if cursor.description is not None else cursor.rowcount

@@ -1,0 +1,180 @@
+"""Rows of jobs, and the statements that insert and delete them, for PostgreSQL and SQLite.
+
+The rows of one INSERT are one value, a JSON array: so the statement is the same for one row and for many, and no
+driver's limit of values applies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rq_core.app.limits.lane_assignment import key_texts
+from rq_core.errors import InvalidOption
+from rq_core.model.job import NewJob
+from rq_core.model.packed_job import pack
+
+if TYPE_CHECKING:
+    from rq_core.app.options import EnqueueOptions
+
+INSERT_ROWS: Final = 5_000
+"""Maximum number of rows in one INSERT."""
+INSERT_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of arguments at which an INSERT ends."""
+
+_COLUMNS: Final = ("queue", "job_id", "task", "args", "options", "packed")
+_REJECTS: Final = ("reject|", "most|")
+
+
+class Row(NamedTuple):
+    """A row of ``rqc_inbox``, as a producer inserts it."""
+
+    queue: str
+    job_id: str
+    task: str
+    args: str
+    options: str | None
+    packed: str | None
+
+
+class Statement(NamedTuple):
+    """A statement with its values. A ``?`` is the place of a value. The answer is the number of rows that
+    it returned, or else changed."""
+
+    text: str
+    values: tuple[str, ...]
+
+
+Statements = Generator[Statement, int, Any]
+"""Statements that depend on the answers to those before; the result is what the generator returns."""
+
+
+def row_of(job: NewJob) -> Row:
+    """Return the row of a job. Raises InvalidOption for a job that the queue might reject."""
+    if any(rule.startswith(_REJECTS) for rule in job.full.split(" ")):
+        raise InvalidOption.of(
+            "caps",
+            job.profile.task,
+            "must not reject, or limit the jobs that wait (max_waiting), for a job that is enqueued within a"
+            " transaction: when the queue refused the job, its producer would have gone on. Let the cap say"
+            ' on_full="wait" or "discard", or enqueue the job after the commit',
+        )
+    if '"unique":"reject"' in job.ties:
+        raise InvalidOption.of(
+            "on_duplicate",
+            "reject",
+            "does not go with a job that is enqueued within a transaction: when the queue refused the job, its"
+            ' producer would have gone on. Say "keep" or "replace", or enqueue the job after the commit',
+        )
+    return Row(job.queue, job.id, job.profile.task, job.args_json, None, pack(job))
+
+
+def row_by_name(job: NewJob, options: EnqueueOptions, keys: Mapping[str, str] | None) -> Row:
+    """Return the row of a job whose task's code is not here. The relay applies the policy that workers registered.
+
+    Raises InvalidOption for ``keys`` that are no mapping of texts."""
+    said: dict[str, Any] = {
+        name: _plain(value)
+        for name, value in options.items()
+        if value is not None and name not in ("id", "idempotency_key")
+    }
+    if options.get("idempotency_key") is not None:
+        # The key has made the id already, and its window holds unless another is given.
+        said.setdefault("remember", _window_s())
+    if keys:
+        said["keys"] = dict(key_texts(keys))
+    text = json.dumps(said, separators=(",", ":")) if said else None
+    return Row(job.queue, job.id, job.profile.task, job.args_json, text, None)
+
+
+def _window_s() -> float:
+    from rq_core.model.idempotency import WINDOW_MS
+
+    return WINDOW_MS / 1000
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+_INSERT: Final = f"INSERT INTO rqc_inbox ({', '.join(_COLUMNS)}) SELECT"
+# Without WHERE, SQLite takes ON for that of a join. An id that is in the inbox of its queue already is
+# a duplicate. To name the columns would need the right to read them.
+_UNLESS_THERE: Final = "WHERE true ON CONFLICT DO NOTHING"
+# Some programs let asyncpg encode JSON itself, so the value is text.
+_INSERTS: Final = {
+    "postgresql": (
+        f"{_INSERT} {', '.join(_COLUMNS)} FROM json_to_recordset(CAST(CAST(? AS text) AS json))"
+        f" AS r ({', '.join(f'{name} text' for name in _COLUMNS)}) {_UNLESS_THERE}"
+    ),
+    "sqlite": (
+        f"""{_INSERT} {", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS)}"""
+        f" FROM json_each(?) {_UNLESS_THERE}"
+    ),
+}
+DIALECTS: Final = tuple(_INSERTS)
+"""The databases that can have an inbox, by their names in SQLAlchemy and Django."""
+
+
+def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
+    """Insert rows, in as few statements as possible."""
+    text = _INSERTS[dialect]
+    some: list[dict[str, str | None]] = []
+    size = 0
+    for row in rows:
+        some.append(row._asdict())
+        size += len(row.args)
+        if len(some) >= INSERT_ROWS or size >= INSERT_BYTES:
+            yield Statement(text, (json.dumps(some, ensure_ascii=False),))
+            some, size = [], 0
+    if some:
+        yield Statement(text, (json.dumps(some, ensure_ascii=False),))
+
+
+_ROW: Final = "FROM rqc_inbox WHERE queue = ? AND job_id = ?"
+_NOT_SENT: Final = (
+    " AND NOT EXISTS (SELECT 1 FROM rqc_relay r"
+    " WHERE r.queue = rqc_inbox.queue AND r.ids IS NOT NULL AND {among})"
+)
+_FREE: Final = {
+    "postgresql": _ROW + _NOT_SENT.format(among="CAST(r.ids AS jsonb) @> to_jsonb(rqc_inbox.id)"),
+    "sqlite": _ROW + _NOT_SENT.format(among="rqc_inbox.id IN (SELECT value FROM json_each(r.ids))"),
+}
+"""The end of a statement about a row that is in no batch on its way."""
+_SEES_COMMITS: Final = (
+    "SELECT 1 WHERE current_setting('transaction_isolation')"
+    " IN ('read committed', 'read uncommitted')"
+)
+
+
+def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
+    """Delete a row unless its batch is on its way. Returns ``cancelled``; ``relaying`` if it is, ``gone`` if there is
+    no row.
+
+    On PostgreSQL the row is locked before the batches are read by a statement of its own: a relay that has chosen the
+    row has committed its batch then, and another relay leaves the row out.
+    """
+    where, values = _FREE[dialect], (queue, job_id)
+    if dialect == "postgresql":
+        if not (yield Statement(_SEES_COMMITS, ())):
+            must = "must have a transaction with the isolation level READ COMMITTED, to cancel a job in it"
+            raise InvalidOption.of("connection", "within", must)
+        yield Statement(f"SELECT 1 {where} FOR UPDATE OF rqc_inbox", values)
+        where += " RETURNING 1"
+    if (yield Statement(f"DELETE {where}", values)):
+        return "cancelled"
+    return "relaying" if (yield Statement(f"SELECT 1 {_ROW}", values)) else "gone"
+
+
+def placeholders(text: str, mark: str) -> str:
+    """Return a statement with a driver's own signs for its values: ``%s``, ``?`` or ``$``, which is numbered."""
+    if mark != "$":
+        return text.replace("?", mark)
+    first, *others = text.split("?")
+    return first + "".join(f"${at}{part}" for at, part in enumerate(others, 1))

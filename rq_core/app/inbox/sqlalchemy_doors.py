@@ -1,0 +1,154 @@
+"""Doors to the sessions and connections of SQLAlchemy. Sessions tell of their commits.
+
+SQLAlchemy is not imported here: its own objects have all that is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from rq_core.app.inbox.doors import Wake, check_dialect
+from rq_core.app.inbox.drivers import commits_by_itself
+from rq_core.app.inbox.rows import placeholders
+from rq_core.errors import InvalidOption, NotInTransaction
+
+_MARKS: Final = {"format": "%s", "pyformat": "%s", "qmark": "?", "numeric_dollar": "$"}
+"""The signs for values, by what a driver calls its style."""
+_WAKES: Final = "rq_core.inbox"
+"""The key in a session's ``info`` for what its next commit calls."""
+
+
+class ConnectionDoor:
+    """A Connection. It begins a transaction itself."""
+
+    is_async = False
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> str:
+        """See AnyDoor.dialect."""
+        return str(self._connection.dialect.name)
+
+    def open(self) -> None:
+        """See Door.open."""
+        _check(self._connection)
+
+    def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        return _rows(self._connection.exec_driver_sql(*_bound(self._connection, text, values)))
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+class SessionDoor(ConnectionDoor):
+    """A Session, or a scoped_session."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(None)
+        # A scoped session is a function that returns the session of this thread, or task.
+        self._session = session() if callable(session) else session
+
+    def open(self) -> None:
+        """See Door.open."""
+        self._connection = self._session.connection()
+        super().open()
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+        wake_after_commit(self._session, wake)
+
+
+class AsyncConnectionDoor:
+    """An AsyncConnection."""
+
+    is_async = True
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @property
+    def dialect(self) -> str:
+        """See AnyDoor.dialect."""
+        return str(self._connection.dialect.name)
+
+    async def open(self) -> None:
+        """See Door.open."""
+        _check(self._connection.sync_connection)
+
+    async def run(self, text: str, values: tuple[str, ...]) -> int:
+        """See Door.run."""
+        return _rows(
+            await self._connection.exec_driver_sql(*_bound(self._connection, text, values))
+        )
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+
+
+class AsyncSessionDoor(AsyncConnectionDoor):
+    """An AsyncSession, or an async_scoped_session."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(None)
+        self._session = session() if callable(session) else session
+
+    async def open(self) -> None:
+        """See Door.open."""
+        self._connection = await self._session.connection()
+        await super().open()
+
+    def after_commit(self, wake: Wake) -> None:
+        """See AnyDoor.after_commit."""
+        wake_after_commit(self._session.sync_session, wake)
+
+
+def _check(connection: Any) -> None:
+    """Raise NotInTransaction, or InvalidOption for a database that can have no inbox."""
+    dialect = check_dialect(connection.dialect.name)
+    made = connection.connection.dbapi_connection
+    if dialect == "sqlite":
+        is_alone = commits_by_itself(connection.connection.driver_connection)
+    else:
+        is_alone = bool(getattr(made, "autocommit", False))
+    if is_alone:
+        raise NotInTransaction
+
+
+def _bound(connection: Any, text: str, values: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return a statement and its values as a connection's driver wants them."""
+    style = connection.dialect.paramstyle
+    if style not in _MARKS:
+        must = (
+            f"must be of a driver whose values are written as {', '.join(_MARKS)}, not as {style}"
+        )
+        raise InvalidOption.of("connection", connection.dialect.driver, must)
+    return placeholders(text, _MARKS[style]), values
+
+
+def _rows(result: Any) -> int:
+    return len(result.all()) if result.returns_rows else int(result.rowcount)
+
+
+def wake_after_commit(session: Any, wake: Wake) -> None:
+    """Call ``wake`` once the session's transaction is committed."""
+    event = importlib.import_module("sqlalchemy.event")
+    if not event.contains(session, "after_commit", _committed):
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_transaction_end", _ended)
+    session.info.setdefault(_WAKES, set()).add(wake)
+
+
+def _committed(session: Any) -> None:
+    # The end of a savepoint is no commit.
+    if session.get_nested_transaction() is None:
+        for wake in session.info.pop(_WAKES, ()):
+            wake()
+
+
+def _ended(session: Any, transaction: Any) -> None:
+    if transaction.parent is None:
+        session.info.pop(_WAKES, None)

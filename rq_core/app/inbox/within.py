@@ -1,0 +1,322 @@
+"""The objects that ``task.within(connection)`` and ``app.within(connection)`` return.
+
+with Session(engine) as session, session.begin():
+    session.add(order := Order(...))
+    session.flush()
+    handle = send.within(session).enqueue(order_id=order.id)  # one INSERT; the id is known now
+    app.within(session).enqueue_many(index.job(i) for i in ids)  # one INSERT of many rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, Unpack
+
+from rq_core.app.arguments import dump_untyped
+from rq_core.app.handles.handle import JobHandle
+from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
+from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
+from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
+from rq_core.errors import InboxMissing, InvalidOption
+from rq_core.model.job import KEEP_TIE, NewJob
+
+if TYPE_CHECKING:
+    from rq_core.app.producer import Producer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+OwnJob = Callable[..., NewJob | None]
+"""Returns the job of a queue, task, args, keys and options; None if the app does not have the task."""
+
+
+class AsyncExecutes(Protocol):
+    """A connection whose ``execute`` is awaited."""
+
+    @property
+    def execute(self) -> Callable[..., Coroutine[Any, Any, Any]]: ...
+
+
+class Executes(Protocol):
+    """A connection, or a session, that blocks."""
+
+    @property
+    def execute(self) -> Callable[..., Any]: ...
+
+
+class Prepares(Protocol[P, R_co]):
+    """A task with its options: a PreparedTask."""
+
+    app: Producer
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob: ...
+
+
+class _Producing:
+    """The common part of the objects for blocking connections."""
+
+    def __init__(self, app: Producer, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    if not TYPE_CHECKING:  # Type checkers know what the object has.
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; InvalidOption for a method of asynchronous connections."""
+            twin = name.removesuffix("_async")
+            if twin != name and hasattr(type(self), twin):
+                raise _wrong_kind(self, f"its connection blocks: call {twin}(…), without await")
+            raise _no_attribute(self, name)
+
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
+        """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
+
+        All are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption, NotInTransaction
+        and InboxMissing.
+        """
+        rows = [row_of(each) for each in checked(jobs)]
+        self._insert(rows)
+        return tuple([row.job_id for row in rows])
+
+    def cancel(self, handle: JobHandle[Any]) -> str:
+        """Delete the job's row, in the transaction, and return the outcome.
+
+        ``cancelled``: the row is deleted, unless the transaction is rolled back. ``relaying``: a relay is handing the
+        job over just now; handle.cancel() cancels it in its queue. ``gone``: there is no row of the job. On PostgreSQL
+        the transaction's isolation level must be READ COMMITTED.
+        """
+        door = self._door
+        door.open()
+        return str(self._drive(delete_row(door.dialect, handle.queue, handle.id)))
+
+    def _insert(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        door = self._door
+        door.open()
+        self._drive(inserts(door.dialect, rows))
+        door.after_commit(self._app.wake_relay)
+
+    def _drive(self, statements: Statements) -> Any:
+        answer: Any = None
+        while True:
+            try:
+                statement = statements.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = self._door.run(*statement)
+            except Exception as error:
+                raise_if_missing(self._app, error)
+                raise
+
+
+class _AsyncProducing:
+    """The common part of the objects for asynchronous connections."""
+
+    def __init__(self, app: Producer, door: AsyncDoor) -> None:
+        self._app = app
+        self._door = door
+
+    if not TYPE_CHECKING:  # Type checkers know what the object has.
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError; InvalidOption for a method of blocking connections."""
+            if hasattr(type(self), f"{name}_async"):
+                raise _wrong_kind(self, f"its connection is asynchronous: await {name}_async(…)")
+            raise _no_attribute(self, name)
+
+    async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
+        """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
+
+        All are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption, NotInTransaction
+        and InboxMissing.
+        """
+        rows = [row_of(each) for each in checked(jobs)]
+        await self._insert(rows)
+        return tuple([row.job_id for row in rows])
+
+    async def cancel_async(self, handle: JobHandle[Any]) -> str:
+        """Delete the job's row, in the transaction, and return the outcome: ``cancelled``, ``relaying`` if a relay is
+        handing the job over just now, or ``gone``. See Within.cancel."""
+        door = self._door
+        await door.open()
+        return str(await self._drive(delete_row(door.dialect, handle.queue, handle.id)))
+
+    async def _insert(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        door = self._door
+        await door.open()
+        await self._drive(inserts(door.dialect, rows))
+        door.after_commit(self._app.wake_relay)
+
+    async def _drive(self, statements: Statements) -> Any:
+        answer: Any = None
+        while True:
+            try:
+                statement = statements.send(answer)
+            except StopIteration as end:
+                return end.value
+            try:
+                answer = await self._door.run(*statement)
+            except Exception as error:
+                raise_if_missing(self._app, error)
+                raise
+
+
+class TaskWithin(_Producing, Generic[P, R]):
+    """Enqueues jobs of a task within the transaction of a connection."""
+
+    def __init__(self, task: Prepares[P, R], door: Door) -> None:
+        super().__init__(task.app, door)
+        self._task = task
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
+
+        A relay hands the job over once the transaction is committed; a rollback leaves nothing. The queue decides
+        only then whether the job is a duplicate, or another job holds its name. Raises the errors of PreparedTask.job,
+        InvalidOption for a job that the queue might reject, NotInTransaction and InboxMissing.
+        """
+        job = self._task.job(*args, **kwargs)
+        self._insert([row_of(job)])
+        return handle_in_inbox(self._app, job)
+
+
+class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
+    """Enqueues jobs of a task within the transaction of an asynchronous connection."""
+
+    def __init__(self, task: Prepares[P, R], door: AsyncDoor) -> None:
+        super().__init__(task.app, door)
+        self._task = task
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """See TaskWithin.enqueue."""
+        job = self._task.job(*args, **kwargs)
+        await self._insert([row_of(job)])
+        return handle_in_inbox(self._app, job)
+
+
+class Within(_Producing):
+    """Enqueues jobs of an app within the transaction of a connection."""
+
+    def __init__(self, app: Producer, own_job: OwnJob, door: Door) -> None:
+        super().__init__(app, door)
+        self._own_job = own_job
+
+    @spelling_out_options
+    def enqueue(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[Any]:
+        """Insert a row for a job by its task's name, and return the job's handle. See App.enqueue and TaskWithin.
+
+        Without the task's code nothing is sent to Redis now: the relay applies the options and caps that workers have
+        registered, and parks a row that they refuse.
+        """
+        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        self._insert([row])
+        return handle
+
+
+class AsyncWithin(_AsyncProducing):
+    """Enqueues jobs of an app within the transaction of an asynchronous connection."""
+
+    def __init__(self, app: Producer, own_job: OwnJob, door: AsyncDoor) -> None:
+        super().__init__(app, door)
+        self._own_job = own_job
+
+    @spelling_out_options
+    async def enqueue_async(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None = None,
+        *,
+        keys: Mapping[str, str] | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> JobHandle[Any]:
+        """See Within.enqueue."""
+        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        await self._insert([row])
+        return handle
+
+
+def task_within(task: Any, connection: object) -> Any:
+    """Return the object for a task and a connection. Raises InvalidOption for an object that is no connection."""
+    door = door_to(connection)
+    return AsyncTaskWithin(task, door) if door.is_async else TaskWithin(task, door)
+
+
+def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
+    """Return the object for an app and a connection. Raises InvalidOption for an object that is no connection."""
+    door = door_to(connection)
+    return AsyncWithin(app, own_job, door) if door.is_async else Within(app, own_job, door)
+
+
+def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
+    """Yield jobs. Raises InvalidOption for an object that is not a job."""
+    for job in jobs:
+        given: object = job
+        if not isinstance(given, NewJob):
+            must = "must be jobs, each as task.job(…) or app.job(…) makes it"
+            raise InvalidOption.of("jobs", type(given), must)
+        yield job
+
+
+def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
+    """Return the handle of a job that is a row now."""
+    return JobHandle(
+        app,
+        id=job.id,
+        queue=job.queue,
+        task=job.profile.task,
+        keeps=KEEP_TIE in job.ties,
+        may_be_in_inbox=True,
+    )
+
+
+def _by_name(
+    app: Producer,
+    own_job: OwnJob,
+    queue: str,
+    task: str,
+    args: Mapping[str, Any] | None,
+    keys: Mapping[str, str] | None,
+    options: EnqueueOptions,
+) -> tuple[Row, JobHandle[Any]]:
+    job = own_job(queue, task, args, keys, options)
+    if job is not None:
+        return row_of(job), handle_in_inbox(app, job)
+    given = JobOptions(queue).changed(queue=queue, **options)
+    args_json = dump_untyped(task, {} if args is None else args)
+    job = app.new_job(given.profile(task), given, args_json)
+    return row_by_name(job, options, keys), handle_in_inbox(app, job)
+
+
+_NO_TABLE: Final = "42P01"
+"""PostgreSQL's code for a table that does not exist."""
+
+
+def raise_if_missing(app: Producer, error: BaseException) -> None:
+    """Raise InboxMissing if this error of a driver, or one behind it, says that the table is missing."""
+    each: BaseException | None = error
+    while each is not None:
+        code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
+        if code == _NO_TABLE or "no such table: rqc_" in str(each):
+            raise InboxMissing(url=app.inbox_url or "URL") from error
+        each = getattr(each, "orig", None) or each.__cause__
+
+
+def _wrong_kind(of: object, must: str) -> InvalidOption:
+    return InvalidOption.of("connection", type(of).__name__, must)
+
+
+def _no_attribute(of: object, name: str) -> AttributeError:
+    return AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}")

@@ -1,0 +1,90 @@
+"""Wakes a relay after a commit, by a token in a list of Redis, on a thread. Without the token the relay finds the rows
+a little later, so a failure changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.model.keys import inbox_key
+from rq_core.protocol.engine.plan import Patience, Send
+
+if TYPE_CHECKING:
+    from rq_core.connections.client import Client
+    from rq_core.protocol.engine.plan import Plan
+
+PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
+"""How long a token may take: what comes later, the relay's own look at the database has overtaken."""
+TOKENS_MAX: Final = 16
+"""Maximum number of tokens in the list, if no relay takes them."""
+JOIN_S: Final = 0.2
+"""Maximum seconds that ``close`` waits for the thread's end."""
+
+
+class Waker:
+    """Pushes tokens. Threads and forked children may share it."""
+
+    def __init__(self, make_client: Callable[[], Client]) -> None:
+        self._make_client = make_client
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        self._lock = threading.Lock()
+        self._is_asked = False
+        self._thread: threading.Thread | None = None
+        """The thread that pushes; None: no thread runs."""
+        self._client: Client | None = None
+        self._pid = os.getpid()
+
+    def wake(self) -> None:
+        """Push a token soon, on another thread. Does not block, and does not raise."""
+        if os.getpid() != self._pid:
+            # The parent's thread is not in this child.
+            self._begin_process()
+        with self._lock:
+            self._is_asked = True
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="rq-core-inbox", daemon=True)
+            # The process may start no more threads.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a thread is pushing."""
+        return self._thread is not None
+
+    def close(self, *, join: bool = True) -> None:
+        """Close the connection. The waker can be used again."""
+        if os.getpid() != self._pid:
+            return
+        thread = self._thread
+        if join and thread is not None:
+            thread.join(JOIN_S)
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._is_asked:
+                    self._thread = None
+                    return
+                self._is_asked = False
+                client = self._client = self._client or self._make_client()
+            with contextlib.suppress(Exception):
+                client.run(_push(client.prefix))
+
+
+def _push(prefix: str) -> Plan[None]:
+    key = inbox_key(prefix)
+    commands: list[list[Any]] = [["LPUSH", key, "1"], ["LTRIM", key, 0, TOKENS_MAX - 1]]
+    yield Send(commands, patience=PATIENCE)

@@ -1,0 +1,78 @@
+"""Errors by which a handler says what should happen to its job, and errors that are raised in a handler to stop it.
+
+As in :mod:`rq_core.errors`, a class's docstring is its default message.
+"""
+
+from __future__ import annotations
+
+from rq_core.errors import SECONDS_MAX, InvalidOption, RqCoreError
+
+
+class HandlerSignal(RqCoreError):
+    """Raised by a handler to say what should happen to its job, or raised in a handler to stop it."""
+
+
+def _seconds(after: object) -> float:
+    """Return the delay that a handler passed, in seconds, at least 0. Raises InvalidOption in the handler."""
+    from datetime import timedelta
+
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    # NaN is not less than or equal to any number.
+    if (
+        isinstance(seconds, int | float)
+        and not isinstance(seconds, bool)
+        and seconds <= SECONDS_MAX
+    ):
+        return float(max(seconds, 0))
+    must = f"must be seconds (or a timedelta) up to {SECONDS_MAX:,}"
+    raise InvalidOption.of("after", after, must)
+
+
+class RetryLater(HandlerSignal):
+    """the handler asked to be run again later."""
+
+    def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
+        """``after`` is a delay as in Snooze; None: the delay of the task's retry policy. Raises InvalidOption."""
+        super().__init__(str(reason), after=after)
+        self.after = None if after is None else _seconds(after)
+
+
+class Snooze(HandlerSignal):
+    """the handler gave its job back for {after} s; no attempt is spent."""
+
+    def __init__(self, after: float, reason: str = "snoozed") -> None:
+        """``after`` is in seconds, or a timedelta: no worker claims the job before this time has passed; with 0 or
+        less, the job is ready at once. Raises InvalidOption for an invalid duration."""
+        super().__init__(str(reason), after=after)
+        self.after = _seconds(after)
+
+
+class GiveUp(HandlerSignal):
+    """the handler gave up: no retry, whatever attempts are left."""
+
+    def __init__(self, reason: str = "gave up") -> None:
+        super().__init__(str(reason))
+
+
+class HandlerTimeout(HandlerSignal):
+    """the handler ran longer than its timeout of {seconds:g} s."""
+
+    seconds: float
+
+
+class HandlerDied(HandlerSignal):
+    """the process of the handler ended {how}."""
+
+    how: str
+
+
+class JobCancelled(HandlerSignal):
+    """the job was cancelled."""
+
+
+class WorkerStopping(HandlerSignal):
+    """the worker stops and gives the job back; no attempt is spent."""
+
+
+class LeaseLost(HandlerSignal):
+    """the claim is no longer in force, so the handler's outcome will be refused."""

@@ -1,0 +1,225 @@
+"""The commands of the relay: ``inbox run``, ``status``, ``parked``, ``retry``, ``drop``, ``settle`` and ``verify``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from rq_core.cli.options import (
+    audit_url_option,
+    json_option,
+    print_json,
+    queue_option,
+    server_options,
+)
+from rq_core.cli.text import print_table, say
+from rq_core.model.lib.text import counted
+from rq_core.model.lib.url import INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
+from sql_audit.cli.mirror import stop_on_signals, stop_with_stdin
+from sql_audit.cli.options import asking
+
+if TYPE_CHECKING:
+    from sql_audit.inbox.session import Session
+
+url_argument = click.argument("url", envvar=INBOX_URL_VARIABLE)
+jobs_argument = click.argument("jobs", nargs=-1, metavar="[JOB]…")
+all_option = click.option("--all", "all_rows", is_flag=True, help="All parked rows.")
+
+
+@contextlib.contextmanager
+def _session(url: str) -> Iterator[Session]:
+    from sql_audit.inbox.session import Session, require_tables
+
+    with contextlib.closing(Session(url)) as session:
+        require_tables(session)
+        yield session
+
+
+@click.command("run")
+@url_argument
+@server_options
+@click.option("--once", is_flag=True, help="Hand over the present rows, then exit.")
+@click.option(
+    "--until-stdin-ends",
+    is_flag=True,
+    hidden=True,
+    help="Stop when standard input ends, which also happens when the parent process ends.",
+)
+def run_command(
+    url: str, redis_url: str, prefix: str, *, once: bool, until_stdin_ends: bool
+) -> None:
+    """Hand over the jobs of the inbox in the database URL until stopped. Several relays may run at once."""
+    from rq_core.model.lib import logs
+    from sql_audit.inbox.service import run_relay
+
+    logs.configure()
+    with stop_on_signals() as stop:
+        if until_stdin_ends:
+            stop_with_stdin(stop)
+        run_relay(redis_url, prefix, url, stop=stop, once=once)
+
+
+def relay_command_line(
+    redis_url: str, prefix: str, inbox_url: str, _made: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command by which a supervisor of workers starts a relay, and its environment variables.
+
+    See rq_core.model.plugins.CompanionCommand."""
+    program = [sys.executable, "-m", "rq_core.cli", "inbox", "run", "--until-stdin-ends"]
+    return [*program, "--prefix", prefix], {
+        REDIS_URL_VARIABLE: redis_url,
+        INBOX_URL_VARIABLE: inbox_url,
+    }
+
+
+@click.command()
+@url_argument
+@json_option
+def status(url: str, *, as_json: bool) -> None:
+    """Show the rows of each queue that are not handed over yet, the parked ones, and the counts."""
+    from sql_audit.inbox.admin import states
+
+    with _session(url) as session:
+        found = states(session)
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+        return
+    print_table(
+        ("queue", "rows", "oldest s", "parked", "relayed", "held", "duplicate", "on its way s"),
+        [
+            (
+                *(each.queue, each.rows, _seconds(each.oldest_ms), each.parked, each.relayed),
+                *(each.held, each.duplicate, _seconds(each.sent_ms)),
+            )
+            for each in found
+        ],
+        empty="the inbox is empty, and no row was ever handed over",
+    )
+
+
+def _seconds(ms: int | None) -> str:
+    return "-" if ms is None else f"{ms / 1000:.1f}"
+
+
+@click.command()
+@url_argument
+@queue_option
+@click.option("-n", "most", type=click.IntRange(1, 100_000), default=20, help="Number of rows.")
+@json_option
+def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
+    """List rows that became no job, the last ones first, each with the reason."""
+    from sql_audit.inbox.admin import parked as rows_of
+
+    with _session(url) as session:
+        rows = rows_of(session, queue=queue, most=most)
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("queue", "job", "task", "parked at", "why"),
+        [(row["queue"], row["job_id"], row["task"], row["parked_at"], row["why"]) for row in rows],
+        empty="no row is parked",
+    )
+
+
+@click.command()
+@url_argument
+@jobs_argument
+@queue_option
+@all_option
+@json_option
+def retry(
+    url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
+) -> None:
+    """Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."""
+    from sql_audit.inbox.admin import retry_rows
+
+    _change(retry_rows, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
+
+
+@click.command("drop")
+@url_argument
+@jobs_argument
+@queue_option
+@all_option
+@json_option
+def drop_command(
+    url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
+) -> None:
+    """Delete parked rows, by the ids of their jobs."""
+    from sql_audit.inbox.admin import drop_rows
+
+    _change(drop_rows, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
+
+
+def _change(
+    does: Callable[..., list[str]],
+    done: str,
+    url: str,
+    jobs: Sequence[str],
+    queue: str | None,
+    *,
+    all_rows: bool,
+    as_json: bool,
+) -> None:
+    if bool(jobs) == all_rows:
+        raise click.UsageError("name jobs, or give --all")
+    with _session(url) as session:
+        ids = does(session, jobs, queue=queue)
+    if as_json:
+        print_json(ids)
+    else:
+        say(f"{counted(len(ids), 'row')} {done}")
+    missing = sorted(set(jobs) - set(ids))
+    if missing:
+        say(f"not {done}: {', '.join(missing)}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@url_argument
+@click.option("--copy", "is_copy", is_flag=True, help="The database is a copy.")
+@click.option("--moved", is_flag=True, help="The database was moved here, or restored.")
+def settle(url: str, *, is_copy: bool, moved: bool) -> None:
+    """Say whether a database that is in another place than before is a copy, or was moved.
+
+    A copy becomes an inbox of its own, and its rows are parked, since the original hands them over. After a move, no
+    relay may still use the old database.
+    """
+    if is_copy == moved:
+        raise click.UsageError("give --copy or --moved")
+    from sql_audit.inbox import place
+
+    with _session(url) as session:
+        done = place.fork_inbox(session) if is_copy else place.move_inbox(session)
+        says = f", {counted(done.parked, 'row')} parked" if is_copy else ""
+        say(f"{session.url}: inbox {done.inbox_id} is at {done.place}{says}")
+
+
+@click.command()
+@url_argument
+@audit_url_option("The database with the log.")
+@json_option
+def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
+    """Compare the rows that were handed over with the log's events by this inbox.
+
+    The exit status is 1 if they differ.
+    """
+    from sql_audit.inbox.verify import compare_with_log
+
+    with _session(url) as session, asking(audit_url) as log:
+        found = compare_with_log(session, log)
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+    for each in found if not as_json else ():
+        says = each.finding or "as many"
+        say(f"queue {each.queue}: {each.relayed} rows, {each.events} events: {says}")
+        if each.note:
+            say(f"queue {each.queue}: {each.note}")
+    if any(each.finding for each in found):
+        raise click.exceptions.Exit(1)

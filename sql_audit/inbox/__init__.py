@@ -1,0 +1,12 @@
+"""The inbox in a user's database: the tables into which programs insert jobs, inside their own transactions.
+
+This room does not write the log, and needs no audit database: :mod:`sql_audit.mirror` is beside it.
+
+- ``schema``: the tables, and their creation.
+- ``looking``: finds jobs that are in an inbox still.
+- ``database``: connections to the user's database.
+- ``statements``, ``session``: the relay's statements; its connection and transactions.
+- ``rows``: makes jobs of rows.
+- ``relay``, ``service``: one turn for a queue; turns for all queues.
+- ``place``: notices a copied database.
+"""

@@ -1,0 +1,139 @@
+"""Answers what a person asks of an inbox: its state, and its parked rows. Nothing here is part of a turn."""
+
+# ruff: noqa: S608 - statements are joined from texts of this module, never from values
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sql_audit.inbox.schema import AGE_MS, COLUMNS, PARKED
+from sql_audit.inbox.session import Session, Transaction
+
+COUNT_MAX: Final = 100_000
+"""Rows that are counted at most, so that looking at a full inbox stays cheap."""
+_ROW: Final = "queue, id, job_id, task, args, options, packed, created_at"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The state of one queue of an inbox."""
+
+    queue: str
+    rows: int
+    """Rows that are not in Redis yet, at most COUNT_MAX."""
+    oldest_ms: int | None
+    """Milliseconds since the first of these rows was inserted; None: no row."""
+    parked: int
+    """Parked rows, at most COUNT_MAX."""
+    relayed: int
+    """Rows that became jobs."""
+    held: int
+    """Rows that became no job, since another job has the unique name, or a scope is full and its cap discards."""
+    duplicate: int
+    """Rows that became no job, since a job of the id is live or remembered."""
+    sending: int
+    """Rows of the batch that is on its way."""
+    slot: str | None
+    number: int | None
+    """The call slot and number of the last batch."""
+    sent_ms: int | None
+    """Milliseconds since the batch on its way was chosen; None: no batch is."""
+    relay: str | None
+    """The relay that sent the last batch."""
+
+
+def states(session: Session) -> list[QueueState]:
+    """Return the states of all queues that an inbox knows, by name."""
+    with session.transaction() as transaction:
+        parked = dict(_parked_queues(transaction))
+        known = {name for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
+        return [
+            _state(transaction, session, name, parked.get(name, 0))
+            for name in sorted(known | parked.keys() | set(transaction.queues()))
+        ]
+
+
+def _state(transaction: Transaction, session: Session, queue: str, parked: int) -> QueueState:
+    text, age = session.text, AGE_MS[session.engine.dialect.name]
+    counted = "SELECT count(*) FROM (SELECT 1 FROM rqc_inbox WHERE queue = ? LIMIT ?) AS n"
+    rows = transaction.run(text(counted), queue, COUNT_MAX).scalar_one()
+    first = f"SELECT {age} FROM rqc_inbox WHERE queue = ? ORDER BY id LIMIT 1"
+    oldest = transaction.run(text(first), queue).scalar()
+    row = transaction.look(queue)
+    sending = len(row.ids) if row is not None and row.ids is not None else 0
+    return QueueState(
+        queue=queue,
+        rows=rows,
+        oldest_ms=oldest,
+        parked=parked,
+        relayed=row.relayed if row else 0,
+        held=row.held if row else 0,
+        duplicate=row.duplicate if row else 0,
+        sending=sending,
+        slot=row.slot if row else None,
+        number=row.number if row else None,
+        sent_ms=row.age_ms if row is not None and row.ids is not None else None,
+        relay=row.taken_by if row else None,
+    )
+
+
+def _parked_queues(transaction: Transaction) -> list[tuple[str, int]]:
+    found = transaction.run(
+        f"SELECT queue, count(*) FROM (SELECT queue FROM {PARKED} LIMIT {COUNT_MAX}) AS p GROUP BY queue"
+    )
+    return [(queue, count) for queue, count in found]
+
+
+def parked(session: Session, *, queue: str | None = None, most: int = 100) -> list[dict[str, Any]]:
+    """Return parked rows, the last ones first, by the columns of the table, with times as texts."""
+    names = COLUMNS[PARKED].split()
+    columns = ", ".join(f"CAST({n} AS text)" if n.endswith("_at") else n for n in names)
+    where, values = ("WHERE queue = ?", (queue,)) if queue is not None else ("", ())
+    statement = f"SELECT {columns} FROM {PARKED} {where} ORDER BY parked_at DESC, id DESC LIMIT ?"
+    with session.transaction() as transaction:
+        found = transaction.run(session.text(statement), *values, most)
+        return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def retry_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
+    """Put parked rows back, and return the ids of their jobs. Rows are named by jobs' ids; without ids all of ``queue``
+    are meant, or all. A row whose job's id another row has stays parked."""
+    which, values = _which(jobs, queue)
+    insert = f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
+    select = f"SELECT job_id FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
+    delete = f"DELETE FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
+    with session.transaction() as transaction:
+        transaction.run(session.text(insert), *values)
+        moved = [job for (job,) in transaction.run(session.text(select), *values)]
+        transaction.run(session.text(delete), *values)
+    return moved
+
+
+_MOVED: Final = (
+    f"SELECT 1 FROM rqc_inbox i WHERE i.queue = {PARKED}.queue AND i.id = {PARKED}.id"
+    f" AND i.job_id = {PARKED}.job_id"
+)
+
+
+def drop_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
+    """Delete parked rows, and return the ids of their jobs. See :func:`retry_rows` for which ones."""
+    which, values = _which(jobs, queue)
+    with session.transaction() as transaction:
+        found = transaction.run(
+            session.text(f"SELECT job_id FROM {PARKED} WHERE {which}"), *values
+        ).all()
+        transaction.run(session.text(f"DELETE FROM {PARKED} WHERE {which}"), *values)
+    return [job for (job,) in found]
+
+
+def _which(jobs: Sequence[str], queue: str | None) -> tuple[str, tuple[Any, ...]]:
+    parts, values = ["1 = 1"], []
+    if queue is not None:
+        parts.append("queue = ?")
+        values.append(queue)
+    if jobs:
+        parts.append(f"job_id IN ({', '.join('?' * len(jobs))})")
+        values += jobs
+    return " AND ".join(parts), tuple(values)

@@ -1,0 +1,101 @@
+"""Connections to a user's database, which belongs to the user's application: nothing of it is changed but rows of the
+inbox.
+
+No setting outlives a transaction on a connection to PostgreSQL, so a pooler may give the server's connection to other
+clients after each transaction (PgBouncer).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from rq_core.installing import pip_install
+from rq_core.masking import masked
+from sql_audit.errors import (
+    AuditUrlInvalid,
+    InboxError,
+    InboxRefused,
+    InboxUnavailable,
+    InboxUrlInvalid,
+)
+from sql_audit.store.connection.database import normalise
+from sql_audit.store.connection.driver_errors import answered, describe_error
+
+BUSY_TIMEOUT_S: Final = 5.0
+"""Seconds that a connection to SQLite waits for the lock of another one."""
+CONNECT_TIMEOUT_S: Final = 10
+
+
+def inbox_url(text: str) -> URL:
+    """Return the URL of a database for an inbox, from a path, ``sqlite:///path`` or ``postgresql://…``.
+
+    Raise InboxUrlInvalid.
+    """
+    if text in (":memory:", "sqlite://", "sqlite:///:memory:"):
+        raise InboxUrlInvalid(url=text, why="a database in memory is that of one connection")
+    try:
+        return normalise(text)
+    except AuditUrlInvalid as error:
+        raise InboxUrlInvalid(url=text, why=error.why) from None
+
+
+def shown(url: URL) -> str:
+    """Return a URL without its password, for messages."""
+    if url.get_backend_name() == "sqlite":
+        return masked(url.database or "")
+    return masked(url.set(drivername="postgresql").render_as_string(hide_password=True))
+
+
+def inbox_engine(url: URL, *, writes: bool = True) -> Engine:
+    """Return an engine for a user's database. On SQLite its transactions begin with the right to write, if it
+    ``writes``.
+
+    Raise InboxUnavailable if the driver is not installed.
+    """
+    try:
+        if url.get_backend_name() != "sqlite":
+            arguments = {
+                "connect_timeout": CONNECT_TIMEOUT_S,
+                "application_name": "rq-core inbox",
+                # A prepared statement belongs to a server's connection, which a pooler gives to other clients.
+                "prepare_threshold": None,
+                "client_encoding": "UTF8",
+            }
+            return create_engine(url, connect_args=arguments, pool_pre_ping=True)
+        engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, poolclass=NullPool)
+    except ModuleNotFoundError:
+        why = f"no driver is installed: {pip_install('postgres')}"
+        raise InboxUnavailable(url=shown(url), why=why) from None
+
+    @event.listens_for(engine, "connect")
+    def leave_transactions_to_us(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+@contextlib.contextmanager
+def explaining(url: URL) -> Iterator[None]:
+    """Raise InboxRefused or InboxUnavailable for an error of the database's driver in the block."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise inbox_failure(url, error) from error
+
+
+def inbox_failure(url: URL, error: BaseException) -> InboxError:
+    """Return the InboxError for an error of a driver: InboxRefused if the database answered."""
+    if answered(error):
+        return InboxRefused(url=shown(url), why=describe_error(error))
+    return InboxUnavailable(url=shown(url), why=describe_error(error))

@@ -1,0 +1,77 @@
+"""Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
+
+A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
+first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). In another
+place it refuses the inbox until a person says which of the two it is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from sql_audit.errors import InboxCopied
+from sql_audit.inbox.database import explaining
+from sql_audit.inbox.schema import PLACE
+from sql_audit.inbox.session import NOTHING, Session
+from sql_audit.store.connection.database_identity import is_less_known, place_of
+
+COPIED = "its database is a copy: the original hands this job over"
+
+
+class Settled(NamedTuple):
+    """An inbox after a person has said where it belongs."""
+
+    inbox_id: str
+    place: str
+    parked: int
+    """The number of rows that were parked, since the original has them, too."""
+
+
+def check_place(session: Session) -> str:
+    """Store the place of an inbox if it has none yet, and return the inbox' id.
+
+    Raise InboxCopied if the stored place is another one.
+    """
+    with explaining(session.address):
+        here = place_of(session.engine)
+    with session.transaction() as transaction:
+        inbox_id, bound = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").one()  # noqa: S608
+        if bound is None or is_less_known(bound, here):
+            transaction.run(session.text(f"UPDATE {PLACE} SET place = ?"), here)  # noqa: S608
+        elif bound != here and not is_less_known(here, bound):
+            raise InboxCopied(url=session.url, bound=bound, here=here)
+    return str(inbox_id)
+
+
+def move_inbox(session: Session) -> Settled:
+    """Store the current place of an inbox after a move or a restore."""
+    return _settle(session, is_copy=False)
+
+
+def fork_inbox(session: Session) -> Settled:
+    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over."""
+    return _settle(session, is_copy=True)
+
+
+def _settle(session: Session, *, is_copy: bool) -> Settled:
+    with explaining(session.address):
+        here = place_of(session.engine)
+    parked = 0
+    with session.transaction() as transaction:
+        (inbox_id,) = transaction.run(f"SELECT inbox_id FROM {PLACE}").one()  # noqa: S608
+        if is_copy:
+            inbox_id = secrets.token_hex(16)
+            for queue in transaction.queues():
+                row = transaction.lock(queue)
+                if row is not None and row.ids is not None:
+                    transaction.end(queue, NOTHING)
+                while rows := transaction.choose(queue, 1_000):
+                    transaction.park(queue, [row.id for row in rows], COPIED)
+                    parked += len(rows)
+            transaction.run("UPDATE rqc_relay SET relayed = 0, held = 0, duplicate = 0")
+        transaction.run(
+            session.text(f"UPDATE {PLACE} SET inbox_id = ?, place = ?"),  # noqa: S608
+            *(inbox_id, here),
+        )
+    return Settled(str(inbox_id), here, parked)

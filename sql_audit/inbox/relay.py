@@ -1,0 +1,377 @@
+"""Hands the rows of a user's database over to Redis, each exactly once.
+
+Which rows are in a batch, and under which call slot and number it is sent, is committed before the batch is sent. Redis
+carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave only
+after that answer. Nothing is locked while a batch is on its way.
+
+A relay draws the name of its slot, and counts its numbers in memory: no number is used for other rows, also if the
+database is set back to an older state.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from rq_core.connections.client import Client
+from rq_core.errors import BadArguments, StaleCall
+from rq_core.model.ids import boot_id
+from rq_core.model.job import NewJob
+from rq_core.model.lib.text import printable, shorten
+from rq_core.model.packed_job import Unreadable
+from rq_core.model.settings import INBOX_SLOT
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
+from rq_core.protocol.engine.plan import named_slot
+from sql_audit.inbox.rows import JobMaker, PolicyNeeded
+from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
+
+logger = logging.getLogger("rq_core.inbox")
+
+ADOPT_MS: Final = 5_000
+"""Milliseconds after which any relay may send a batch that has no answer yet."""
+SHOWN_MAX: Final = 300
+"""Maximum number of characters of a row's text in the log."""
+DAY_S: Final = 86_400.0
+PARK_MS: Final = 29 * 86_400_000
+"""Milliseconds after which a batch without an answer is parked: Redis remembers its slot for 30 days after the
+slot's first call, and a slot is used for a day."""
+MISMATCH: Final = (
+    "a job of this id is live or remembered, and it has another task or other arguments"
+)
+EXPIRED: Final = (
+    "its batch was on its way for 29 days, so whether Redis has carried it out is not known any more: look for the job,"
+    " then retry or drop the row"
+)
+SET_BACK: Final = (
+    "queue %s: the database was set back to an older state: %d rows that were handed over are in it again, or will be"
+    " sent again. Those whose jobs are live are duplicates; those whose jobs have ended, and whose ids are not"
+    " remembered, run again"
+)
+
+
+class RelayOutcome(Enum):
+    """The outcome of a turn."""
+
+    MOVED = auto()
+    IDLE = auto()
+    """There was nothing to do."""
+    HELD = auto()
+    """Another relay has the queue, or its batch is on its way."""
+
+
+class Number(NamedTuple):
+    """A call slot and the number of a call."""
+
+    slot: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows that are sent in one call."""
+
+    of: Number
+    ids: Sequence[int]
+    """The ids of the rows as they were committed."""
+    jobs: Sequence[NewJob]
+    """The jobs of the rows that are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """The answer of Redis to a batch."""
+
+    of: Number
+    others: Sequence[tuple[int, str]] = ()
+    """The rows that became no new job: their place in the batch, from 0, and the outcome."""
+    error: StaleCall | BadArguments | None = None
+    is_whole: bool = True
+    """Whether all rows of the batch were sent; if not, the places in an answer may be those of a longer batch."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The facts that a relay remembers of a queue."""
+
+    name: str
+    slot: str = ""
+    number: int = 0
+    drawn_at: float = 0.0
+    sent: Number | None = None
+    """The last batch that this relay has committed."""
+    answer: BatchAnswer | None = None
+    """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
+    handled: int = 0
+    """The greatest number of handled rows that this relay has seen in the database."""
+    most: int = ENQUEUE_CHUNK
+    """How many rows to read at once: fewer, if they are large."""
+    single: int = 0
+    """How many rows to send in a batch of their own, to find the one for which Redis refused a call."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """The results of a transaction, and the work that follows its COMMIT."""
+
+    batch: RowBatch | None = None
+    needs: set[str] = field(default_factory=set)
+    """Tasks whose policies must be read."""
+    moved: bool = False
+    held: bool = False
+    says: list[tuple[Any, ...]] = field(default_factory=list)
+    """Warnings for the log."""
+    handled: int = 0
+
+
+class Relay:
+    """Makes turns. Its errors leave the queue in a state from which any relay goes on."""
+
+    def __init__(
+        self,
+        session: Session,
+        client: Client,
+        inbox_id: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        on_step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``on_step`` is called between the steps of a turn, for tests that kill it there."""
+        self.name = boot_id("r")
+        self._session = session
+        self._client = client
+        self._by = f"inbox:{inbox_id}"
+        self._jobs = JobMaker(client)
+        self._queues: dict[str, _Queue] = {}
+        self._clock = clock
+        self._on_step = on_step
+
+    def queues(self) -> list[str]:
+        """Return the queues with rows, or with a batch that was not answered. Raise InboxError."""
+        with self._session.transaction() as transaction:
+            return transaction.queues()
+
+    def turn(self, name: str) -> RelayOutcome:
+        """End the batch that was answered, and send the next one.
+
+        Raise InboxError if the database, and another RqCoreError if Redis does not do its part.
+        """
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = _Queue(name)
+        began = self._clock()
+        with self._session.transaction() as transaction:
+            step = self._step(transaction, queue)
+            self._on_step("commit")
+        queue.handled = step.handled
+        if not step.held:
+            queue.answer = None
+        for says, *facts in step.says:
+            logger.warning(says, *map(_shown, facts))
+        self._on_step("committed")
+        if step.batch is not None:
+            queue.sent = step.batch.of
+            if abs(self._clock() - began) < DAY_S:
+                queue.answer = self._send(name, step.batch)
+                self._on_step("answered")
+            # Else the process was stopped meanwhile, for so long that others may have parked the batch.
+        for task in sorted(step.needs):
+            self._jobs.learn(name, task)
+        if step.held:
+            return RelayOutcome.HELD
+        return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
+
+    def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
+        """Send a batch, and return the answer. Raise RqCoreError without any; the batch then stays on its way."""
+        is_whole = len(batch.jobs) == len(batch.ids)
+        if not batch.jobs:
+            return BatchAnswer(batch.of, is_whole=is_whole)
+        call = self._client.calls.enqueue.chunk(name, batch.jobs)
+        call.args["by"] = self._by
+        call.slot = named_slot(*batch.of)
+        # The places count, not the ids: a repetition is answered as the first call was.
+        call.parse = _others  # type: ignore[assignment]
+        self._on_step("send")
+        try:
+            others: Any = self._client.run(call)
+        except (StaleCall, BadArguments) as error:
+            return BatchAnswer(batch.of, error=error, is_whole=is_whole)
+        return BatchAnswer(batch.of, others, is_whole=is_whole)
+
+    # Within the transaction.
+
+    def _step(self, transaction: Transaction, queue: _Queue) -> _Step:
+        step = _Step(handled=queue.handled)
+        row = transaction.lock(queue.name)
+        if row is None:
+            step.held = True
+            return step
+        self._look_back(queue, row, step)
+        ended: RowCounts | None = None
+        if row.ids is not None:
+            of = Number(row.slot or "", row.number or 0)
+            if queue.answer is not None and queue.answer.of == of:
+                ended = self._end(transaction, queue, row.ids, queue.answer, step)
+            elif row.age_ms >= PARK_MS:
+                transaction.park(queue.name, row.ids, EXPIRED)
+                says = "queue %s: %d rows are parked: %s"
+                step.says.append((says, queue.name, len(row.ids), EXPIRED))
+                ended = NOTHING
+            elif row.taken_by == self.name or row.age_ms >= ADOPT_MS:
+                step.batch = self._again(transaction, queue, row, row.ids, of)
+                return step
+            else:
+                step.held = True
+                return step
+            step.handled += sum(ended)
+            step.moved = True
+        step.batch = self._choose(transaction, queue, step, ended or NOTHING)
+        if step.batch is None and ended is not None:
+            transaction.end(queue.name, ended)
+        return step
+
+    def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
+        """Notice that the database was set back: it has forgotten what this relay has seen in it."""
+        back = queue.handled - row.handled
+        sent = queue.sent
+        is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
+        if back > 0 or is_older:
+            step.says.append((SET_BACK, queue.name, max(back, 0)))
+            # Logged once; a later batch has another number.
+            queue.sent = None
+        step.handled = row.handled
+
+    def _end(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        ids: Sequence[int],
+        answer: BatchAnswer,
+        step: _Step,
+    ) -> RowCounts:
+        """Delete the rows of the batch that Redis has answered, and return their counts."""
+        if answer.error is not None:
+            return self._end_refused(transaction, queue, ids, answer.error, step)
+        held = duplicate = 0
+        parked: list[int] = []
+        for place, outcome in answer.others:
+            if outcome == "mismatch" and answer.is_whole:
+                parked.append(ids[place])
+            elif outcome in ("duplicate", "mismatch"):
+                duplicate += 1
+            else:
+                held += 1
+        if parked:
+            transaction.park(queue.name, parked, MISMATCH)
+        transaction.delete(queue.name, ids)
+        queue.single = max(0, queue.single - 1)
+        return RowCounts(len(ids) - len(answer.others), held, duplicate)
+
+    def _end_refused(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        ids: Sequence[int],
+        error: StaleCall | BadArguments,
+        step: _Step,
+    ) -> RowCounts:
+        """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
+        if isinstance(error, StaleCall):
+            step.says.append((SET_BACK, queue.name, len(ids)))
+        elif len(ids) == 1:
+            transaction.park(queue.name, ids, str(error))
+            queue.single = max(0, queue.single - 1)
+        else:
+            queue.single = len(ids)
+        return NOTHING
+
+    def _again(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        row: RelayRow,
+        ids: Sequence[int],
+        of: Number,
+    ) -> RowBatch:
+        """Return a batch that has no answer yet, as it was committed. Its number is part of it: under another one,
+        Redis would carry it out twice."""
+        if row.taken_by != self.name:
+            transaction.take(queue.name, self.name)
+        rows = transaction.load(queue.name, ids)
+        return RowBatch(of, ids, [self._jobs.job(queue.name, each) for each in rows])
+
+    def _choose(
+        self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
+    ) -> RowBatch | None:
+        """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
+        can be sent now."""
+        rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
+        ids, jobs = [], []
+        size = 0
+        for row in rows:
+            size += len(row.args)
+            try:
+                job = self._job(transaction, queue.name, row)
+            except PolicyNeeded as needed:
+                step.needs.add(needed.task)
+                break
+            except Unreadable as error:
+                transaction.park(queue.name, [row.id], str(error))
+                step.says.append(("queue %s: row %d is parked: %s", queue.name, row.id, error))
+                step.moved = True
+                continue
+            if job is None:
+                step.moved = True
+                continue
+            ids.append(row.id)
+            jobs.append(job)
+        queue.most = _fitting(queue.most, len(rows), size)
+        if not jobs:
+            return None
+        most = self._client.calls.enqueue.fitting(jobs)
+        del ids[most:], jobs[most:]
+        now = self._clock()
+        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
+            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
+            queue.drawn_at = now
+        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
+        queue.number += 1
+        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
+        return RowBatch(Number(queue.slot, queue.number), ids, jobs)
+
+    def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
+        """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
+        relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
+        if row.packed is not None:
+            return self._jobs.job(name, row)
+        made = self._jobs.packed(name, row)
+        job = self._jobs.job(name, made)
+        if not transaction.pack(name, row, made.job_id, made.args, made.packed or ""):
+            transaction.delete(name, [row.id])
+            return None
+        return job
+
+
+def _shown(fact: Any) -> Any:
+    """Return a fact for the log: a text of a row may be anything."""
+    return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
+
+
+def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
+    """Return the places, from 0, and outcomes of the rows that became no new job."""
+    return [
+        (int(reply[at]) - 1, str(reply[at + 1]))
+        for at in range(0, len(reply), 3)
+        if reply[at + 1] != "replaced"
+    ]
+
+
+def _fitting(most: int, rows: int, size: int) -> int:
+    """Return how many rows to read next, after ``rows`` of ``size`` bytes: about as many as fit into a call."""
+    if size > 2 * ENQUEUE_CHUNK_BYTES:
+        return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
+    return min(ENQUEUE_CHUNK, most * 2)

@@ -1,0 +1,131 @@
+"""Makes jobs of rows: of packed ones, and of those that other code inserted by their task's name."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from rq_core.app.producer import Producer
+from rq_core.app.untyped_enqueue import Draft
+from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
+from rq_core.model.job import NewJob
+from rq_core.model.packed_job import Unreadable, pack, unpack
+from sql_audit.inbox.session import InboxRow
+
+_INSTANTS: Final = ("at", "expires")
+"""The options that may be instants, which JSON has as texts."""
+
+
+class PolicyNeeded(Exception):
+    """The queue must be asked for the policy of a task, which a transaction must not wait for."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+class JobMaker:
+    """Makes jobs of rows. ``client`` reads the policies that workers registered."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._producer = Producer(client.url, prefix=client.prefix)
+
+    def learn(self, queue: str, task: str) -> None:
+        """Read the policy of a task, so that rows which name it can become jobs in the next seconds.
+
+        Raise RqCoreError if the server does not answer, or has a policy that cannot be read."""
+        draft = self._draft(queue, task, {}, {})
+        if draft.placing is None:
+            draft.read(self._client.run(self._client.calls.caps.policy(queue, task)))
+
+    def job(self, queue: str, row: InboxRow) -> NewJob:
+        """Return the job of a packed row. Raise Unreadable."""
+        return unpack(
+            row.packed or "",
+            queue=queue,
+            job_id=row.job_id,
+            task=row.task,
+            args=row.args,
+            age_ms=row.age_ms,
+        )
+
+    def packed(self, queue: str, row: InboxRow) -> InboxRow:
+        """Return a row of other code as a packed one. Raise Unreadable, or PolicyNeeded."""
+        try:
+            options = _options(row.options)
+            keys = options.pop("keys", None)
+            if "idempotency_key" not in options:
+                options["id"] = row.job_id
+            draft = self._draft(queue, row.task, _arguments(row.args), options)
+            if draft.placing is None:
+                raise PolicyNeeded(row.task)
+            job = draft.job(keys)
+        except (RqCoreError, TypeError) as error:
+            raise Unreadable(str(error)) from None
+        _check_heard(job)
+        return row._replace(job_id=job.id, args=job.args_json, packed=pack(job))
+
+    def _draft(
+        self, queue: str, task: str, arguments: dict[str, Any], options: dict[str, Any]
+    ) -> Draft:
+        return Draft(self._producer, None, queue, task, arguments, options)  # type: ignore[arg-type]
+
+
+def _check_heard(job: NewJob) -> None:
+    """Raise Unreadable for a job whose rejection no producer would hear of."""
+    if any(rule.startswith(("reject|", "most|")) for rule in job.full.split()):
+        raise Unreadable(
+            "a cap of its task rejects jobs or has max_waiting, and no producer would hear of that: do not use the"
+            " inbox for it"
+        )
+    if '"unique":"reject"' in job.ties:
+        raise Unreadable(
+            "its task's unique name rejects jobs, and no producer would hear of that: do not use the inbox for it"
+        )
+
+
+def _object(column: str, text: str) -> dict[str, Any]:
+    """Return a JSON object. Raise Unreadable for anything else, and for JSON that names a key twice or has NaN."""
+
+    def constant(name: str) -> None:
+        raise Unreadable(f"{column} has {name}, which is not JSON")
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise Unreadable(f"{column} names a key twice")
+        return found
+
+    try:
+        value = json.loads(text, parse_constant=constant, object_pairs_hook=object_of)
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{column} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Unreadable(f"{column} is not a JSON object")
+    return value
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    return _object("args", text)
+
+
+def _options(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    options = _object("options", text)
+    if "id" in options:
+        raise Unreadable("options has id: the job's id belongs into the column job_id")
+    for name in _INSTANTS:
+        if isinstance(options.get(name), str):
+            try:
+                options[name] = datetime.fromisoformat(options[name])
+            except ValueError:
+                raise Unreadable(
+                    f"options has {name}={options[name]!r}, which is no time like 2026-11-21T10:00:00Z"
+                ) from None
+    return options

@@ -1,0 +1,218 @@
+"""A relay's connection to the user's database, and its transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from rq_core.errors import InboxMissing
+from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
+from sql_audit.inbox.schema import missing_tables
+from sql_audit.inbox.statements import STATEMENTS
+
+
+class RelayRow(NamedTuple):
+    """A queue's row of ``rqc_relay``."""
+
+    slot: str | None
+    number: int | None
+    ids: list[int] | None
+    """The ids of the rows of the batch that is on its way; None: no batch is."""
+    age_ms: int
+    """Milliseconds since the batch was chosen, by the database's clock."""
+    taken_by: str | None
+    relayed: int
+    held: int
+    duplicate: int
+
+    @property
+    def handled(self) -> int:
+        """The number of rows that have left the inbox through Redis."""
+        return self.relayed + self.held + self.duplicate
+
+
+class RowCounts(NamedTuple):
+    """Rows that have left the inbox: those that became jobs, those whose name is held or whose scope is full, and those
+    whose id is live or remembered."""
+
+    relayed: int = 0
+    held: int = 0
+    duplicate: int = 0
+
+
+NOTHING: Final = RowCounts()
+
+
+class InboxRow(NamedTuple):
+    """A row of ``rqc_inbox``."""
+
+    id: int
+    job_id: str
+    task: str
+    args: str
+    options: str | None
+    packed: str | None
+    age_ms: int
+    """Milliseconds since the row was inserted, by the database's clock."""
+
+
+class Session:
+    """One connection to a user's database, which is made when it is needed. One thread uses it at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed."""
+        self.address = inbox_url(url)
+        self.url = shown(self.address)
+        self.engine = inbox_engine(self.address)
+        if self.engine.dialect.name == "postgresql":
+            # In the text of BEGIN: it takes no round trip, and ends with the transaction.
+            self.engine = self.engine.execution_options(isolation_level="READ COMMITTED")
+        self.statements = STATEMENTS[self.engine.dialect.name]
+        self._connection: Connection | None = None
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Begin a transaction, and commit it after the block.
+
+        Raise InboxRefused or InboxUnavailable for an error of the driver. After any error the connection is closed, and
+        whether the transaction was committed is unknown.
+        """
+        with explaining(self.address):
+            if self._connection is None:
+                self._connection = self.engine.connect()
+            try:
+                with self._connection.begin():
+                    yield Transaction(self._connection, self)
+            except BaseException:
+                self.close()
+                raise
+
+    def text(self, statement: str) -> str:
+        """Return a statement for the database's driver. ``?`` marks a value."""
+        return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
+
+    def version(self) -> int:
+        """Return a number that changes when another connection changes a SQLite file."""
+        with explaining(self.address):
+            if self._connection is None:
+                self._connection = self.engine.connect()
+            driver: Any = self._connection.connection.driver_connection
+            found: int = driver.execute("PRAGMA data_version").fetchone()[0]
+            return found
+
+    def close(self) -> None:
+        """Close the connection. The session may be used again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # The server may be gone, and the error that says so is on its way already.
+            with contextlib.suppress(Exception):
+                connection.invalidate()
+            with contextlib.suppress(Exception):
+                connection.close()
+        # The place is read over connections of the pool.
+        self.engine.dispose()
+
+
+def require_tables(session: Session) -> None:
+    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
+    with session.transaction() as transaction:
+        if missing_tables(transaction.connection):
+            raise InboxMissing(url=session.url)
+
+
+class Transaction:
+    """The steps of a turn, within one transaction."""
+
+    def __init__(self, connection: Connection, session: Session) -> None:
+        self.connection = connection
+        self._said = session.statements
+
+    def run(self, statement: str, *values: Any) -> Any:
+        """Execute a statement, and return its result."""
+        return self.connection.exec_driver_sql(statement, values)
+
+    def queues(self) -> list[str]:
+        """Return the queues with rows, or with a batch that was not answered."""
+        if self._said.settings:
+            self.run(self._said.settings)
+        return [name for (name,) in self.run(self._said.queues)]
+
+    def lock(self, queue: str) -> RelayRow | None:
+        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. None: another relay has
+        it."""
+        found = self.run(self._said.lock, queue).first()
+        if found is None:
+            if self.run(self._said.exists, queue).first() is not None:
+                return None
+            self.run(self._said.create, queue)
+            found = self.run(self._said.lock, queue).first()
+            if found is None:
+                return None
+        return _relay_row(found)
+
+    def look(self, queue: str) -> RelayRow | None:
+        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row."""
+        found = self.run(self._said.look, queue).first()
+        return None if found is None else _relay_row(found)
+
+    def choose(self, queue: str, most: int) -> list[InboxRow]:
+        """Return the first rows of a queue."""
+        return list(map(_inbox_row, self.run(self._said.choose, queue, most).all()))
+
+    def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
+        """Return these rows, in the order of their ids; rows that are gone are left out."""
+        found = self.run(self._said.load, queue, *self._said.ids(ids)).all()
+        return list(map(_inbox_row, found))
+
+    def begin(
+        self,
+        queue: str,
+        slot: str,
+        number: int,
+        ids: Sequence[int],
+        relay: str,
+        counts: RowCounts = NOTHING,
+    ) -> None:
+        """Write a batch, and add to the counts for the one that it replaces."""
+        self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
+
+    def take(self, queue: str, relay: str) -> None:
+        """Write which relay has sent the batch last."""
+        self.run(self._said.take, relay, queue)
+
+    def end(self, queue: str, counts: RowCounts) -> None:
+        """End the batch without another one, and add to the counts."""
+        self.run(self._said.end, *counts, queue)
+
+    def delete(self, queue: str, ids: Sequence[int]) -> None:
+        """Delete rows."""
+        if ids:
+            values = (queue, *self._said.ids(ids))
+            if self.run(self._said.delete, *values).rowcount != len(ids):
+                self.run(self._said.delete_rest, *values)
+
+    def park(self, queue: str, ids: Sequence[int], why: str) -> None:
+        """Move rows into ``rqc_inbox_parked``."""
+        # Both databases refuse NUL in a text, or end the text there.
+        self.run(self._said.park, why.replace("\0", "\\0"), queue, *self._said.ids(ids))
+        self.delete(queue, ids)
+
+    def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:
+        """Write what was made of a row of other code. Return False if another row has the job's id."""
+        if job_id != row.job_id and self.run(self._said.has_id, job_id, queue, row.id).first():
+            return False
+        self.run(self._said.pack, job_id, args, packed, queue, row.id)
+        return True
+
+
+_inbox_row = InboxRow._make
+
+
+def _relay_row(found: Any) -> RelayRow:
+    slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
+    batch = None if ids is None else json.loads(ids)
+    return RelayRow(slot, number, batch, age or 0, taken_by, relayed, held, duplicate)

@@ -1,0 +1,151 @@
+"""The SQL statements of the relay, for both databases.
+
+No statement of a turn reads ``rqc_inbox_parked``, so parked rows cost the turns nothing.
+"""
+
+# ruff: noqa: S608 - statements are joined from texts of this module, never from values
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from sql_audit.inbox.schema import AGE_MS
+
+_ROW: Final = "id, job_id, task, args, options, packed"
+_COLUMNS: Final = "queue, id, job_id, task, args, options, packed, created_at"
+IDLE_MS: Final = 30_000
+"""Milliseconds after which PostgreSQL ends the transaction of a relay that hangs, so that others can go on."""
+_COUNTED: Final = "relayed = relayed + ?, held = held + ?, duplicate = duplicate + ?"
+_IDLE: Final = f"set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', true)"
+_BY_INDEX: Final = tuple(
+    f"set_config('enable_{plan}', 'off', true)" for plan in ("seqscan", "bitmapscan", "sort")
+)
+"""Make PostgreSQL read rows in the order of their index. Its statistics are mostly of a moment at which the table was
+nearly empty, so it would read and sort the whole queue for each batch."""
+_STEP: Final = "SELECT min(queue) FROM rqc_inbox"
+
+
+class Statements(NamedTuple):
+    """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
+
+    ids: Callable[[Sequence[int]], tuple[Any, ...]]
+    """Makes the values of a statement that takes many ids. At least one is needed."""
+    settings: str
+    """Sets for the transaction how tables are read; empty for SQLite."""
+    queues: str
+    """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
+    index, so it reads as many rows as there are queues."""
+    lock: str
+    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if it is missing."""
+    look: str
+    """Selects that row without a lock."""
+    exists: str
+    create: str
+    choose: str
+    """Selects, and on PostgreSQL locks, the first rows of a queue, at most as many as the second value says. A row that
+    a user's transaction is deleting is left out."""
+    load: str
+    """Selects rows by their ids, with the columns of ``choose``."""
+    begin: str
+    """Writes a batch (slot, number, ids and relay), and adds to the counts."""
+    take: str
+    """Writes which relay has sent the batch last."""
+    end: str
+    """Ends a batch, and adds to the counts."""
+    delete: str
+    """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
+    delete_rest: str
+    """Deletes rows by their ids, in any case."""
+    park: str
+    """Copies a row into ``rqc_inbox_parked`` with a reason."""
+    pack: str
+    """Writes what was made of a row of other code: id of the job, args and packed."""
+    has_id: str
+    """Selects whether another row of the queue has the id of a job."""
+
+
+def _statements(
+    *,
+    ids: Callable[[Sequence[int]], tuple[Any, ...]],
+    among: str,
+    age: str,
+    sent: str,
+    now: str,
+    lock: str,
+    delete: str = "DELETE FROM rqc_inbox WHERE {}",
+    bound: str = "",
+    settings: str = "",
+) -> Statements:
+    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
+    present time, ``lock`` locks rows that no other transaction has locked, and ``bound`` are values to select that set
+    something for the transaction."""
+    rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
+    relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
+    return Statements(
+        ids=ids,
+        settings=settings,
+        queues=(
+            f"WITH RECURSIVE q(name) AS (SELECT ({_STEP}) UNION ALL SELECT ({_STEP} WHERE queue > q.name) FROM q"
+            " WHERE q.name IS NOT NULL) SELECT name FROM q WHERE name IS NOT NULL"
+            " UNION SELECT queue FROM rqc_relay WHERE ids IS NOT NULL"
+        ),
+        lock=f"{relay.format(bound)}{lock}",
+        look=relay.format(""),
+        exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
+        create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
+        choose=f"{rows} ORDER BY id LIMIT ?{lock}",
+        load=f"{rows} AND id {among} ORDER BY id",
+        begin=(
+            "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"
+            f", sent_at = {now}, {_COUNTED} WHERE queue = ?"
+        ),
+        take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
+        end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
+        delete=delete.format(f"queue = ? AND id {among}"),
+        delete_rest=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
+        park=(
+            f"INSERT INTO rqc_inbox_parked ({_COLUMNS}, why) SELECT {_COLUMNS}, ? FROM rqc_inbox"
+            f" WHERE queue = ? AND id {among} ORDER BY id ON CONFLICT DO NOTHING"
+        ),
+        pack="UPDATE rqc_inbox SET job_id = ?, args = ?, packed = ? WHERE queue = ? AND id = ?",
+        has_id="SELECT 1 FROM rqc_inbox WHERE job_id = ? AND queue = ? AND id <> ?",
+    )
+
+
+def _for_psycopg(made: Statements) -> Statements:
+    given = made._asdict()
+    texts = {n: v.replace("?", "%s") for n, v in given.items() if isinstance(v, str)}
+    return Statements(**{**given, **texts})
+
+
+STATEMENTS: Final = {
+    "sqlite": _statements(
+        ids=lambda ids: (json.dumps(ids),),
+        among="IN (SELECT value FROM json_each(?))",
+        age=AGE_MS["sqlite"],
+        sent=AGE_MS["sqlite"].replace("created_at", "sent_at"),
+        now="strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
+        lock="",
+    ),
+    "postgresql": _for_psycopg(
+        _statements(
+            ids=lambda ids: (list(ids), min(ids), max(ids)),
+            among="= ANY(?) AND id BETWEEN ? AND ?",
+            # The order makes PostgreSQL find the rows by the index of ids. By that of the jobs' ids it would read all
+            # rows of the queue.
+            delete=(
+                "DELETE FROM rqc_inbox WHERE ctid = ANY(ARRAY(SELECT ctid FROM rqc_inbox WHERE {} ORDER BY id))"
+            ),
+            age=AGE_MS["postgresql"],
+            sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
+            now="clock_timestamp()",
+            lock=" FOR UPDATE SKIP LOCKED",
+            # Until the transaction's end, and without a round trip of their own.
+            bound="".join(f", {setting}" for setting in (_IDLE, *_BY_INDEX)),
+            settings=f"SELECT {', '.join(_BY_INDEX)}",
+        )
+    ),
+}
+"""The statements by the name of the database's kind."""

@@ -1,0 +1,93 @@
+"""Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event by the inbox.
+
+The two are read one after the other while relays and mirrors work, so the count of events must lie between what the
+inbox has counted before the log was read, and what it may have sent until afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Engine, func, select
+
+from sql_audit.inbox.admin import QueueState, states
+from sql_audit.inbox.place import check_place
+from sql_audit.inbox.session import Session
+from sql_audit.store.schema.tables import job_event, mirror_prune
+
+MIRROR_WAIT_S: Final = 10.0
+"""Seconds for which missing events are waited for: the mirror may be behind."""
+LOOK_EVERY_S: Final = 0.25
+LESS: Final = (
+    "the log has fewer events than rows were handed over: the counts or the log were altered, the mirror is behind, or"
+    " Redis lost jobs before they were mirrored (`rq-core audit restore` lists those)"
+)
+MORE: Final = (
+    "the log has more events than rows were handed over: the inbox was set back to an older state and rows were handed"
+    " over again, or its counts were altered"
+)
+PRUNED: Final = "events of the queue were pruned, so that only too many of them can be noticed"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The comparison of one queue."""
+
+    queue: str
+    relayed: int
+    """Rows that became jobs, as the inbox counts them."""
+    events: int
+    """The ``enqueued`` events by the inbox in the log."""
+    finding: str | None
+    """The difference; None if the two agree."""
+    note: str | None = None
+
+
+def compare_with_log(
+    session: Session,
+    log: Engine,
+    *,
+    wait_s: float = MIRROR_WAIT_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[Comparison]:
+    """Return the comparisons of all queues of an inbox. Raise InboxError, or the errors of the log's driver."""
+    by = f"inbox:{check_place(session)}"
+    before = {each.queue: each for each in states(session)}
+    until = time.monotonic() + wait_s
+    while True:
+        events, pruned = _events(log, by)
+        behind = [q for q, each in before.items() if events.get(q, 0) < each.relayed]
+        if not set(behind) - pruned or time.monotonic() > until:
+            break
+        sleep(LOOK_EVERY_S)
+    after = {each.queue: each for each in states(session)}
+    return [
+        _judge(name, before.get(name), after.get(name), events.get(name, 0), name in pruned)
+        for name in sorted(before.keys() | events.keys())
+    ]
+
+
+def _judge(
+    queue: str, before: QueueState | None, after: QueueState | None, events: int, pruned: bool
+) -> Comparison:
+    least = before.relayed if before else 0
+    most = after.relayed + after.sending if after else 0
+    finding = None
+    if events > most:
+        finding = MORE
+    elif events < least and not pruned:
+        finding = LESS
+    return Comparison(queue, least, events, finding, PRUNED if pruned else None)
+
+
+def _events(log: Engine, by: str) -> tuple[dict[str, int], set[str]]:
+    """Return the counts of events by the inbox, by queue, and the queues whose log was pruned."""
+    enqueued = (job_event.c.type == "enqueued") & (job_event.c.worker == by)
+    counts = select(job_event.c.queue, func.count()).where(enqueued).group_by(job_event.c.queue)
+    with log.connect() as connection:
+        found = {row[0]: row[1] for row in connection.execute(counts)}
+        pruned = {queue for (queue,) in connection.execute(select(mirror_prune.c.queue).distinct())}
+    return found, pruned

@@ -1,0 +1,180 @@
+"""The commands of a relay, a relay beside workers, and the comparison of an inbox with the log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rq_core.cli.root import root
+from rq_core.model import plugins
+from rq_core.process.companion import Companion
+from sql_audit.inbox.verify import LESS, MORE, Comparison, compare_with_log
+from sql_audit.mirror.redis_access import open_source
+from sql_audit.mirror.service import run_mirror
+from sql_audit.store.connection.database import Database
+from tests.cli.test_printed import assert_harmless
+from tests.kit.command import command
+from tests.kit.inbox import QUEUE, Stage
+from tests.kit.wait import wait_until
+
+
+def printed(*words: str) -> str:
+    result = command("inbox", *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_commands_hand_rows_over_and_show_list_retry_and_drop_parked_ones(stage: Stage) -> None:
+    url = stage.database_url
+    stage.insert("a", "b")
+    stage.insert("bad", args="[")
+    printed("run", url, "--redis", stage.redis_url, "--once")
+
+    (state,) = json.loads(printed("status", url, "--json"))
+    assert (state["queue"], state["rows"], state["parked"], state["relayed"]) == (QUEUE, 0, 1, 2)
+    assert QUEUE in printed("status", url)
+    (row,) = json.loads(printed("parked", url, "--json"))
+    assert (row["job_id"], row["why"][:11]) == ("bad", "args is not")
+    assert "args is not" in printed("parked", url)
+    stage.sql("UPDATE rqc_inbox_parked SET args = '{}'")
+    assert json.loads(printed("retry", url, "bad", "--json")) == ["bad"]
+    stage.hand_over()
+    assert stage.drain() == ["a", "b", "bad"]
+
+    stage.insert("worse", args="[")
+    stage.hand_over()
+    assert command("inbox", "drop", url, "unknown").exit_code == 1
+    assert command("inbox", "drop", url).exit_code == 2, "which rows?"
+    assert "1 row deleted" in printed("drop", url, "--all")
+    assert stage.parked() == {}
+
+
+def test_a_database_without_the_tables_names_the_command_that_creates_them(tmp_path: Path) -> None:
+    result = command("inbox", "status", str(tmp_path / "app.db"))
+    assert result.exit_code != 0
+    assert f"rq-core inbox migrate {tmp_path / 'app.db'}" in result.stderr
+
+
+def test_a_copy_is_settled_by_a_command(stage: Stage) -> None:
+    stage.insert("a")
+    stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
+    url = stage.database_url
+    refused = command("inbox", "run", url, "--redis", stage.redis_url, "--once")
+    assert "rq-core inbox settle" in refused.stderr
+    assert "1 row parked" in printed("settle", url, "--copy")
+    printed("run", url, "--redis", stage.redis_url, "--once")
+    assert stage.drain() == []
+
+
+def test_a_relay_beside_workers_hands_rows_over_until_it_is_ended(stage: Stage) -> None:
+    command_line = plugins.relay_command()
+    words, environment = command_line(stage.redis_url, "rqc", stage.database_url)
+    assert "--until-stdin-ends" in words
+    assert stage.database_url not in words
+    assert environment["RQ_CORE_INBOX_URL"] == stage.database_url
+
+    relay = Companion(
+        "the relay", partial(command_line, stage.redis_url, "rqc", stage.database_url)
+    )
+    relay.start()
+    stage.insert("a")
+    wait_until(lambda: not stage.rows(), "the row was handed over", timeout=30)
+    relay.end()
+
+    assert relay.status == 0
+    assert stage.drain() == ["a"]
+
+
+HOSTILE = (
+    "\x1b[2J\x1b]0;title\x07\r\nrq-core: all is well\n\x9b31m\u202e[red]\x08\x7f" + "x" * 5_000
+)
+
+
+def test_commands_and_the_log_show_rows_without_control_characters(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stage.database_url
+    stage.insert(HOSTILE, queue=HOSTILE, task=HOSTILE, args=HOSTILE)
+    stage.insert("a", task=HOSTILE, options=HOSTILE)
+    stage.hand_over()
+    calls = [
+        ["status", url], ["parked", url], ["retry", url, HOSTILE], ["status", url],
+        ["run", url, "--redis", stage.redis_url, "--once"], ["drop", url, HOSTILE, "b" + HOSTILE],
+        ["settle", url, "--moved"],
+    ]  # fmt: skip
+    for words in calls:
+        output = CliRunner().invoke(root, ["inbox", *words], color=True).output
+        assert_harmless(output)
+    assert_harmless(caplog.text)
+
+
+# The log.
+
+
+@pytest.fixture
+def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
+    """Three rows were handed over; the function mirrors, and compares."""
+    path = str(tmp_path / "log.db")
+    database = Database(path)
+    source = open_source(stage.redis_url, "rqc")
+    run_mirror(source, path, stop=threading.Event(), once=True)
+    stage.insert("a", "b", "c")
+    stage.hand_over()
+
+    def compared() -> Comparison:
+        run_mirror(source, path, stop=threading.Event(), once=True)
+        (found,) = compare_with_log(stage.session, database.readers, wait_s=0)
+        return found
+
+    yield compared
+    source.close()
+    database.close()
+
+
+def test_the_log_has_an_event_for_each_row_that_was_handed_over(
+    proves: Callable[[], Comparison],
+) -> None:
+    assert proves() == Comparison(QUEUE, 3, 3, None)
+
+
+def test_counts_that_were_altered_are_found(stage: Stage, proves: Callable[[], Comparison]) -> None:
+    stage.sql("UPDATE rqc_relay SET relayed = relayed + 1")
+    assert proves().finding == LESS
+    stage.sql("UPDATE rqc_relay SET relayed = relayed - 2")
+    assert proves().finding == MORE
+
+
+def test_a_row_that_was_put_back_after_its_batch_is_found(
+    stage: Stage, proves: Callable[[], Comparison]
+) -> None:
+    assert stage.drain() == ["a", "b", "c"]
+    set_back = stage.saved()
+    stage.insert("a")
+    stage.hand_over()
+    assert proves().finding is None, "as many rows as events"
+    set_back()
+    assert proves().finding == MORE
+
+
+def test_a_row_that_was_deleted_by_hand_while_its_batch_was_on_its_way_is_found(
+    stage: Stage, proves: Callable[[], Comparison]
+) -> None:
+    stage.insert("d", "e")
+
+    def on_step(step: str) -> None:
+        if step == "committed" and stage.relay_row().ids and "d" in stage.rows():
+            stage.sql("DELETE FROM rqc_inbox WHERE job_id = 'd'")
+            raise RuntimeError("the relay ends")
+
+    with pytest.raises(RuntimeError):
+        stage.hand_over(on_step)
+    stage.age_batches()
+    stage.hand_over()
+    assert stage.drain() == ["a", "b", "c", "e"]
+    assert proves().finding == LESS

@@ -1,0 +1,278 @@
+"""Numbers and batches of a relay, databases that were set back or copied, and its service."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from rq_core.errors import BadArguments, QueueFull
+from sql_audit.errors import InboxCopied
+from sql_audit.inbox import place
+from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.service import RelayService, run_relay
+from tests.kit.inbox import QUEUE, Stage, at, finish
+from tests.kit.wait import wait_until
+
+# Numbers.
+
+
+def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stage) -> None:
+    now = [1_000_000.0]
+    slots: list[tuple[str | None, int | None]] = []
+    for _ in range(2):
+        with stage.relay(clock=lambda: now[0]) as relay:
+            for day in range(2):
+                now[0] += day * 86_400
+                stage.insert(f"j-{len(slots)}")
+                finish(relay)
+                row = stage.relay_row()
+                slots.append((row.slot, row.number))
+    assert len({slot for slot, _ in slots}) == 4
+    assert [number for _, number in slots] == [1, 1, 1, 1]
+    assert all(slot and slot.startswith("inbox.") and len(slot) == 38 for slot, _ in slots)
+
+
+def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
+    """The relay does not know if it was written: another relay may send it."""
+    stage.insert("a")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay(at("commit", 1, fail)) as relay:
+        with pytest.raises(QueueFull):
+            relay.turn(QUEUE)
+        finish(relay)
+    assert stage.relay_row().number == 2
+    assert stage.drain() == ["a"]
+
+
+def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
+    stage: Stage,
+) -> None:
+    stage.insert("a")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay(at("send", 1, fail)) as relay, stage.relay() as other:
+        with pytest.raises(QueueFull):
+            relay.turn(QUEUE)
+        before = stage.relay_row()
+        assert other.turn(QUEUE) is RelayOutcome.HELD
+        stage.age_batches(6)
+        finish(other)
+        after = stage.relay_row()
+        assert (after.slot, after.number) == (before.slot, before.number)
+        assert relay.turn(QUEUE) is RelayOutcome.IDLE
+    assert stage.drain() == ["a"]
+
+
+def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
+    """A relay is stopped after its answer; another one ends that batch, and sends the next one."""
+    stage.insert("a")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay() as relay, stage.relay(at("send", 1, fail)) as other:
+        assert relay.turn(QUEUE) is RelayOutcome.MOVED
+        answer = relay._queues[QUEUE].answer
+        relay.turn(QUEUE)
+        stage.insert("b")
+        with pytest.raises(QueueFull):
+            finish(other)
+        relay._queues[QUEUE].answer = answer
+
+        assert relay.turn(QUEUE) is RelayOutcome.HELD
+
+        assert stage.rows() == ["b"]
+        stage.age_batches()
+        finish(other)
+    assert stage.drain() == ["a", "b"]
+
+
+def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None:
+    stage.insert("a", "b")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
+        relay.turn(QUEUE)
+    stage.age_batches(29 * 86_400)
+    stage.insert("c")
+    stage.hand_over()
+    assert stage.parked() == {"a": EXPIRED, "b": EXPIRED}
+    assert stage.drain() == ["c"]
+
+
+def test_a_relay_that_was_stopped_for_a_day_does_not_send_its_batch(stage: Stage) -> None:
+    now = [1_000_000.0]
+    stage.insert("a")
+    sent: list[str] = []
+
+    def on_step(step: str) -> None:
+        if step == "committed":
+            now[0] += 86_400
+        elif step == "send":
+            sent.append(step)
+
+    with stage.relay(on_step, clock=lambda: now[0]) as relay:
+        relay.turn(QUEUE)
+        assert not sent
+    stage.age_batches()
+    stage.hand_over()
+    assert stage.drain() == ["a"]
+
+
+def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_parked(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.insert("a", "b", "c")
+    with stage.relay() as relay:
+        client: Any = relay._client
+        run = client.run
+
+        def refusing(call: Any) -> Any:
+            if getattr(call, "script", "") == "enqueue" and "b" in call.ids:
+                raise BadArguments(queue=QUEUE, what="digest")
+            return run(call)
+
+        monkeypatch.setattr(client, "run", refusing)
+        finish(relay)
+    assert list(stage.parked()) == ["b"]
+    assert stage.drain() == ["a", "c"]
+
+
+# Redis and the database go back.
+
+
+@pytest.mark.parametrize("step", ["committed", "send"])
+def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage, step: str) -> None:
+    stage.insert("a", "b")
+    flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
+    stage.hand_over(at(step, 1, lambda: stage.client.run(flush)))
+    assert stage.drain() == ["a", "b"]
+    assert stage.enqueued() == {"a": 1, "b": 1}
+
+
+def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new_numbers(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.insert("a", "b")
+    with stage.relay() as relay:
+        set_back = stage.saved()
+        finish(relay)
+        number = stage.relay_row().number
+        assert stage.drain() == ["a", "b"]
+        stage.insert("c")
+        set_back()
+        with caplog.at_level(logging.WARNING, "rq_core.inbox"):
+            finish(relay)
+        after = stage.relay_row()
+    assert (after.number or 0) > (number or 0)
+    assert "2 rows that were handed over are in it again" in caplog.text
+    assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
+
+
+def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sent_again(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch has an old number of a slot: Redis carries it out under no circumstances."""
+    saved: list[Any] = []
+    stage.insert("a", "b")
+    with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
+        finish(relay)
+        stage.insert("c")
+        finish(relay)
+        saved[0]()
+    stage.age_batches()
+    with caplog.at_level(logging.WARNING, "rq_core.inbox"):
+        stage.hand_over()
+    assert "2 rows that were handed over are in it again" in caplog.text
+    assert stage.relay_row().duplicate == 2
+    assert stage.drain() == ["a", "b", "c"]
+    assert stage.rows() == []
+
+
+def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) -> None:
+    stage.insert("a", "b")
+    stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
+    with pytest.raises(InboxCopied, match="is a copy, or it was moved"):
+        stage.hand_over()
+    assert stage.client.run(stage.client.calls.delivery.ask([["KEYS", "*"]])) == [[]]
+    (before,) = stage.sql("SELECT inbox_id FROM rqc_inbox_place")
+
+    settled = place.fork_inbox(stage.session)
+
+    assert settled.parked == 2
+    assert stage.parked() == {"a": place.COPIED, "b": place.COPIED}
+    assert settled.inbox_id != before[0]
+    stage.insert("c")
+    stage.hand_over()
+    assert stage.drain() == ["c"]
+
+
+def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
+    stage.insert("a")
+    stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
+    place.move_inbox(stage.session)
+    stage.hand_over()
+    assert stage.drain() == ["a"]
+
+
+# The service.
+
+
+def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.insert("a")
+    stage.insert("b", queue="other")
+    with stage.relay() as relay:
+        send = relay._send
+        refused: list[str] = []
+
+        def full(name: str, batch: Any) -> Any:
+            if name == QUEUE and len(refused) < 3:
+                refused.append(name)
+                raise QueueFull(queue=name)
+            return send(name, batch)
+
+        monkeypatch.setattr(relay, "_send", full)
+        now = [0.0]
+        service = RelayService(relay._session, relay._client, relay, clock=lambda: now[0])
+        pauses = []
+        with caplog.at_level(logging.INFO, "rq_core.inbox"):
+            while service.round():
+                pass
+            assert stage.drain("other") == ["b"]
+            for _ in range(3):
+                pauses.append(service._pauses[QUEUE].not_before - now[0])
+                now[0] += 5.0
+                while service.round():
+                    pass
+    assert pauses == pytest.approx([0.1, 0.2, 0.4])
+    assert caplog.text.count("its rows wait") == 1, "a reason is logged once"
+    assert stage.drain() == ["a"]
+
+
+@pytest.mark.parametrize("wakes", ["a token", "the file"])
+def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    relay.start()
+    try:
+        stage.insert("a")
+        if wakes == "a token":
+            stage.client.run(stage.client.calls.delivery.ask([["RPUSH", "rqc:inbox", "1"]]))
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+    assert stage.drain() == ["a"]

@@ -1,0 +1,162 @@
+"""A relay makes jobs of rows: of plain ones and odd ones; some rows become no job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core import App, Cap, Unique
+from rq_core.model.keys import queue_keys
+from rq_core.model.packed_job import pack
+from sql_audit.inbox.relay import MISMATCH
+from tests.kit.inbox import QUEUE, Stage
+
+
+def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
+    """A job's line in Redis."""
+    keys = queue_keys(queue)
+    ask = stage.client.calls.delivery.ask
+    found = stage.client.run(
+        ask([["HGET", keys("state"), job], ["HGET", keys("jobs"), job]], queue)
+    )
+    return str(found[0] or found[1])
+
+
+def test_options_of_a_plain_row_hold_and_a_delay_counts_from_the_insert(stage: Stage) -> None:
+    stage.insert("a", args='{"to": "x"}', options='{"priority": "high", "max_attempts": 2}')
+    long_ago = "2020-01-01T00:00:00.000Z"
+    stage.insert("late", options='{"delay": 60}', created_at=long_ago)
+    stage.insert("soon", options='{"delay": 3600, "timeout": 5}')
+
+    stage.hand_over()
+
+    assert "priority=high attempts=2" in line(stage, "a")
+    assert line(stage, "a").endswith('"task":"send","args":{"to":"x"}}')
+    assert "due=" not in line(stage, "late").partition("\n")[0]
+    assert line(stage, "soon").startswith("scheduled")
+    assert stage.drain() == ["a", "late"]
+
+
+def test_a_plain_row_gets_the_lane_of_the_policy_that_workers_registered(stage: Stage) -> None:
+    with App(stage.redis_url) as app:
+
+        @app.task(queue=QUEUE, name="send", caps=[Cap(1, per="tenant")])
+        def send(tenant: str) -> None: ...
+
+        app.apply_settings()
+    stage.insert("a", "b", args='{"tenant": "acme"}', packed=None)
+    stage.hand_over()
+
+    assert "lane=2+send.tenant=acme" in line(stage, "a")
+    assert stage.drain() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"args": "[1]"}, "args is not a JSON object"),
+        ({"args": "{"}, "args is not JSON"),
+        ({"args": '{"a": 1, "a": 2}'}, "args names a key twice"),
+        ({"args": '{"a": NaN}'}, "args has NaN"),
+        ({"args": '{"a": "' + "x" * 1_100_000 + '"}'}, "max_payload is"),
+        ({"options": '{"delay": "soon"}'}, "delay"),
+        ({"options": '{"at": "soon"}'}, "which is no time"),
+        ({"options": '{"dely": 1}'}, "dely"),
+        ({"options": '{"id": "x"}'}, "belongs into the column job_id"),
+        ({"options": '{"keys": 7}'}, "keys"),
+        ({"packed": "{}", "args": "{"}, "args is not JSON"),
+        ({"packed": '{"lane":"x"}'}, "packed has an invalid lane"),
+        ({"task": "no task"}, "task name"),
+        ({"queue": "no queue"}, "queue name"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else None,
+)  # fmt: skip
+def test_a_row_that_cannot_be_read_is_parked_with_the_reason_and_blocks_nothing(
+    stage: Stage, columns: dict[str, Any], why: str
+) -> None:
+    stage.insert("before")
+    stage.insert("poison", **{"packed": None, **columns})
+    stage.insert("behind")
+
+    stage.hand_over()
+
+    assert stage.drain() == ["before", "behind"]
+    ((job, reason),) = stage.parked().items()
+    assert job == "poison"
+    assert why in reason
+    assert stage.rows() == []
+
+
+def test_a_job_id_that_is_no_name_is_parked(stage: Stage) -> None:
+    stage.insert("no id", "a")
+    stage.hand_over()
+    assert stage.drain() == ["a"]
+    assert "job name 'no id' is not valid" in stage.parked()["no id"]
+
+
+def test_rows_whose_rejection_no_producer_would_hear_of_are_parked(stage: Stage) -> None:
+    with App(stage.redis_url) as app:
+
+        @app.task(queue=QUEUE, name="send", caps=[Cap(1, on_full="reject")])
+        def send() -> None: ...
+
+        app.apply_settings()
+    stage.insert("a", packed=None)
+    stage.hand_over()
+    assert "no producer would hear of that" in stage.parked()["a"]
+
+
+def test_duplicates_and_held_names_leave_and_are_counted_and_a_mismatch_is_parked(
+    stage: Stage,
+) -> None:
+    with App(stage.redis_url) as app:
+
+        @app.task(queue=QUEUE, name="send")
+        def send(to: str) -> None: ...
+
+        @app.task(queue=QUEUE, name="once", unique=Unique())
+        def once() -> None: ...
+
+        send.with_options(id="live").enqueue(to="x")
+        other = send.with_options(idempotency_key="other").enqueue(to="y")
+        mismatch = send.with_options(idempotency_key="other").job(to="z")
+        held = once.enqueue()
+        named = once.job()
+    stage.insert("live", args='{"to":"x"}', packed="{}")
+    stage.insert(mismatch.id, args=mismatch.args_json, packed=pack(mismatch))
+    stage.insert("named", task="once", args="{}", packed=pack(named))
+    stage.insert("new")
+
+    stage.hand_over()
+
+    row = stage.relay_row()
+    assert (row.relayed, row.held, row.duplicate) == (1, 1, 1)
+    assert stage.parked() == {other.id: MISMATCH}
+    assert stage.drain() == sorted(["live", other.id, held.id, "new"])
+
+
+def test_a_row_with_an_idempotency_key_becomes_one_job_however_often_it_was_inserted(
+    stage: Stage,
+) -> None:
+    stage.insert("a", "b", options='{"idempotency_key": "order-7"}')
+    stage.hand_over()
+    stage.insert("c", options='{"idempotency_key": "order-7"}')
+    (ran,) = stage.drain()
+    stage.hand_over()
+    assert stage.drain() == []
+    assert stage.enqueued() == {ran: 1}
+
+
+def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
+    jobs = [f"j-{n}" for n in range(12)]
+    stage.insert(*jobs, args='{"a": "' + "x" * 900_000 + '"}')
+    batches: list[int] = []
+
+    def on_step(step: str) -> None:
+        if step == "send":
+            batches.append(len(stage.relay_row().ids or ()))
+
+    stage.hand_over(on_step)
+    assert max(batches) <= 5
+    assert stage.drain() == sorted(jobs)

@@ -1,0 +1,111 @@
+"""From a transaction through a relay into the queue: names, caps, windows, delays and results hold as for any job."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from rq_core import App, Cap, Unique
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.inbox.service import run_relay
+from tests.inbox.conftest import committed
+from tests.kit.servers import RedisServer
+
+HOUR_AGO = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 hour')",
+    "postgresql": "now() - interval '1 hour'",
+}
+
+
+@pytest.fixture
+def app(valkey: RedisServer, url: str) -> Iterator[App]:
+    with App(valkey.url, inbox=url) as app:
+
+        @app.task(queue="mail", caps=[Cap(1, per="tenant")], keep_result=True)
+        def capped(tenant: str) -> str:
+            return tenant
+
+        @app.task(queue="mail", unique=Unique("tenant"))
+        def once(tenant: str) -> None: ...
+
+        @app.task(queue="mail")
+        def plain(n: int) -> None: ...
+
+        yield app
+
+
+def relay(app: App) -> None:
+    assert app.inbox_url is not None
+    run_relay(app.redis_url, app.prefix, app.inbox_url, stop=threading.Event(), once=True)
+
+
+def work(app: App) -> None:
+    asyncio.run(Worker(app, WorkerOptions(queues=("mail",), burst=True)).run())
+
+
+def line_of(app: App, job_id: str) -> Any:
+    client = app.client
+    found = client.run(client.calls.reads.job(job_id, ["mail"]))
+    assert found is not None
+    return found.fields
+
+
+def test_jobs_of_a_transaction_hold_names_and_caps_and_keep_results(app: App, url: str) -> None:
+    capped, once = app.tasks["capped"], app.tasks["once"]
+    engine = create_engine(url)
+    with Session(engine) as session, session.begin():
+        results = [capped.within(session).enqueue(tenant) for tenant in "aab"]
+        first, second = (once.within(session).enqueue("a") for _ in range(2))
+        by_name = app.within(session).enqueue("mail", "plain", {"n": 1}, priority="high")
+    engine.dispose()
+    relay(app)
+
+    assert [] == committed(url)
+    assert "2+capped.tenant=a" == line_of(app, results[0].id)["lane"]
+    assert ["ready", "gone"] == [first.state(), second.state()]
+    assert "high" == line_of(app, by_name.id)["priority"]
+    work(app)
+    assert ["a", "a", "b"] == [handle.result(5) for handle in results]
+
+
+def test_a_delay_and_a_deadline_count_from_the_insert(app: App, url: str) -> None:
+    plain = app.tasks["plain"]
+    engine = create_engine(url)
+    with Session(engine) as session, session.begin():
+        later = plain.with_options(delay=5400).within(session).enqueue(1)
+        over = plain.with_options(delay=1800).within(session).enqueue(2)
+        expired = plain.with_options(expires=60, keep_result=True).within(session).enqueue(3)
+        session.execute(text(f"UPDATE rqc_inbox SET created_at = {HOUR_AGO[engine.dialect.name]}"))
+    engine.dispose()
+    relay(app)
+    now_ms = app.client.run(app.client.calls.reads.now_ms("mail"))
+
+    assert "ready" == over.state()
+    assert "scheduled" == later.state()
+    assert 1_740_000 < int(line_of(app, later.id)["due"]) - now_ms <= 1_800_000
+    work(app)
+    assert "Expired" == type(expired.wait(10)).__name__
+    assert "gone" == over.state()
+
+
+def test_a_repeated_call_becomes_one_job_even_after_its_end(app: App, url: str) -> None:
+    keyed = app.tasks["plain"].with_options(idempotency_key="order 7")
+    engine = create_engine(url)
+    for _ in range(2):
+        with Session(engine) as session, session.begin():
+            handles = {keyed.within(session).enqueue(7).id for _ in range(2)}
+        relay(app)
+        work(app)
+    engine.dispose()
+
+    (job_id,) = handles
+    assert [] == committed(url)
+    log = app.client.run(app.client.calls.reads.ended(job_id, ["mail"]))
+    assert log is not None
+    assert "succeeded" == log[1].outcome

@@ -1,0 +1,228 @@
+"""A token wakes a relay after a commit, and only then; and handles say where a job is until Redis has it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from rq_core import App, WaitTimeout
+from rq_core.app import waking
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.inbox.service import run_relay
+from tests.inbox.conftest import prepared
+from tests.kit.servers import RedisServer
+from tests.kit.wait import wait_until
+
+
+@pytest.fixture
+def path(sqlite_url: str) -> str:
+    return prepared(sqlite_url)
+
+
+@pytest.fixture
+def app(valkey: RedisServer, path: str) -> Iterator[App]:
+    with App(valkey.url, inbox=path) as app:
+
+        @app.task(queue="mail", keep_result=True)
+        def send(order_id: int) -> int:
+            return order_id
+
+        yield app
+
+
+@pytest.fixture
+def tokens(valkey: RedisServer) -> Iterator[Callable[[], int]]:
+    with valkey.client() as control:
+        yield lambda: int(control.llen("rqc:inbox"))
+
+
+def pushed(app: App) -> None:
+    """Wait until no thread pushes."""
+    wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
+
+
+def test_a_commit_pushes_a_token_and_a_rollback_none(
+    app: App, path: str, tokens: Callable[[], int]
+) -> None:
+    send = app.tasks["send"]
+    engine = create_engine(path)
+    with Session(engine) as session:
+        send.within(session).enqueue(1)
+        session.rollback()
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+        session.commit()  # nothing was enqueued in it
+        pushed(app)
+        assert 0 == tokens()
+
+        app.within(session).enqueue_many(send.job(n) for n in range(3))
+        send.within(session).enqueue(4)
+        pushed(app)
+        assert 0 == tokens()
+        session.commit()
+        wait_until(lambda: tokens() == 1, "a token")
+        session.execute(text("INSERT INTO orders VALUES (2)"))
+        session.commit()
+        pushed(app)
+        assert 1 == tokens()
+    engine.dispose()
+
+
+def test_the_end_of_a_savepoint_is_no_commit(
+    app: App, path: str, tokens: Callable[[], int]
+) -> None:
+    send = app.tasks["send"]
+    engine = create_engine(path)
+    with Session(engine) as session, session.begin():
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+        with session.begin_nested():
+            send.within(session).enqueue(1)
+        pushed(app)
+        assert 0 == tokens()
+    wait_until(lambda: tokens() == 1, "a token")
+    engine.dispose()
+
+
+async def test_the_commit_of_an_async_session_pushes_a_token(
+    app: App, path: str, tokens: Callable[[], int]
+) -> None:
+    engine = create_async_engine(path.replace("sqlite:", "sqlite+aiosqlite:"))
+    async with AsyncSession(engine) as session:
+        await app.tasks["send"].within(session).enqueue_async(1)
+        await session.rollback()
+        pushed(app)
+        assert 0 == tokens()
+        await app.tasks["send"].within(session).enqueue_async(1)
+        await session.commit()
+    await engine.dispose()
+    wait_until(lambda: tokens() == 1, "a token")
+
+
+def test_there_are_few_tokens_if_no_relay_takes_them(app: App, tokens: Callable[[], int]) -> None:
+    for _ in range(3 * waking.TOKENS_MAX):
+        app.wake_relay()
+        pushed(app)
+
+    assert waking.TOKENS_MAX == tokens()
+
+
+def test_a_server_that_does_not_answer_delays_no_commit(path: str) -> None:
+    """Connects to a port that stays silent, and then to a port without a server."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with App(f"redis://127.0.0.1:{port}") as app:
+            began = time.monotonic()
+            for _ in range(100):
+                app.wake_relay()
+            took = time.monotonic() - began
+            wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
+    with App(f"redis://127.0.0.1:{port}") as app:
+        app.wake_relay()
+        wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
+
+    assert took < 0.5
+
+
+def test_a_forked_child_pushes_by_a_thread_of_its_own(app: App, tokens: Callable[[], int]) -> None:
+    app.wake_relay()
+    pushed(app)
+    if not (child := os.fork()):
+        status = 1
+        try:
+            app.wake_relay()
+            wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
+            status = 0
+        finally:
+            os._exit(status)
+    assert (child, 0) == os.waitpid(child, 0)
+
+    assert 2 == tokens()
+
+
+# --- Handles --------------------------------------------------------------------------------------
+
+
+def handed_over(app: App, path: str) -> None:
+    run_relay(app.redis_url, app.prefix, path, stop=threading.Event(), once=True)
+
+
+def enqueued(app: App, path: str) -> Any:
+    engine = create_engine(path)
+    with Session(engine) as session, session.begin():
+        handle = app.tasks["send"].within(session).enqueue(7)
+    engine.dispose()
+    return handle
+
+
+def test_a_handle_says_inbox_until_a_relay_has_handed_the_job_over(app: App, path: str) -> None:
+    engine = create_engine(path)
+    with Session(engine) as session, session.begin():
+        handle = app.tasks["send"].within(session).enqueue(7)
+        assert "gone" == handle.state()
+    engine.dispose()
+
+    assert "inbox" == handle.state()
+    assert "inbox" == app.handle_by_id("mail", handle.id).state()
+    handed_over(app, path)
+    assert "ready" == handle.state()
+
+
+async def test_a_handle_says_inbox_in_an_event_loop(app: App, path: str) -> None:
+    handle = enqueued(app, path)
+
+    assert "inbox" == await handle.state_async()
+    await app.aclose()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def test_a_parked_row_is_the_state_of_its_job(app: App, path: str) -> None:
+    engine = create_engine(path)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO rqc_inbox (queue, task, job_id, args) VALUES ('mail', 't', 'j', '[')")
+        )
+    engine.dispose()
+    handed_over(app, path)
+    handle = app.handle_by_id("mail", "j")
+
+    assert "parked" == handle.state()
+    with pytest.raises(WaitTimeout, match="its row is parked"):
+        handle.wait(0.1)
+
+
+def test_a_wait_for_a_job_in_the_inbox_goes_on_in_its_queue(app: App, path: str) -> None:
+    """Without the look into the inbox the wait would say that the job is gone."""
+    handle = enqueued(app, path)
+    with pytest.raises(WaitTimeout, match="still in the inbox: does a relay run"):
+        handle.result(0.1)
+
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(handle.result(20)))
+    waiting.start()
+    handed_over(app, path)
+    asyncio.run(Worker(app, WorkerOptions(queues=("mail",), burst=True)).run())
+    waiting.join()
+
+    assert [7] == found
+
+
+async def test_a_wait_in_an_event_loop_looks_into_the_inbox(app: App, path: str) -> None:
+    handle = enqueued(app, path)
+    with pytest.raises(WaitTimeout, match="still in the inbox"):
+        await handle.wait_async(0.1)
+    await app.aclose()
+
+
+def test_a_wait_for_a_job_that_never_was_ends_at_once(app: App) -> None:
+    outcome = app.handle_by_id("mail", "nobody").wait(20)
+
+    assert "gone" == type(outcome).__name__.lower()

@@ -1,0 +1,91 @@
+"""The points of a relay's turn at which it may end. Afterwards each committed row must become one job.
+
+A relay in a child process is killed, or stopped, at a point. All jobs are then run to their ends, so that no live id
+stops a second job. Then another relay goes on. A relay that was stopped is woken last.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final, NamedTuple
+
+from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
+
+
+class Point(NamedTuple):
+    """The ``times``-th time that a step of a turn comes."""
+
+    step: str
+    times: int
+    means: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.step}-{self.times}"
+
+
+POINTS: Final = (
+    Point("commit", 1, "before the COMMIT that writes the batch"),
+    Point("committed", 1, "after that COMMIT"),
+    Point("send", 1, "before the batch is sent"),
+    Point("answered", 1, "after Redis has carried it out"),
+    Point("commit", 2, "before the COMMIT that deletes the rows"),
+    Point("committed", 2, "after that COMMIT"),
+)
+JOBS: Final = ("j-1", "j-2", "j-3")
+
+
+def kill_at(stage: Stage, point: Point) -> None:
+    """A relay is killed at the point; another one goes on at once, if the batch is not on its way, or 5 s later."""
+    _insert(stage)
+    child = stage.forked(killing(point.step, point.times))
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"the relay did not reach {point}"
+    first = stage.drain()
+    stage.age_batches()
+    stage.hand_over()
+    judge(stage, sorted_ids(first, stage.drain()))
+
+
+def stop_at(stage: Stage, point: Point) -> None:
+    """A relay is stopped at the point; another one does its work, and more; then the first one is woken."""
+    _insert(stage)
+    child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
+    _, status = os.waitpid(child, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), f"the relay did not reach {point}"
+    try:
+        first = stage.drain()
+        # Within its transaction, the stopped relay excludes others; its database ends the transaction after a while.
+        is_within = point.step == "commit"
+        if not is_within:
+            stage.age_batches()
+            stage.hand_over()
+        second = stage.drain()
+    finally:
+        os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+    assert status == 0, "the woken relay failed"
+    third = stage.drain()
+    assert is_within or not third, "the woken relay handed rows over a second time"
+    stage.hand_over()
+    judge(stage, sorted_ids(first, second, third, stage.drain()))
+
+
+def _insert(stage: Stage) -> None:
+    stage.insert(*JOBS)
+    with stage.session.engine.connect() as connection:
+        rolled_back = connection.begin()
+        connection.exec_driver_sql(
+            "INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('mail', 't', 'no')"
+        )
+        rolled_back.rollback()
+
+
+def judge(stage: Stage, ran: list[str]) -> None:
+    """Assert that what ran, the queue's events and the inbox' counts are the committed rows, each once."""
+    assert ran == sorted(JOBS)
+    assert stage.enqueued() == dict.fromkeys(JOBS, 1)
+    assert stage.rows() == []
+    row = stage.relay_row(QUEUE)
+    assert (row.ids, row.relayed, row.held, row.duplicate) == (None, len(JOBS), 0, 0)

@@ -1,0 +1,292 @@
+"""Many transactions with rollbacks and savepoints, while relays are killed: each committed row must become one job.
+
+Four records are compared: the orders that the transactions committed, the rows that handlers ran (the witness), the
+``enqueued`` events in the audit log, and what the inbox counted. Processes are forked, so a kill costs no start of
+Python: one inserts, one runs the jobs and writes the witness, one mirrors, and two are relays.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import create_engine, text
+
+from rq_core import App
+from sql_audit.inbox.database import inbox_engine, inbox_url
+from sql_audit.inbox.service import RelayService
+from sql_audit.inbox.verify import compare_with_log
+from sql_audit.mirror.redis_access import open_source
+from sql_audit.mirror.service import run_mirror
+from sql_audit.store.connection.database import Database
+from tests.kit.inbox import QUEUE, Stage
+from tests.rigs.inbox import usual
+
+STEPS: Final = ("commit", "committed", "send", "answered")
+RELAYS: Final = 2
+OF_STEPS: Final = 0.7
+"""The part of the relays that a step kills; the others die at any moment."""
+LIFE_S: Final = (0.05, 0.5)
+"""The shortest and the longest life of a relay that no step kills, in seconds."""
+PACE_S: Final = 0.25
+"""Seconds of inserting for each kill, so that relays have rows at all times."""
+END_S: Final = 120.0
+
+
+@dataclass
+class Outcome:
+    """The result of a run."""
+
+    database: str
+    transactions: int
+    kills: int
+    committed: int = 0
+    rolled_back: int = 0
+    """Rows of transactions and savepoints that were rolled back."""
+    ran: int = 0
+    twice: int = 0
+    """Jobs that ran more than once."""
+    lost: int = 0
+    """Committed rows whose jobs never ran."""
+    unexpected: int = 0
+    """Jobs that ran, and were never committed."""
+    logged: int = 0
+    counted: int = 0
+    """Rows that the inbox counted as handed over."""
+    killed_at: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    """The findings of ``inbox verify``."""
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Return whether each committed row became one job, and the records agree."""
+        wrong = self.twice or self.lost or self.unexpected or self.findings
+        return not wrong and self.committed == self.ran == self.logged == self.counted
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds}
+
+
+class Rig:
+    """One run. ``place`` is a directory for files."""
+
+    def __init__(
+        self, database_url: str, redis_url: str, place: Path, *, seed: int, is_usual: bool = False
+    ) -> None:
+        self.database_url, self.redis_url, self.place = database_url, redis_url, place
+        self.audit_url = str(place / "audit.db")
+        self.random = random.Random(seed)
+        self.is_usual = is_usual
+        self._children: set[int] = set()
+        stage = Stage(database_url, redis_url)
+        with stage.session.engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE orders (job_id text)")
+        if stage.session.engine.dialect.name == "sqlite":
+            # As an application with several processes has it.
+            with stage.session.engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+                driver.execute("PRAGMA journal_mode = WAL")
+        stage.close()
+
+    def run(self, transactions: int, kills: int) -> Outcome:
+        """Insert and kill at once, then let everything end, and judge."""
+        began = time.monotonic()
+        outcome = Outcome(self.database_url.partition(":")[0], transactions, kills)
+        stop = self.place / "stop"
+        mirror = self._fork(lambda: self._mirror(stop))
+        runner = self._fork(lambda: self._run_jobs(stop))
+        producer = self._fork(lambda: self._insert(transactions, kills * PACE_S))
+        try:
+            outcome.killed_at = dict(self._kill(kills))
+            self._join(producer)
+            self._settle()
+            stop.touch()
+            self._join(runner)
+            self._join(mirror)
+        finally:
+            for child in self._children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        self._judge(outcome)
+        outcome.seconds = round(time.monotonic() - began, 1)
+        return outcome
+
+    # Processes.
+
+    def _fork(self, work: Callable[[], None]) -> int:
+        child = os.fork()
+        if child == 0:
+            self._children.clear()
+            status = 1
+            try:
+                work()
+                status = 0
+            finally:
+                os._exit(status)
+        self._children.add(child)
+        return child
+
+    def _join(self, child: int) -> None:
+        _, status = os.waitpid(child, 0)
+        self._children.discard(child)
+        assert status == 0, "a process of the rig failed"
+
+    def _insert(self, transactions: int, seconds: float) -> None:
+        """Make a user's transactions during these seconds, of one to three jobs. One of ten is rolled back, and one of
+        five has a savepoint that is rolled back."""
+        chance = self.random
+        began = time.monotonic()
+        engine = inbox_engine(inbox_url(self.database_url))
+        app = App(self.redis_url)
+
+        @app.task(queue=QUEUE)
+        def send(order: int) -> None: ...
+
+        noted = text("INSERT INTO orders VALUES (:job)")
+        rolled_back = 0
+        with engine.connect() as connection:
+            for number in range(transactions):
+                due = began + seconds * number / transactions
+                time.sleep(max(0.0, due - time.monotonic()))
+                with connection.begin() as transaction:
+                    for _ in range(chance.randint(1, 3)):
+                        job = send.within(connection).enqueue(number)
+                        connection.execute(noted, {"job": job.id})
+                    if chance.random() < 0.2:
+                        savepoint = connection.begin_nested()
+                        job = send.within(connection).enqueue(-number)
+                        connection.execute(noted, {"job": job.id})
+                        savepoint.rollback()
+                        rolled_back += 1
+                    if chance.random() < 0.1:
+                        transaction.rollback()
+                        rolled_back += 1
+        (self.place / "rolled_back").write_text(str(rolled_back))
+
+    def _run_jobs(self, stop: Path) -> None:
+        """Run all jobs to their ends at once, so that no live id stops a second job, and note each run."""
+        stage = Stage(self.database_url, self.redis_url)
+        with (self.place / "witness").open("a") as witness:
+            while True:
+                is_last = stop.exists()
+                for job in (ran := stage.drain()):
+                    witness.write(f"{job}\n")
+                if is_last and not ran:
+                    return
+                if not ran:
+                    time.sleep(0.01)
+
+    def _mirror(self, stop: Path) -> None:
+        event = threading.Event()
+
+        def wait() -> None:
+            while not stop.exists():
+                time.sleep(0.1)
+            event.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        source = open_source(self.redis_url, "rqc")
+        run_mirror(source, self.audit_url, stop=event)
+
+    def _relay(self, dies_at: tuple[str, int] | None) -> None:
+        seen: Counter[str] = Counter()
+
+        def on_step(step: str) -> None:
+            seen[step] += 1
+            if (step, seen[step]) == dies_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        stage = Stage(self.database_url, self.redis_url)
+        if self.is_usual:
+            while True:
+                if not usual.hand_over(stage, on_step):
+                    time.sleep(0.01)
+        with stage.relay(on_step) as relay:
+            service = RelayService(relay._session, relay._client, relay)
+            while True:
+                if not service.round():
+                    time.sleep(0.01)
+
+    def _kill(self, kills: int) -> Counter[str]:
+        """Keep relays running, and kill one after the other: at a step of its turn, or at any moment."""
+        killed_at: Counter[str] = Counter()
+        stage = Stage(self.database_url, self.redis_url)
+        alive: list[tuple[int, tuple[str, int] | None]] = []
+        for _ in range(kills):
+            # A batch of a killed relay need not wait for 5 s: to send it early is harmless.
+            stage.age_batches()
+            while len(alive) < RELAYS:
+                step = (self.random.choice(STEPS), self.random.randint(1, 3))
+                chosen = step if self.random.random() < OF_STEPS else None
+                alive.append((self._fork(partial(self._relay, chosen)), chosen))
+            child, dies_at = alive.pop(0)
+            until = time.monotonic() + self.random.uniform(*LIFE_S)
+            self._children.discard(child)
+            while os.waitpid(child, os.WNOHANG)[0] == 0:
+                if time.monotonic() > until:
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
+                    killed_at["any moment"] += 1
+                    break
+                time.sleep(0.002)
+            else:
+                killed_at[dies_at[0] if dies_at else "by itself"] += 1
+        for child, _ in alive:
+            self._children.discard(child)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        stage.close()
+        return killed_at
+
+    def _settle(self) -> None:
+        """Let a relay hand over what is left."""
+        stage = Stage(self.database_url, self.redis_url)
+        until = time.monotonic() + END_S
+        while stage.rows():
+            assert time.monotonic() < until, "rows are left"
+            stage.age_batches()
+            if self.is_usual:
+                usual.hand_over(stage, lambda _: None)
+            else:
+                stage.hand_over()
+        stage.close()
+
+    # The judge.
+
+    def _judge(self, outcome: Outcome) -> None:
+        stage = Stage(self.database_url, self.redis_url)
+        committed = {job for (job,) in stage.sql("SELECT job_id FROM orders")}
+        ran = Counter((self.place / "witness").read_text().split())
+        outcome.rolled_back = int((self.place / "rolled_back").read_text())
+        outcome.committed = len(committed)
+        outcome.ran = ran.total()
+        outcome.twice = sum(1 for times in ran.values() if times > 1)
+        outcome.lost = len(committed - ran.keys())
+        outcome.unexpected = len(ran.keys() - committed)
+        logged = "SELECT count(*), count(DISTINCT job_id) FROM job_event WHERE type = 'enqueued'"
+        log = create_engine(f"sqlite:///{self.audit_url}")
+        with log.connect() as connection:
+            events, jobs = connection.execute(text(logged)).one()
+        outcome.logged = events
+        if not self.is_usual:
+            assert jobs == events or outcome.twice
+            outcome.counted = stage.relay_row().relayed
+            database = Database(self.audit_url)
+            outcome.findings = [
+                each.finding
+                for each in compare_with_log(stage.session, database.readers)
+                if each.finding
+            ]
+            database.close()
+        log.dispose()
+        stage.close()
