@@ -15,7 +15,12 @@ import click
 from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
-from rq_core.model.lib.url import AUDIT_URL_VARIABLE, DEFAULT_URL, REDIS_URL_VARIABLE
+from rq_core.model.lib.url import (
+    AUDIT_URL_VARIABLE,
+    DEFAULT_URL,
+    INBOX_URL_VARIABLE,
+    REDIS_URL_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -77,6 +82,14 @@ def audit_url_option(says: str) -> Callable[[F], F]:
     """Return the option ``--audit``, the audit database, with ``says`` as its help; the argument may be None."""
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
+    )  # fmt: skip
+
+
+def inbox_url_option(says: str) -> Callable[[F], F]:
+    """Return the option ``--inbox``, the database with the inbox, with ``says`` as its help; the argument may be
+    None."""
+    return click.option(
+        "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 

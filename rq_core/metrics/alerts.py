@@ -82,7 +82,7 @@ def _alert(row: dict[str, Any]) -> Alert:
 
 
 _FOLDER: Final = Path(__file__).with_name("alert_rules")
-_FILES: Final = ("queues", "audit", "upkeep")
+_FILES: Final = ("queues", "inbox", "audit", "upkeep")
 """The files of alerts, in the order of the runbook."""
 
 ALERTS: Final = tuple(

@@ -15,7 +15,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.limit import shown
 from rq_core.model.limits.scopes import is_rate
-from rq_core.model.plugins import LogOverview
+from rq_core.model.plugins import InboxOverview, InboxQueue, LogOverview
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.reads.overview import QUEUES_MAX
 from rq_core.protocol.reads.queue_load import (
@@ -34,6 +34,8 @@ _REASONS: Final = {
 JUST_NOW_MS = 600_000
 """Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
 
+STUCK_MS: Final = 10_000
+"""Milliseconds after which a batch of an inbox counts as stuck. Any relay sends it again after 5 s."""
 
 NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
 
@@ -65,9 +67,14 @@ class Unread(NamedTuple):
         return cls(" ".join(str(error).split()), isinstance(error, ServerUnsuitable))
 
 
-def causes(state: Overview | Unread, log: LogOverview | Unread | None = None) -> list[Cause]:
-    """Return the causes: those that page first, then by queue. ``log``: None if it was not read."""
-    return sorted(_causes(state, log), key=lambda each: not each.pages)
+def causes(
+    state: Overview | Unread,
+    log: LogOverview | Unread | None = None,
+    inbox: InboxOverview | Unread | None = None,
+) -> list[Cause]:
+    """Return the causes: those that page first, then by queue. ``log``, ``inbox``: None if it was not read."""
+    found = [*_causes(state, log), *_of_inbox(inbox)]
+    return sorted(found, key=lambda each: not each.pages)
 
 
 def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[Cause]:
@@ -158,6 +165,41 @@ def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
     if queue.remembered_ratio >= 1:
         return f"{says}: no more ids may be remembered, so nothing is enqueued; raise results_max"
     return f"{says}: workers run, and their logs say why they do not serve it; `rq-core schedules {queue.queue}`"
+
+
+def _of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
+    if inbox is None:
+        return
+    if isinstance(inbox, Unread):
+        yield Cause("RqCoreInboxDown", None, f"the inbox cannot be read: {inbox.why}")
+        return
+    for queue in inbox.queues:
+        if queue.oldest_ms is not None and queue.oldest_ms > 1000 * _bound("RqCoreInboxWaits"):
+            yield Cause("RqCoreInboxWaits", queue.queue, _inbox_waits(queue, queue.oldest_ms))
+        if queue.parked > _bound("RqCoreInboxParked"):
+            least = "" if queue.parked_exact else "at least "
+            rows = counted(
+                queue.parked, "row of the inbox is parked", "rows of the inbox are parked"
+            )
+            says = f"{least}{rows}: `rq-core inbox parked URL` says why"
+            yield Cause("RqCoreInboxParked", queue.queue, says)
+    if inbox.queues_left_out:
+        left = counted(inbox.queues_left_out, "queue of the inbox is", "queues of the inbox are")
+        says = f"{left} not shown: a look reads {len(inbox.queues):,}"
+        yield Cause("RqCoreQueuesLeftOut", None, says)
+
+
+def _inbox_waits(queue: InboxQueue, oldest_ms: int) -> str:
+    """Return a sentence about rows that wait in an inbox, according to the batch that is on its way."""
+    least = "" if queue.rows_exact else "at least "
+    rows = counted(queue.rows, "row waits", "rows wait")
+    says = f"{least}{rows} in the inbox, the oldest for {_span(oldest_ms)}"
+    if queue.sent_ms is None:
+        return f"{says}, and no relay takes them: run `rq-core inbox run URL`"
+    if queue.sent_ms > STUCK_MS:
+        stuck = f"a batch was chosen {_span(queue.sent_ms)} ago and not handed over"
+        return f"{says}; {stuck}: run `rq-core inbox run URL`, or if it runs, its log says why"
+    return f"{says}; a relay hands them over"
 
 
 def _unserved(jobs: Unserved) -> str:

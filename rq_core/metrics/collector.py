@@ -20,17 +20,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from rq_core.errors import RqCoreError, ServerUnsuitable
-from rq_core.metrics.shared import Shared, SharedOverview, shared_log, viewer
+from rq_core.metrics.shared import Shared, SharedOverview, shared_inbox, shared_log, viewer
 from rq_core.metrics.table import BY_NAME, FAMILIES, TASKS_MAX, Family
-from rq_core.model.keys import DEFAULT_PREFIX
+from rq_core.model.keys import DEFAULT_PREFIX, is_name
 from rq_core.model.lib.text import printable
-from rq_core.model.plugins import LogOverview
+from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.process.claim_totals import FlowTotals
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.worker.claim_counters import BOUNDS_S, OTHER, parts_of
 from rq_core.worker.settlement import NOT_RUN
 
-# Readings of Redis and of the log, as samples of the families of :mod:`rq_core.metrics.table`.
+# Readings of Redis, of the log and of an inbox, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
 """Outcomes of claims that alerts and panels use: shown with 0 until a claim ends this way."""
@@ -156,6 +156,22 @@ def log_samples(
         yield Sample("rqc_claims_ran_seconds_total", key, ran / 1000)
 
 
+def inbox_samples(found: InboxOverview) -> Iterator[Sample]:
+    """Yield the samples of one reading of an inbox. Queues whose names are no names share the label OTHER."""
+    sums: dict[str, tuple[int, int, int, int]] = {}
+    for each in found.queues:
+        # A plain INSERT may name anything, and a label is bounded.
+        name = each.queue if is_name(each.queue) else OTHER
+        rows, oldest, parked, relayed = sums.get(name, (0, 0, 0, 0))
+        oldest = max(oldest, each.oldest_ms or 0)
+        sums[name] = (rows + each.rows, oldest, parked + each.parked, relayed + each.relayed)
+    for name, (rows, oldest, parked, relayed) in sums.items():
+        yield Sample("rqc_inbox_rows", (name,), rows)
+        yield Sample("rqc_inbox_oldest_seconds", (name,), max(0, oldest) / 1000)
+        yield Sample("rqc_inbox_parked", (name,), parked)
+        yield Sample("rqc_inbox_relayed_total", (name,), relayed)
+
+
 def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
     """Return the most seconds that the log may lag: the time since its last event, if events wait to be mirrored; else
     0."""
@@ -194,16 +210,23 @@ def _families(samples: Iterable[Sample]) -> Iterator[Any]:
 
 
 class QueueCollector(Collector):
-    """Collects the state of all queues of a server, and of their log if there is one.
+    """Collects the state of all queues of a server, and of their log and their inbox if there are any.
 
-    A scrape shows a reading that is at most a second old, and waits at most 1.5 s for both servers together. A reading
-    costs Redis four round trips, regardless of the number of jobs. If Redis or the database does not answer, ``rqc_up``
-    or ``rqc_audit_up`` is 0, and the samples of the other are shown. If Redis refuses, ``rqc_refused`` is 1.
+    A scrape shows a reading that is at most a second old, and waits at most 1.5 s for all servers together. A reading
+    costs Redis four round trips, regardless of the number of jobs. If Redis or a database does not answer, ``rqc_up``,
+    ``rqc_audit_up`` or ``rqc_inbox_up`` is 0, and the samples of the others are shown. If Redis refuses,
+    ``rqc_refused`` is 1.
     """
 
-    def __init__(self, overview: Shared[Overview], log: Shared[LogOverview] | None = None) -> None:
+    def __init__(
+        self,
+        overview: Shared[Overview],
+        log: Shared[LogOverview] | None = None,
+        inbox: Shared[InboxOverview] | None = None,
+    ) -> None:
         self._overview = overview
         self._log = log
+        self._inbox = inbox
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
@@ -211,18 +234,26 @@ class QueueCollector(Collector):
 
     @classmethod
     def at(
-        cls, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
+        cls,
+        redis_url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        audit_url: str | None = None,
+        inbox_url: str | None = None,
     ) -> Self:
         """Create a collector with its own connections; ``close`` closes them.
 
-        Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL.
+        Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
+        URL.
         """
         with contextlib.ExitStack() as own:
-            log = None
+            log = inbox = None
             if audit_url is not None:
                 log = own.enter_context(shared_log(audit_url))
+            if inbox_url is not None:
+                inbox = own.enter_context(shared_inbox(inbox_url))
             client = own.enter_context(viewer(redis_url, prefix))
-            made = cls(own.enter_context(contextlib.closing(SharedOverview(client))), log)
+            made = cls(own.enter_context(contextlib.closing(SharedOverview(client))), log, inbox)
             made._own = own.pop_all()
         return made
 
@@ -236,9 +267,10 @@ class QueueCollector(Collector):
 
     def collect(self) -> Iterator[Any]:
         """Return the families with the samples of a shared reading."""
-        if self._log is not None:
-            # Both readings at once, so that two servers that do not answer cost a scrape no more time than one.
-            self._log.begin()
+        for each in (self._log, self._inbox):
+            # All readings at once, so that servers that do not answer cost a scrape no more time than one.
+            if each is not None:
+                each.begin()
         state, refused = _found(self._overview)
         self.is_read = state is not None
         samples = [] if state is None else list(state_samples(state))
@@ -250,6 +282,11 @@ class QueueCollector(Collector):
             if logged is not None:
                 samples += log_samples(logged, state, int(time.time() * 1000), self._tasks)
             samples.append(Sample("rqc_audit_up", (), int(logged is not None)))
+        if self._inbox is not None:
+            rows, _ = _found(self._inbox)
+            if rows is not None:
+                samples += inbox_samples(rows)
+            samples.append(Sample("rqc_inbox_up", (), int(rows is not None)))
         return _families(samples)
 
 
@@ -261,8 +298,8 @@ def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
         log.debug("nothing to show: %s", error)
         return None, isinstance(error, ServerUnsuitable)
     except Exception:
-        # A scrape still shows the result of the other reading.
-        log.exception("a look at the queues or at their log failed")
+        # A scrape still shows the results of the other readings.
+        log.exception("a look at the queues, at their log or at their inbox failed")
     return None, False
 
 

@@ -14,7 +14,7 @@ from rq_core.connections.open import open_transport
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
-from rq_core.model.plugins import LogOverview
+from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.protocol.engine.plan import Patience
 from rq_core.protocol.reads.queue_load import Overview
 
@@ -128,6 +128,20 @@ def shared_log(audit_url: str) -> Iterator[Shared[LogOverview]]:
     late = f"no answer from the audit log within {WITHIN_S:g} s"
     with (
         contextlib.closing(plugins.reader_opener()(audit_url)) as reader,
+        contextlib.closing(Shared(reader.look, lambda: RqCoreError(late))) as shared,
+    ):
+        yield shared
+
+
+@contextlib.contextmanager
+def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
+    """Yield a shared reading of an inbox, which is closed after the block.
+
+    Raises AuditNotConfigured if no installed package reads inboxes, and RqCoreError for an invalid URL.
+    """
+    late = f"no answer from the inbox' database within {WITHIN_S:g} s"
+    with (
+        contextlib.closing(plugins.inbox_reader_opener()(inbox_url)) as reader,
         contextlib.closing(Shared(reader.look, lambda: RqCoreError(late))) as shared,
     ):
         yield shared

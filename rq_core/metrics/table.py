@@ -36,8 +36,9 @@ class Family(NamedTuple):
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
-    source: Literal["state", "log", "worker"]
-    """state: one reading of Redis; log: the audit database; worker: the counts of one machine's worker processes."""
+    source: Literal["state", "log", "inbox", "worker"]
+    """state: one reading of Redis; log: the audit database; inbox: the database with the inbox; worker: the counts of
+    one machine's worker processes."""
     labels: tuple[str, ...]
     says: str
 
@@ -54,6 +55,10 @@ def _state(name: str, says: str, *labels: str) -> Family:
 
 def _log(name: str, says: str, *labels: str) -> Family:
     return Family(name, "counter" if name.endswith("_total") else "gauge", "log", labels, says)
+
+
+def _inbox(name: str, says: str, *labels: str) -> Family:
+    return Family(name, "counter" if name.endswith("_total") else "gauge", "inbox", labels, says)
 
 
 def _worker(name: str, says: str, *labels: str) -> Family:
@@ -267,6 +272,29 @@ FAMILIES: Final = (
         "queue",
         "task",
         "outcome",
+    ),
+    _inbox("rqc_inbox_up", "1 if the database with the inbox answered the last look, else 0."),
+    _inbox(
+        "rqc_inbox_rows",
+        "Committed rows of the inbox that no relay has handed over to the queue yet. A look counts 10,000 rows of a"
+        " queue; then it is a lower bound.",
+        "queue",
+    ),
+    _inbox(
+        "rqc_inbox_oldest_seconds",
+        "Seconds since the first of these rows was inserted, by the database's clock; 0 without rows.",
+        "queue",
+    ),
+    _inbox(
+        "rqc_inbox_parked",
+        "Rows that cannot become jobs, and wait for a person. A look counts 10,000 rows of all queues together; then"
+        " it is a lower bound.",
+        "queue",
+    ),
+    _inbox(
+        "rqc_inbox_relayed_total",
+        "Rows that became jobs. It falls if the database is set back.",
+        "queue",
     ),
     _worker("rqc_worker_processes", "Worker processes of one supervisor."),
     _worker(

@@ -2,7 +2,7 @@
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name.
 ``rq_core.audit``: what uses a database: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``,
-``reader`` and ``questions``, and the ``relay`` of an inbox and ``inbox``; each has a protocol below.
+``reader`` and ``questions``, and the ``relay`` of an inbox, ``inbox`` and ``inbox_reader``; each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -244,6 +244,12 @@ def inbox_finder() -> FindInInbox:
     return cast(FindInInbox, _audit("inbox"))
 
 
+def inbox_reader_opener() -> OpenInboxReader:
+    """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
+    one."""
+    return cast(OpenInboxReader, _audit("inbox_reader"))
+
+
 def reader_opener() -> OpenReader:
     """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
     has one."""
@@ -345,3 +351,60 @@ class AuditReader(Protocol):
     def close(self) -> None:
         """Close all connections."""
         ...
+
+
+# The state of an inbox, for the same tools.
+
+
+@dataclass(frozen=True, slots=True)
+class InboxQueue:
+    """The rows of one queue in an inbox."""
+
+    queue: str
+    rows: int
+    """Rows that are not in Redis yet."""
+    rows_exact: bool
+    """Whether ``rows`` is exact; if not, at least so many rows are there."""
+    oldest_ms: int | None
+    """Ms since the first of these rows was inserted, by the database's clock; None: no row."""
+    parked: int
+    """Parked rows."""
+    parked_exact: bool
+    """Whether ``parked`` is exact; if not, at least so many rows are parked."""
+    relayed: int
+    """Rows that became jobs."""
+    sent_ms: int | None
+    """Ms since a relay chose the batch that is on its way; None: no batch is."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxOverview:
+    """The state of an inbox at one moment."""
+
+    queues: tuple[InboxQueue, ...]
+    queues_left_out: int = 0
+    """Number of queues that the look did not read, since there are too many."""
+
+
+class InboxReader(Protocol):
+    """Reads one inbox. Threads may share it."""
+
+    def look(self) -> InboxOverview:
+        """Return the state of the inbox. The look counts a bounded number of rows, and takes no lock.
+
+        Raises InboxMissing without the tables, and another RqCoreError if the database does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class OpenInboxReader(Protocol):
+    """A function that returns the InboxReader of the database at a URL, without connecting.
+
+    Raises RqCoreError for a bad URL and for a driver that is not installed.
+    """
+
+    def __call__(self, inbox_url: str, /) -> InboxReader: ...

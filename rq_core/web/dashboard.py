@@ -29,6 +29,7 @@ from starlette.staticfiles import StaticFiles
 
 from rq_core.errors import InvalidOption, UsageError
 from rq_core.metrics.causes import Unread
+from rq_core.model.plugins import InboxOverview
 from rq_core.web import views, words
 from rq_core.web.access import (
     COOKIE,
@@ -81,7 +82,9 @@ def dashboard(
             "must be a function of a request that returns an Access, or None for who may not look"
         )
         raise InvalidOption.of("authorize", None, must)
-    sources = Sources(app.redis_url, prefix=app.prefix, audit_url=app.audit_url)
+    sources = Sources(
+        app.redis_url, prefix=app.prefix, audit_url=app.audit_url, inbox_url=app.inbox_url
+    )
     return build_site(sources, Mounted(authorize), allow_hosts)
 
 
@@ -181,10 +184,11 @@ class _Made(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """The answers of both sources to one page, and the documents that were made of them, by viewer."""
+    """The answers of all sources to one page, and the documents that were made of them, by viewer."""
 
     present: tuple[Any, Any]
     past: tuple[Any, Any]
+    inbox: InboxOverview | Unread | None
     shown: dict[Hashable, _Made]
 
 
@@ -224,7 +228,7 @@ class _Site:
         made = answers.shown.get(viewer)
         if made is None:
             (state, found), (log, logged) = answers.present, answers.past
-            facts = Facts(asked, access, now_ms, state, log, found, logged)
+            facts = Facts(asked, access, now_ms, state, log, found, logged, answers.inbox)
             made = self._made(page, request, facts)
             if len(answers.shown) < SHOWN_MAX:
                 answers.shown[viewer] = made
@@ -246,11 +250,13 @@ class _Site:
         return _Made.of(bytes(html.body), "text/html")
 
     async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
-        """Ask both sources at the same time: a source that does not answer does not delay the other."""
-        present, past = await asyncio.gather(
-            self._present(page, asked, now_ms), self._past(page, asked, now_ms)
+        """Ask all sources at the same time: a source that does not answer does not delay the others."""
+        present, past, inbox = await asyncio.gather(
+            self._present(page, asked, now_ms),
+            self._past(page, asked, now_ms),
+            self._sources.inbox(),
         )
-        return _Answers(present, past, {})
+        return _Answers(present, past, inbox, {})
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared reading of all queues, and the page's further data in Redis."""

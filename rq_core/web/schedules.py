@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
-from rq_core.metrics.causes import Unread, causes
+from rq_core.metrics.causes import Unread
 from rq_core.model.recurrence import Recurrence, from_json
 from rq_core.views.schedules import ScheduleRow, next_due, schedule_document, schedule_notes, when
 from rq_core.views.table import Found
@@ -60,10 +60,9 @@ def schedule_page(facts: Facts) -> Document:
             # The cause names the schedule that is the latest of its queue.
             late = None if facts.queue is None else facts.queue.late_schedule
             if late is not None and late.name == name:
-                found = causes(facts.state, facts.log)
                 document["causes"] = [
                     cause_row(each)
-                    for each in found
+                    for each in facts.causes
                     if each.queue == queue and each.alert == LATE_ALERT
                 ]
     if not isinstance(facts.logged, Unread | None):

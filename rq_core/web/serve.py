@@ -30,6 +30,7 @@ class WebOptions:
     allow_hosts: Sequence[str] = ()
     root_path: str = ""
     behind_https: bool = False
+    inbox_url: str | None = None
 
 
 def gate_of(options: WebOptions) -> Gate:
@@ -57,7 +58,12 @@ def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
         not options.root_path.startswith("/") or options.root_path.endswith("/")
     ):
         raise InvalidOption.of("root_path", options.root_path, "must be like /queues")
-    sources = Sources(options.redis_url, prefix=options.prefix, audit_url=options.audit_url)
+    sources = Sources(
+        options.redis_url,
+        prefix=options.prefix,
+        audit_url=options.audit_url,
+        inbox_url=options.inbox_url,
+    )
     with contextlib.closing(sources):
         server = uvicorn.Server(
             uvicorn.Config(

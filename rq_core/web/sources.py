@@ -1,7 +1,7 @@
-"""Questions of the pages to Redis and to the audit log. Each ends within WITHIN_S, also if a server is away.
+"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, also if a server is away.
 
-All pages share one look a second at all queues, and one at the log (:mod:`rq_core.metrics.shared`). The other
-questions of a page run on a few threads, which Redis and the log do not share.
+All pages share one look a second at all queues, one at the log, and one at the inbox (:mod:`rq_core.metrics.shared`).
+The other questions of a page run on a few threads, which Redis and the log do not share.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from typing import Any, Final, TypeVar
 from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError
 from rq_core.metrics.causes import Unread
-from rq_core.metrics.shared import SHARED_S, Shared, SharedOverview, shared_log, viewer
+from rq_core.metrics.shared import (
+    SHARED_S,
+    Shared,
+    SharedOverview,
+    shared_inbox,
+    shared_log,
+    viewer,
+)
 from rq_core.model import plugins
 from rq_core.model.keys import DEFAULT_PREFIX
-from rq_core.model.plugins import AuditQuestions, LogOverview
+from rq_core.model.plugins import AuditQuestions, InboxOverview, LogOverview
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
@@ -59,12 +66,18 @@ class RecentAnswers:
 
 
 class Sources:
-    """One Redis and prefix, and its audit log if there is one."""
+    """One Redis and prefix, and its audit log and its inbox if there are any."""
 
     def __init__(
-        self, redis_url: str, *, prefix: str = DEFAULT_PREFIX, audit_url: str | None = None
+        self,
+        redis_url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        audit_url: str | None = None,
+        inbox_url: str | None = None,
     ) -> None:
-        """Raises AuditNotConfigured if no installed package reads audit logs, and RqCoreError for an invalid URL."""
+        """Raises AuditNotConfigured if no installed package reads audit logs or inboxes, and RqCoreError for an invalid
+        URL."""
         with contextlib.ExitStack() as own:
             self._client: Client = own.enter_context(viewer(redis_url, prefix))
             self._overview = own.enter_context(contextlib.closing(SharedOverview(self._client)))
@@ -75,6 +88,9 @@ class Sources:
                 self._questions = own.enter_context(
                     contextlib.closing(plugins.questions_opener()(audit_url))
                 )
+            self._inbox: Shared[InboxOverview] | None = None
+            if inbox_url is not None:
+                self._inbox = own.enter_context(shared_inbox(inbox_url))
             self._of_redis = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-redis"))
             self._of_log = own.enter_context(ThreadPoolExecutor(THREADS, "rq-core-web-log"))
             self._looks = own.enter_context(ThreadPoolExecutor(2 * THREADS, "rq-core-web-look"))
@@ -94,6 +110,12 @@ class Sources:
         if self._log is None:
             return None
         return await self._within(self._looks, self._log.get, "the audit log")
+
+    async def inbox(self) -> InboxOverview | Unread | None:
+        """Return the shared reading of the inbox; None if the page has none."""
+        if self._inbox is None:
+            return None
+        return await self._within(self._looks, self._inbox.get, "the inbox' database")
 
     async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
         """Carry out a plan that reads."""

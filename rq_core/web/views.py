@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rq_core.metrics.causes import Unread, causes
-from rq_core.model.plugins import LogOverview
+from rq_core.metrics.causes import Cause, Unread, causes
+from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
 from rq_core.views.scopes import (
@@ -80,6 +80,13 @@ class Facts:
     """The answer of Redis to the page's plan; Unread if it gave none."""
     logged: Any = None
     """The answer of the audit log; Unread if it gave none."""
+    inbox: InboxOverview | Unread | None = None
+    """None: the page has no inbox."""
+
+    @property
+    def causes(self) -> list[Cause]:
+        """Return what is wrong."""
+        return causes(self.state, self.log, self.inbox)
 
     @property
     def queues(self) -> tuple[QueueOverview, ...]:
@@ -97,9 +104,10 @@ class Facts:
 
 def frame(facts: Facts) -> Document:
     """Return the part that each page has: the sources that cannot be read, and the number of causes."""
-    wrong = causes(facts.state, facts.log)
+    wrong = facts.causes
     parts = {
-        "Redis": facts.state, "the audit log": facts.log, "this page": facts.found, "the past": facts.logged,
+        "Redis": facts.state, "the audit log": facts.log, "the inbox": facts.inbox, "this page": facts.found,
+        "the past": facts.logged,
     }  # fmt: skip
     unread = [
         {"what": what, "why": word(part.why)}
@@ -128,7 +136,7 @@ def overview_page(facts: Facts) -> Document:
     """Return the causes, then the queues."""
     found = facts.state
     document: Document = {
-        "causes": [cause_row(each) for each in causes(found, facts.log)],
+        "causes": [cause_row(each) for each in facts.causes],
         "queues": [],
         "notes": [],
     }
@@ -178,9 +186,7 @@ def queue_page(facts: Facts) -> Document:
     if found is not None:
         document["queue"] = queue_row(found, facts.now_ms)
         document["workers"] = [worker_row(each) for each in found.workers]
-    document["causes"] = [
-        cause_row(each) for each in causes(facts.state, facts.log) if each.queue == name
-    ]
+    document["causes"] = [cause_row(each) for each in facts.causes if each.queue == name]
     if not isinstance(facts.found, Unread | None):
         limits: Found[Any] = facts.found
         document["limits"] = [

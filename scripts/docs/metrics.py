@@ -15,6 +15,7 @@ RUNBOOK: Final = "how-to/alerts.md"
 SOURCES: Final = {
     "state": ("State of the queues", "`rq-core metrics`: one look at Redis, at most a second old."),
     "log": ("The log", "`rq-core metrics --audit URL`: the audit database."),
+    "inbox": ("The inbox", "`rq-core metrics --inbox URL`: the database with the inbox."),
     "worker": (
         "Flow of the workers",
         "`/metrics` on the port of `rq-core worker --health`: what the worker processes of one machine count.",
@@ -110,8 +111,8 @@ _INTRODUCTION: Final = """
 
     `rq-core metrics` shows the state: it reads and never counts, so it may be restarted at any time. A scrape costs
     Redis four round trips, whether ten jobs wait or ten million, and shows a look that is at most a second old. If
-    Redis does not answer, `rqc_up` is 0 within two seconds; if the audit database does not, `rqc_audit_up` is 0 and
-    the rest is whole. With a million jobs in 50,000 lanes a look takes 0.15 ms of Redis
+    Redis does not answer, `rqc_up` is 0 within two seconds; if a database does not, `rqc_audit_up` or `rqc_inbox_up`
+    is 0 and the rest is whole. With a million jobs in 50,000 lanes a look takes 0.15 ms of Redis
     (`scripts/measure/once/run scrape-cost`).
 
     The workers' port shows the flow, at `/metrics`: all processes of one `rq-core worker` together. No counter

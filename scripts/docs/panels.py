@@ -195,6 +195,21 @@ ROWS: Final = (
         ),
     ),
     (
+        "Inbox",
+        (
+            Panel("Rows in the inbox", "short", _by_queue(f"rqc_inbox_rows{_Q}"), "at least so many from 10,000 on"),
+            Panel("Oldest row", "s", _by_queue(f"rqc_inbox_oldest_seconds{_Q}"), "0 if none waits"),
+            Panel(
+                "Handed over and parked", "short",
+                (
+                    (f"rate(rqc_inbox_relayed_total{_Q}[5m])", "{{queue}} handed over each second"),
+                    (f"rqc_inbox_parked{_Q}", "{{queue}} parked"),
+                ),
+            ),
+            Panel("The inbox answers", "short", (("rqc_inbox_up", "inbox"),)),
+        ),
+    ),
+    (
         "Kept results",
         (
             Panel("Kept results", "bytes", _by_queue(f"rqc_kept_results_bytes{_Q}")),

@@ -4,6 +4,7 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 
 - ``schema``: the tables, and their creation.
 - ``looking``: finds jobs that are in an inbox still.
+- ``watching``: reads the state of an inbox for metrics and causes.
 - ``database``: connections to the user's database.
 - ``statements``, ``session``: the relay's statements; its connection and transactions.
 - ``rows``: makes jobs of rows.

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sql_audit.inbox.schema import AGE_MS, COLUMNS, PARKED
 from sql_audit.inbox.session import Session, Transaction
 
 COUNT_MAX: Final = 100_000
-"""Rows that are counted at most, so that looking at a full inbox stays cheap."""
+"""Rows that ``inbox status`` counts at most, so that looking at a full inbox stays cheap."""
 _ROW: Final = "queue, id, job_id, task, args, options, packed, created_at"
 
 
@@ -22,11 +22,11 @@ class QueueState:
 
     queue: str
     rows: int
-    """Rows that are not in Redis yet, at most COUNT_MAX."""
+    """Rows that are not in Redis yet, at most as many as a look counts."""
     oldest_ms: int | None
     """Milliseconds since the first of these rows was inserted; None: no row."""
     parked: int
-    """Parked rows, at most COUNT_MAX."""
+    """Parked rows, at most as many as a look counts in all queues."""
     relayed: int
     """Rows that became jobs."""
     held: int
@@ -44,21 +44,41 @@ class QueueState:
     """The relay that sent the last batch."""
 
 
+class QueueStates(NamedTuple):
+    """The states of an inbox' queues."""
+
+    queues: list[QueueState]
+    left_out: int
+    """Number of queues that were not read."""
+
+
 def states(session: Session) -> list[QueueState]:
     """Return the states of all queues that an inbox knows, by name."""
+    return look(session).queues
+
+
+def look(
+    session: Session, *, rows_max: int = COUNT_MAX, queues_max: int | None = None
+) -> QueueStates:
+    """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
+
+    At most ``rows_max`` rows of each queue are counted, and as many parked rows of all queues.
+    """
     with session.transaction() as transaction:
-        parked = dict(_parked_queues(transaction))
+        parked = dict(_parked_queues(transaction, session, rows_max))
         known = {name for (name,) in transaction.run("SELECT queue FROM rqc_relay")}
-        return [
-            _state(transaction, session, name, parked.get(name, 0))
-            for name in sorted(known | parked.keys() | set(transaction.queues()))
-        ]
+        names = sorted(known | parked.keys() | set(transaction.queues()))
+        shown = names[:queues_max]
+        found = [_state(transaction, session, n, parked.get(n, 0), rows_max) for n in shown]
+    return QueueStates(found, len(names) - len(shown))
 
 
-def _state(transaction: Transaction, session: Session, queue: str, parked: int) -> QueueState:
+def _state(
+    transaction: Transaction, session: Session, queue: str, parked: int, rows_max: int
+) -> QueueState:
     text, age = session.text, AGE_MS[session.engine.dialect.name]
     counted = "SELECT count(*) FROM (SELECT 1 FROM rqc_inbox WHERE queue = ? LIMIT ?) AS n"
-    rows = transaction.run(text(counted), queue, COUNT_MAX).scalar_one()
+    rows = transaction.run(text(counted), queue, rows_max).scalar_one()
     first = f"SELECT {age} FROM rqc_inbox WHERE queue = ? ORDER BY id LIMIT 1"
     oldest = transaction.run(text(first), queue).scalar()
     row = transaction.look(queue)
@@ -79,10 +99,12 @@ def _state(transaction: Transaction, session: Session, queue: str, parked: int) 
     )
 
 
-def _parked_queues(transaction: Transaction) -> list[tuple[str, int]]:
-    found = transaction.run(
-        f"SELECT queue, count(*) FROM (SELECT queue FROM {PARKED} LIMIT {COUNT_MAX}) AS p GROUP BY queue"
-    )
+def _parked_queues(
+    transaction: Transaction, session: Session, rows_max: int
+) -> list[tuple[str, int]]:
+    some = f"SELECT queue FROM {PARKED} LIMIT ?"
+    counted = session.text(f"SELECT queue, count(*) FROM ({some}) AS p GROUP BY queue")
+    found = transaction.run(counted, rows_max)
     return [(queue, count) for queue, count in found]
 
 

@@ -63,11 +63,14 @@ class InboxRow(NamedTuple):
 class Session:
     """One connection to a user's database, which is made when it is needed. One thread uses it at a time."""
 
-    def __init__(self, url: str) -> None:
-        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed."""
+    def __init__(self, url: str, *, writes: bool = True) -> None:
+        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
+
+        On SQLite a session that does not write takes no lock for writing.
+        """
         self.address = inbox_url(url)
         self.url = shown(self.address)
-        self.engine = inbox_engine(self.address)
+        self.engine = inbox_engine(self.address, writes=writes)
         if self.engine.dialect.name == "postgresql":
             # In the text of BEGIN: it takes no round trip, and ends with the transaction.
             self.engine = self.engine.execution_options(isolation_level="READ COMMITTED")

@@ -82,6 +82,11 @@ class Stage:
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_relay SET sent_at = {long_ago}")
 
+    def age_rows(self, seconds: int) -> None:
+        """Make the rows of the inbox as old as this number of seconds."""
+        long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
+        self.sql(f"UPDATE rqc_inbox SET created_at = {long_ago}")
+
     def saved(self) -> Callable[[], None]:
         """Return a function that sets the database back to what it is now."""
         tables = {table: self.sql(f"SELECT * FROM {table}") for table in TABLES}

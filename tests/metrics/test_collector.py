@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -28,6 +29,7 @@ from sql_audit.proof.record import record_proofs
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit.agreement import drain
+from tests.kit.inbox import Stage
 from tests.kit.schemas import lay_schema
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer, free_port
@@ -99,7 +101,7 @@ def worked() -> FlowTotals:
 
 
 def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
-    collector_at: Callable[..., QueueCollector], seed: Seed, database: Database
+    collector_at: Callable[..., QueueCollector], seed: Seed, database: Database, tmp_path: Path
 ) -> None:
     seed.enqueue("first")
     drain(seed.client, database)
@@ -110,7 +112,10 @@ def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
     drain(seed.client, database)
     record_proofs(database, verify(database))
     seed.enqueue("unmirrored")
-    collector = collector_at(seed.client.url, audit_url=address(database))
+    inbox = str(tmp_path / "shop.db")
+    with contextlib.closing(Stage(inbox, seed.client.url)) as stage:
+        stage.insert("row", queue=seed.queue)
+    collector = collector_at(seed.client.url, audit_url=address(database), inbox_url=inbox)
 
     text = exposition(collector) + exposition(WorkerCollector(worked()))
     seed.control.config_set("maxmemory", "0")
@@ -131,6 +136,7 @@ def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
             assert len(of_queue) <= family.samples_max, family
     assert TENANT not in text
     assert value(found, "rqc_up") == value(found, "rqc_audit_up") == 1
+    assert value(found, "rqc_inbox_up") == value(found, "rqc_inbox_rows", queue="q") == 1
     assert value(found, "rqc_queue_jobs", queue="q", state="dead") == 1
     assert value(found, "rqc_workers", queue="q") == 1
     assert value(found, "rqc_schedules", queue="q") == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rq_core.cli.options import audit_url_option, server_options
+from rq_core.cli.options import audit_url_option, inbox_url_option, server_options
 from rq_core.cli.text import print_table, say
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def _most(family: Family) -> str:
     help="The address at which Prometheus reads /metrics.",
 )
 @audit_url_option("The audit database, for metrics of the log.")
+@inbox_url_option("The database with the inbox, for metrics of its rows.")
 @click.option("--once", is_flag=True, help="Print the metrics once, and exit.")
 @click.option(
     "--list",
@@ -42,6 +43,7 @@ def metrics(
     ctx: click.Context,
     listen: str,
     audit_url: str | None,
+    inbox_url: str | None,
     redis_url: str,
     prefix: str,
     *,
@@ -79,7 +81,7 @@ def metrics(
     parse_address(listen, option="listen")
     registry = CollectorRegistry()
     with contextlib.closing(
-        QueueCollector.at(redis_url, prefix=prefix, audit_url=audit_url)
+        QueueCollector.at(redis_url, prefix=prefix, audit_url=audit_url, inbox_url=inbox_url)
     ) as collector:
         registry.register(collector)
         if once:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from rq_core.cli.options import audit_url_option, json_option, print_json, server_options
+from rq_core.cli.options import (
+    audit_url_option,
+    inbox_url_option,
+    json_option,
+    print_json,
+    server_options,
+)
 from rq_core.cli.text import terminal
 from rq_core.model.lib.text import counted, shorten
 from rq_core.views.text import fit, oldest, one_line
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
 
     from rq_core.metrics.causes import Cause, Unread
     from rq_core.metrics.shared import Shared
-    from rq_core.model.plugins import LogOverview
+    from rq_core.model.plugins import InboxOverview, LogOverview
     from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 
 DROPPED: Final = (
@@ -58,6 +64,8 @@ class Frame(NamedTuple):
     """The state of the log; None without --audit."""
     at: float
     """Time at which the state was read, in seconds of the monotonic clock."""
+    inbox: InboxOverview | Unread | None = None
+    """The state of the inbox; None without --inbox."""
 
 
 @click.command()
@@ -73,12 +81,14 @@ class Frame(NamedTuple):
 @audit_url_option(
     "The audit database: adds the claims that ended per second, and whether the database answers."
 )
+@inbox_url_option("The database with the inbox: adds what is wrong there.")
 @server_options
 @json_option
 @click.pass_context
 def top(
     ctx: click.Context,
     audit_url: str | None,
+    inbox_url: str | None,
     redis_url: str,
     prefix: str,
     every: float,
@@ -93,7 +103,7 @@ def top(
     """
     from rq_core.metrics.causes import Unread
 
-    with _looking(redis_url, prefix, audit_url) as look:
+    with _looking(redis_url, prefix, audit_url, inbox_url) as look:
         frame = look()
         if as_json:
             print_json(document_of(frame))
@@ -106,29 +116,34 @@ def top(
 
 
 @contextlib.contextmanager
-def _looking(redis_url: str, prefix: str, audit_url: str | None) -> Iterator[Callable[[], Frame]]:
+def _looking(
+    redis_url: str, prefix: str, audit_url: str | None, inbox_url: str | None
+) -> Iterator[Callable[[], Frame]]:
     from rq_core.errors import RqCoreError
     from rq_core.metrics.causes import Unread
-    from rq_core.metrics.shared import SharedOverview, shared_log, viewer
+    from rq_core.metrics.shared import SharedOverview, shared_inbox, shared_log, viewer
 
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(viewer(redis_url, prefix))
         overview = stack.enter_context(contextlib.closing(SharedOverview(client, shared_s=0.0)))
-        log = None
+        log = inbox = None
         if audit_url is not None:
             log = stack.enter_context(shared_log(audit_url))
+        if inbox_url is not None:
+            inbox = stack.enter_context(shared_inbox(inbox_url))
 
-        def read(what: Shared[Any]) -> Any:
+        def read(what: Shared[Any] | None) -> Any:
             try:
-                return what.get()
+                return None if what is None else what.get()
             except RqCoreError as error:
                 return Unread.of(error)
 
         def look() -> Frame:
-            if log is not None:
-                # Begin to read the log before Redis is read, so that a silent one does not hold up the other.
-                log.begin()
-            return Frame(read(overview), None if log is None else read(log), time.monotonic())
+            for each in (log, inbox):
+                # Begin to read the databases before Redis is read, so that a silent one does not hold up the others.
+                if each is not None:
+                    each.begin()
+            return Frame(read(overview), read(log), time.monotonic(), read(inbox))
 
         yield look
 
@@ -195,7 +210,7 @@ def document_of(frame: Frame) -> dict[str, Any]:
     state, log = frame.state, frame.log
     document: dict[str, Any] = {
         "up": not isinstance(state, Unread),
-        "causes": [each._asdict() for each in causes(state, log)],
+        "causes": [each._asdict() for each in causes(state, log, frame.inbox)],
         "queues": []
         if isinstance(state, Unread)
         else [queue_document(each) for each in state.queues],
@@ -204,6 +219,10 @@ def document_of(frame: Frame) -> dict[str, Any]:
         up = not isinstance(log, Unread)
         document["audit_up"] = up
         document["log"] = [] if isinstance(log, Unread) else _log_document(log)
+    if frame.inbox is not None:
+        document["inbox_up"] = not isinstance(frame.inbox, Unread)
+        rows = () if isinstance(frame.inbox, Unread) else frame.inbox.queues
+        document["inbox"] = [dataclasses.asdict(each) for each in rows]
     return document
 
 
@@ -221,7 +240,8 @@ def render(
 
     from rq_core.metrics.causes import Unread, causes, unread_log
 
-    found, unread = causes(frame.state, frame.log), unread_log(frame.state, frame.log)
+    found = causes(frame.state, frame.log, frame.inbox)
+    unread = unread_log(frame.state, frame.log)
     causes_max = len(found) if height is None else CAUSES_MAX
     lines_of_causes = _causes(found, causes_max)
     parts: list[RenderableType] = [lines_of_causes]

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from rq_core.cli.lazy import CommandGroup
-from rq_core.cli.options import audit_url_option, server_options
+from rq_core.cli.options import audit_url_option, inbox_url_option, server_options
 from rq_core.cli.text import say
 from rq_core.installing import pip_install
 from rq_core.web import tokens as token_file
@@ -74,6 +74,7 @@ def web() -> None:
     help="Browsers reach the page by HTTPS, through a proxy: its cookie is then sent by HTTPS only.",
 )
 @audit_url_option("The audit database: for all that is past.")
+@inbox_url_option("The database with the inbox: for what is wrong there.")
 @server_options
 def serve_command(
     target: str | None,
@@ -82,6 +83,7 @@ def serve_command(
     allow_hosts: tuple[str, ...],
     root_path: str,
     audit_url: str | None,
+    inbox_url: str | None,
     redis_url: str,
     prefix: str,
     *,
@@ -100,8 +102,17 @@ def serve_command(
         app = load_app(check_target(target))
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
+        inbox_url = inbox_url or app.inbox_url
     options = WebOptions(
-        listen, redis_url, prefix, audit_url, tokens, allow_hosts, root_path, behind_https
+        listen,
+        redis_url,
+        prefix,
+        audit_url,
+        tokens,
+        allow_hosts,
+        root_path,
+        behind_https,
+        inbox_url,
     )
     serve_page(options, say)
 

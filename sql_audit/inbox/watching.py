@@ -1,0 +1,68 @@
+"""Reads the state of an inbox for metrics, for ``rq-core top`` and for the web page."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from rq_core.model.plugins import InboxOverview, InboxQueue
+from rq_core.protocol.reads.overview import QUEUES_MAX
+from sql_audit.inbox.admin import look
+from sql_audit.inbox.session import Session, require_tables
+
+ROWS_MAX: Final = 10_000
+"""Rows of a queue, and parked rows of all queues, that a look counts at most: a look may come each second."""
+
+
+class InboxWatch:
+    """Reads one inbox. Threads may share it. See rq_core.model.plugins.InboxReader."""
+
+    def __init__(self, url: str) -> None:
+        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed."""
+        self._session = Session(url, writes=False)
+        self._lock = threading.Lock()
+        self._checked = False
+
+    def look(self) -> InboxOverview:
+        """Return the state of the inbox.
+
+        Raise InboxMissing without the tables, and InboxRefused or InboxUnavailable for an error of the driver.
+        """
+        with self._lock:
+            try:
+                if not self._checked:
+                    require_tables(self._session)
+                    self._checked = True
+                found = look(self._session, rows_max=ROWS_MAX, queues_max=QUEUES_MAX)
+            finally:
+                if self._session.engine.dialect.name == "sqlite":
+                    # The next look opens the file that the path names then.
+                    self._session.close()
+        parked_exact = sum(each.parked for each in found.queues) < ROWS_MAX
+        queues = (
+            InboxQueue(
+                queue=each.queue,
+                rows=each.rows,
+                rows_exact=each.rows < ROWS_MAX,
+                oldest_ms=each.oldest_ms,
+                parked=each.parked,
+                parked_exact=parked_exact,
+                relayed=each.relayed,
+                sent_ms=each.sent_ms,
+            )
+            for each in found.queues
+        )
+        return InboxOverview(tuple(queues), found.left_out)
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            self._session.close()
+
+
+def open_inbox_reader(url: str) -> InboxWatch:
+    """Return a reader of the inbox in the database at ``url``; rq_core finds this function as an entry point.
+
+    Nothing is read yet. Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
+    """
+    return InboxWatch(url)
