@@ -364,13 +364,13 @@ class InboxQueue:
     rows: int
     """Rows that are not in Redis yet."""
     rows_exact: bool
-    """Whether ``rows`` is exact; if not, at least so many rows are there."""
+    """Whether ``rows`` is exact; if not, it is a lower bound."""
     oldest_ms: int | None
     """Ms since the first of these rows was inserted, by the database's clock; None: no row."""
     parked: int
     """Parked rows."""
     parked_exact: bool
-    """Whether ``parked`` is exact; if not, at least so many rows are parked."""
+    """Whether ``parked`` is exact; if not, it is a lower bound."""
     relayed: int
     """Rows that became jobs."""
     sent_ms: int | None

@@ -197,7 +197,7 @@ ROWS: Final = (
     (
         "Inbox",
         (
-            Panel("Rows in the inbox", "short", _by_queue(f"rqc_inbox_rows{_Q}"), "at least so many from 10,000 on"),
+            Panel("Rows in the inbox", "short", _by_queue(f"rqc_inbox_rows{_Q}"), "from 10,000 on a lower bound"),
             Panel("Oldest row", "s", _by_queue(f"rqc_inbox_oldest_seconds{_Q}"), "0 if none waits"),
             Panel(
                 "Handed over and parked", "short",

@@ -1,4 +1,4 @@
-"""Metrics, causes and alerts of an inbox: rows that wait or are parked are seen, by a look that disturbs nobody."""
+"""Metrics, causes and alerts of an inbox: rows that wait or are parked are shown, and the look takes no lock."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def counts_and_alerts(stage: Stage) -> None:
     assert value(scraped(stage), "rqc_inbox_up") == 1
 
 
-def test_metrics_alerts_and_causes_tell_of_rows_that_wait_and_rows_that_are_parked(
+def test_metrics_alerts_and_causes_show_rows_that_wait_and_rows_that_are_parked(
     stage: Stage,
 ) -> None:
     counts_and_alerts(stage)
@@ -108,7 +108,7 @@ def test_an_inbox_on_postgres_is_read_by_the_same_look(on_postgres: Stage) -> No
     counts_and_alerts(on_postgres)
 
 
-def test_the_cause_of_rows_that_wait_tells_whether_a_batch_is_stuck(stage: Stage) -> None:
+def test_the_cause_of_rows_that_wait_says_whether_a_batch_is_stuck(stage: Stage) -> None:
     stage.insert("a")
     stage.age_rows(240)
     stage.sql(ON_ITS_WAY, QUEUE)
@@ -152,7 +152,7 @@ def test_a_look_reads_no_more_queues_than_its_bound_and_says_so(
 
 
 def test_queues_whose_names_are_no_names_share_one_label(stage: Stage) -> None:
-    """Checks names that anybody may insert: they make neither many samples nor two of one label."""
+    """Checks names that a plain INSERT may have: they make neither many samples nor two of one label."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")
