@@ -78,7 +78,13 @@ def pytest_unconfigure() -> None:
 
 _ROOM: Final = pytest.StashKey[Path]()
 
-WHOLE_FILES: Final = frozenset({"tests/unit/test_wheel.py"})
+WHOLE_FILES: Final = frozenset(
+    {
+        "tests/unit/test_wheel.py",
+        "tests/web/browser/test_journeys.py",
+        "tests/web/browser/test_look.py",
+    }
+)
 """Their tests share what is costly to make."""
 
 

@@ -4,8 +4,8 @@ Keys: schedules
 Meta: schedules
 Args: each each_count by why source spec_max what
 Uses: call(now) meta(facts set_fact) emit(emit_queue) batch(call_many read_many) digits(digits)
-    schedule_entries(read_schedule write_schedule job_field was_declared note_declared is_undeclared)
-    definition_digest(definition_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
+    schedule_entries(read_schedule write_schedule job_field was_declared note_declared is_unseen)
+    definition_digest(definition_digest job_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
 ]]
 
 local SEEN_MS = 1800000   -- code that declares the same is noted this often at most
@@ -24,7 +24,7 @@ end
 local function is_record(name, next_at, due_at, rule, job)
   if #name > NAME_MAX or not name:find('^[%w_.:-]+$') then
     return false
-  elseif what ~= 'put' then
+  elseif what ~= 'put' and what ~= 'restore' then
     return what ~= 'resume' or next_at > 0 and due_at >= next_at
   end
   return next_at > 0 and due_at >= next_at and rule:find('^{[^\n]*}$') ~= nil and job:find('^%[[^\n]*%]\n[^\n]*\n%x[^\n]*\n{[^\n]*}$') ~= nil
@@ -65,8 +65,8 @@ local function change(name, old, new, job)
   end
   move_tick(name, new.state == 'on' and new.due_ms)
   events[#events + 1] = '["' .. name .. '","' .. new.state .. '",' .. (old and cjson.encode(old.rule) or 'null') .. ',' ..
-    cjson.encode(new.rule) .. ',' .. new.v .. ',' .. digits(new.next_ms) .. ',"' .. source .. '"' ..
-    (job and ',' .. pack_of(job) or '') .. ']'
+    cjson.encode(new.rule) .. ',' .. new.v .. ',' .. digits(new.next_ms) .. ',"' .. (what == 'release' and 'released' or source) .. '"' ..
+    (job and ',' .. pack_of(job) .. ',"' .. job_digest(job) .. '"' or '') .. ']'
 end
 
 --- A schedule is forgotten.
@@ -105,17 +105,29 @@ local function see(name, old, next_at, due_at)
   return 'same'
 end
 
+--- Code declares a schedule whose rule was set live: note the definition, which may come back once that rule is released.
+local function keep_live(name, old, is_same, digest)
+  if not was_declared(old, digest) or now - old.seen >= SEEN_MS then
+    note_declared(old, digest)
+    old.seen = now
+    entries[#entries + 1], entries[#entries + 2] = name, write_schedule(old)
+  end
+  return is_same and old.state ~= 'removed' and 'same' or 'kept'
+end
+
 --- What stops a put from being carried out; nil if nothing does.
 local function put_outcome(old, is_same, version, digest)
-  if source == 'code' then
-    if is_same and old.state ~= 'undeclared' and old.state ~= 'removed' then
+  if what == 'restore' then
+    return old and 'conflict' or nil
+  elseif source == 'code' then
+    if is_same and old.from == 'code' and old.state ~= 'undeclared' and old.state ~= 'removed' then
       return 'same'
-    elseif old and (old.from == 'live' or old.state == 'removed' or not is_same and was_declared(old, digest)) then
+    elseif old and (old.state == 'removed' or not is_same and was_declared(old, digest)) then
       return 'kept'
     end
   elseif version >= 0 and version ~= (old and old.v or 0) then
     return 'conflict'
-  elseif is_same and old.state ~= 'removed' and old.from == 'live' then
+  elseif is_same and old.from == 'live' then
     return 'same'
   end
   return nil
@@ -124,8 +136,12 @@ end
 local function put(name, version, next_at, due_at, rule, job)
   local old, old_job = unpack(known[name] or {})
   local is_same = old ~= nil and old.rule == rule and old_job == job
-  local outcome = put_outcome(old, is_same, version, source == 'code' and definition_digest(rule, job))
-  if outcome == 'same' and source == 'code' and old.from == 'code' then
+  local digest = source == 'code' and definition_digest(rule, job)
+  if digest and old and old.from == 'live' then
+    return keep_live(name, old, is_same, digest)
+  end
+  local outcome = put_outcome(old, is_same, version, digest)
+  if outcome == 'same' and source == 'code' then
     return see(name, old, next_at, due_at)
   elseif outcome then
     return outcome
@@ -133,11 +149,12 @@ local function put(name, version, next_at, due_at, rule, job)
     return 'late'
   end
   local new = {
-    state = old and old.state == 'paused' and 'paused' or 'on', v = (old and old.v or 0) + 1, next_ms = next_at, due_ms = due_at,
+    state = old and old.state == 'paused' and 'paused' or 'on', v = (old and old.v or what == 'restore' and version or 0) + 1,
+    next_ms = next_at, due_ms = due_at,
     last = old and old.last or 0, from = source, seen = source == 'code' and now or old and old.seen or 0,
     was = old and old.was or '', rule = rule,
   }
-  if old and old.from == 'code' and not is_same then
+  if old and old.from == 'code' and (not is_same or source == 'live') then
     note_declared(new, definition_digest(old.rule, old_job))
   end
   change(name, old, new, job)
@@ -162,14 +179,14 @@ local function resume(name, old, next_at, due_at)
   end
   local new = next_version(old)
   new.from = old.state == 'undeclared' and 'live' or old.from
-  new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from == 'code' and now or old.seen
+  new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from ~= 'live' and now or old.seen
   change(name, old, new)
   return 'changed'
 end
 
 --- Code that still declares a schedule must not bring it back, so that is noted for as long as it may.
 local function remove(name, old)
-  if old.from == 'live' or old.state == 'undeclared' or is_undeclared(old, now) then
+  if old.state == 'undeclared' or is_unseen(old, now) then
     forget(name, old)
     return 'changed'
   elseif old.state == 'removed' then
@@ -181,13 +198,25 @@ local function remove(name, old)
   return 'changed'
 end
 
+--- Give a rule that was set live back to code: it holds until a worker declares another one. What code declared last may
+--- come back, what it declared before may not.
+local function release(name, old)
+  if old.from ~= 'live' or old.was == '' then
+    return old.from == 'live' and 'undeclared' or 'same'
+  end
+  local new = next_version(old)
+  new.from, new.seen, new.was = 'released', now, old.was:match('^(.*),%x+$') or ''
+  change(name, old, new)
+  return 'changed'
+end
+
 --- Decide about a record. Returns its outcome.
 local function decide_schedule(i)
   local name, version, next_at, due_at, rule, job = each(i)
   local old = known[name] and known[name][1]
-  if what == 'put' then
+  if what == 'put' or what == 'restore' then
     return put(name, version, next_at, due_at, rule, job)
-  elseif not old or old.state == 'removed' and what == 'pause' then
+  elseif not old or old.state == 'removed' and (what == 'pause' or what == 'release') then
     return 'gone'
   elseif version >= 0 and version ~= old.v then
     return 'conflict'
@@ -200,6 +229,8 @@ local function decide_schedule(i)
     return pause(name, old)
   elseif what == 'resume' then
     return resume(name, old, next_at, due_at)
+  elseif what == 'release' then
+    return release(name, old)
   end
   return remove(name, old)
 end

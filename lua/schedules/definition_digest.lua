@@ -1,6 +1,11 @@
---[[ definition_digest: makes a short digest of what a schedule is. ]]
+--[[ definition_digest: makes digests of what a schedule is, and of its job. ]]
 
 --- Return 8 hex digits for a rule and a job.
 local function definition_digest(rule, job)
   return redis.sha1hex(rule .. '\n' .. job):sub(1, 8)
+end
+
+--- Return 32 hex digits for a job: the log has them, so that another job in its place is noticed.
+local function job_digest(job)
+  return redis.sha1hex(job):sub(1, 32)
 end

@@ -2,8 +2,9 @@
 decided before anything is written; the jobs are accepted as `enqueue` accepts them (enqueue/accepting).
 
 Keys: schedules state holders
+Later: schedules_missed
 Args: each each_count by why hand_max
-Uses: call(now now_text) emit(emit quoted) batch(call_many read_many) digits(digits) state(read_line write_line) kinds(kinds_from)
+Uses: call(now now_text) meta(fact read_now set_fact) emit(emit quoted) batch(call_many read_many) digits(digits) state(read_line write_line) kinds(kinds_from)
     accepting(check_records decide_records emit_records write_records)
     schedule_entries(read_schedule write_schedule job_field is_undeclared)
     tick_times(read_ticks move_tick due_ticks decide_ticks write_ticks)
@@ -22,9 +23,11 @@ local events        -- what the event says of each instant
 local stopped       -- ids and lines of jobs that are asked to stop
 local requests      -- what the event says of each
 local handed        -- names and entries that the worker gets
+local passed_over   -- instants that were missed
 
 local function reset()
   known, told, wanted, kinds, of_job, entries, events, stopped, requests, handed = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
+  passed_over = 0
 end
 
 --- Take the job of a schedule apart. Returns its kind, digest, lane and JSON; nil if it cannot be read.
@@ -216,11 +219,15 @@ local function decide_instants()
     local name, this = each(i), told[i]
     answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = name, this[1], this.holder or '-'
     if this[2] then
+      passed_over = passed_over + this[5]
       local at = digits(this[2])
       events[#events + 1] = '["tick-' .. name .. '-' .. at .. '","' .. name .. '",' .. digits(this[6]) .. ',' .. at .. ',' ..
         digits(this[3]) .. ',' .. (this[4] and digits(this[4]) or 'null') .. ',"' .. this[1] .. '",' .. digits(this[5]) ..
         (this.holder and ',' .. quoted(this.holder) or '') .. ']'
     end
+  end
+  if passed_over > 0 then
+    read_now('schedules_missed')
   end
   return answer, handed
 end
@@ -238,4 +245,7 @@ local function write_instants()
   call_many('HSET', state, stopped)
   call_many('HSET', schedules, entries)
   write_ticks()
+  if passed_over > 0 then
+    set_fact('schedules_missed', fact('schedules_missed') + passed_over)
+  end
 end

@@ -12,7 +12,7 @@ member in `ticks`.
 
 `v` counts its changes. `next` is its next instant, `due` when that is due: later by the schedule's part of `spread`.
 `last` is the last instant that was fired or missed; 0 before the first. `from` says who set the rule: code, or live
-for an operator. `seen` is when code declared it last; 0: never. `was` has digests of what code declared before.
+for an operator; released: an operator gave it back to code, and it holds until a worker declares another one. `seen` is when code declared it last; 0: never. `was` has digests of what code declared before, oldest first; of a live rule, the last is what code declares now.
 
 ]]
 
@@ -61,7 +61,12 @@ local function note_declared(schedule, digest)
   schedule.was = #list > most and list:sub(-most) or list
 end
 
---- Whether no worker's code has declared a schedule for so long that it was taken out of the code.
+--- Whether no worker's code has declared a schedule for so long that it is not in the code, or not any more.
+local function is_unseen(schedule, at)
+  return at - schedule.seen > UNDECLARED_MS
+end
+
+--- Whether a schedule of code was taken out of the code.
 local function is_undeclared(schedule, at)
-  return schedule.from == 'code' and at - schedule.seen > UNDECLARED_MS
+  return schedule.from ~= 'live' and is_unseen(schedule, at)
 end

@@ -224,6 +224,22 @@ class ScheduleProducer(QueueProducer):
         plan = client.calls.schedules.change(queue, name, "remove", by=by, why=reason)
         return await client.run(plan)
 
+    def release_schedule(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """Give a schedule that was set while everything runs back to code. Its rule holds until a worker declares what
+        its code says: at its start, or within an hour. The outcome is ``undeclared`` if no code declares it."""
+        client = self.client
+        return client.run(client.calls.schedules.change(queue, name, "release", by=by, why=reason))
+
+    async def release_schedule_async(
+        self, queue: str, name: str, *, reason: str = "", by: str | None = None
+    ) -> ScheduleChange:
+        """See release_schedule."""
+        client = self.async_client()
+        plan = client.calls.schedules.change(queue, name, "release", by=by, why=reason)
+        return await client.run(plan)
+
     def run_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> Told:

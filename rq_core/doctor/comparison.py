@@ -90,8 +90,10 @@ def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
 
 def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     if isinstance(want, AtLeast):
-        fits = _number(actual) >= want.value
-        return None if fits else Edit(key, member, LOWER, str(want.value))
+        if _number(actual) < want.value:
+            return Edit(key, member, LOWER, str(want.value))
+        is_higher = want.most is not None and _number(actual) > want.most
+        return Edit(key, member, as_text(actual), str(want.value)) if is_higher else None
     if isinstance(want, AnyValue):
         is_lost = actual is None and want.fresh is not None
         is_late = actual is not None and want.most is not None and actual > want.most

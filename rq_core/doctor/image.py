@@ -50,6 +50,10 @@ INDEXES: Final = (
 """The keys with derived members. In `jobs` each job must have a member; in `state` only lost lines are derived."""
 
 
+MOVED_ON_MS: Final = 60_000
+"""The longest time for which a schedule that is due is moved on."""
+
+
 class AnyValue(NamedTuple):
     """Expects any existing value, unless it is above ``most``. A missing value, or one above ``most``, is replaced by
     ``fresh``; a leading `+` means that many milliseconds after the server's time."""
@@ -60,9 +64,10 @@ class AnyValue(NamedTuple):
 
 
 class AtLeast(NamedTuple):
-    """Expects this number or a higher one."""
+    """Expects this number or a higher one, up to ``most``."""
 
     value: int
+    most: float | None = None
 
 
 Want = str | int | AnyValue | AtLeast
@@ -262,15 +267,19 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 def _ticks(view: View) -> Iterator[Entry]:
     """Yield when each schedule that is on is due, and when claims look at the first of them. A worker that has a
-    schedule in hand, or that learned that some are due, has moved it on for some seconds."""
-    due = []
+    schedule in hand, or cannot compute it, or that learned that some are due, has moved it on for up to a minute."""
+    due, at = [], view.latest_ms
+
+    def moved_on(due_ms: int) -> AtLeast:
+        return AtLeast(due_ms, None if at is None else max(due_ms, at) + MOVED_ON_MS)
+
     for name, entry in view.snapshot["schedules"].items():
         with suppress(ValueError):
             if not name.endswith(JOB_FIELD) and (schedule := Schedule.parse(entry)).state == "on":
                 due.append(schedule.due_ms)
-                yield "ticks", name, AtLeast(schedule.due_ms)
+                yield "ticks", name, moved_on(schedule.due_ms)
     if due:
-        yield "scheduled", TICK_MARK, AtLeast(min(due))
+        yield "scheduled", TICK_MARK, moved_on(min(due))
     if view.snapshot["schedules"] and view.facts.get("epoch"):
         yield "meta", "schedules", "1"
 

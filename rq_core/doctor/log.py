@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.idempotency import SAME, ResultLine
@@ -13,12 +13,33 @@ from rq_core.model.lib.text import number_in
 from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
 
+RUNS: Final = frozenset({"run", "not_run"})
+"""Outcomes of runs that an operator asked for, beside all instants of a schedule."""
+SCHEDULE_MARK: Final = "schedule|"
+"""The prefix of the names of schedules in ``FoldedLog.moving``."""
+
 
 class Since(NamedTuple):
     """The first entry of a log without missing entries: its id, and its time in Unix ms."""
 
     at: OutboxId
     at_ms: int
+
+
+class LoggedSchedule(NamedTuple):
+    """A schedule according to the last event about it."""
+
+    at: OutboxId
+    """The entry of that event."""
+    state: str
+    """on, paused, undeclared, removed; empty: it was forgotten."""
+    version: int
+    next_ms: int | None
+    """Its next instant; None: unknown."""
+    rule: str | None = None
+    """Its rule as JSON; None: unknown, since the log begins later."""
+    job_digest: str | None = None
+    """The digest of its job; None: unknown."""
 
 
 @dataclass
@@ -56,6 +77,14 @@ class FoldedLog:
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
     removed."""
+    schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
+    """Name → schedule according to the last event about it."""
+    schedules_since: OutboxId | None = None
+    """The entry from which on ``schedules`` has all events: before it no schedule existed, or none is known."""
+    at_beginning: bool = True
+    """Whether ``note`` was not called yet."""
+    all_schedules: bool = False
+    """Whether ``schedules`` must have every schedule."""
     lease_max_ms: int = 0
     """Milliseconds of the longest lease that a setting ever allowed, according to the events in the log."""
 
@@ -122,6 +151,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
             note(log, entry)
             if first is not None and entry.id > first:
                 log.moving.update(event.job_id for event in entry.jobs)
+                log.moving.update(f"{SCHEDULE_MARK}{name}" for name in schedules_in(entry))
         except (Undecodable, ValueError, TypeError) as error:
             log.unreadable.append(f"{entry_id}: {error}")
             before = None
@@ -152,14 +182,50 @@ def _miss(log: FoldedLog) -> None:
     log.lives.miss()
 
 
-def forget_queue(log: FoldedLog) -> None:
-    """Forget the settings and limits: missing entries may have changed any of them."""
+def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
+    """Forget the settings, limits and schedules: entries before ``at`` that are missing may have changed any of
+    them."""
     log.settings.clear()
     log.limits.clear()
+    forget_schedules(log, at, have_all=False)
+
+
+def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
+    """Forget the schedules: missing entries may have changed any of them, or (``have_all``) no schedule exists."""
+    log.schedules.clear()
+    log.schedules_since, log.all_schedules = at, have_all
+
+
+def schedules_in(entry: Entry) -> list[str]:
+    """Return the names of the schedules that an entry is about."""
+    if entry.event is Event.SCHEDULE_CHANGED:
+        return [str(entry.data["name"])]
+    if entry.event is Event.TICKED:
+        return [str(event.fields["name"]) for event in entry.jobs]
+    return []
+
+
+def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
+    """Store what an event says of a schedule's next instant. A run that an operator asked for moves none."""
+    known = log.schedules.get(facts["name"])
+    if facts["outcome"] not in RUNS and (known is None or at > known.at):
+        state = "undeclared" if facts["outcome"] == "undeclared" else "on"
+        said = (state, facts["version"], facts.get("next_ms"))
+        rest = (None, None) if known is None else (known.rule, known.job_digest)
+        log.schedules[facts["name"]] = LoggedSchedule(at, *said, *rest)
+
+
+def _note_change(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
+    known, rule = log.schedules.get(facts["name"]), facts.get("new")
+    digest = facts.get("job_digest") or (known and known.job_digest)
+    state = "" if rule is None else facts["state"]
+    said = LoggedSchedule(at, state, facts["version"], facts.get("next_ms"), rule, digest)
+    log.schedules[facts["name"]] = said
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
     """Store an entry's epoch, settings and limits in the log."""
+    is_first, log.at_beginning = log.at_beginning, False
     log.epoch = entry.id.epoch
     data = entry.data
     match entry.event:
@@ -174,13 +240,22 @@ def note(log: FoldedLog, entry: Entry) -> None:
                 log.lease_max_ms = max(log.lease_max_ms, *(ms or 0 for ms in known))
         case Event.CAP_CHANGED:
             log.limits[str(data["scope"])] = data.get("new"), data.get("version")
+        case Event.SCHEDULE_CHANGED:
+            _note_change(log, entry.id, data)
+        case Event.TICKED:
+            for event in entry.jobs:
+                note_tick(log, entry.id, event.fields)
+        case Event.QUEUE_DELETED:
+            forget_schedules(log, entry.id, have_all=True)
         case Event.EPOCH_STARTED if data.get("reason") == "created":
             # The queue was made again, with the defaults.
             log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
             log.settings |= dict.fromkeys(FLAGS, "0")
             log.limits.clear()
+            # Of a queue that lost `meta` alone, the schedules are still there.
+            forget_schedules(log, entry.id, have_all=is_first)
         case Event.EPOCH_STARTED if data.get("reason") != "replid_changed":
-            forget_queue(log)
+            forget_queue(log, entry.id)
 
 
 def _fold(log: FoldedLog, entry: Entry) -> None:

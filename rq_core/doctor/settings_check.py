@@ -8,16 +8,21 @@ sets it back or logs it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from rq_core.doctor.finding import Edit, Finding, Kind
+from rq_core.doctor.log import SCHEDULE_MARK, LoggedSchedule
 from rq_core.doctor.snapshot import View
-from rq_core.errors import QueueDamaged
+from rq_core.errors import InvalidOption, QueueDamaged
+from rq_core.model.job import read_spec, spec_fault
 from rq_core.model.keys import DEFAULT_PREFIX, QueueKeys
 from rq_core.model.lib.text import shorten
 from rq_core.model.limits import scopes
 from rq_core.model.limits.limit import Limit
 from rq_core.model.limits.policy import read_naming, read_options, read_policy
+from rq_core.model.recurrence import INSTANT_MAX, from_json
+from rq_core.model.schedule import JOB_FIELD, Schedule, job_digest
 from rq_core.model.settings import SETTINGS
 from rq_core.protocol.engine.queue_check import epoch_of
 from rq_core.protocol.reads.worker_registry import is_readable
@@ -45,6 +50,7 @@ def settings_findings(view: View) -> Iterator[Finding]:
                 kind, f"{differs}: {_WHY}; {how}", edits=(Edit(key, member, actual, actual),)
             )
     yield from _rows(view)
+    yield from _schedules(view)
 
 
 def _epoch(view: View) -> Iterator[Row]:
@@ -121,6 +127,99 @@ def _rows(view: View) -> Iterator[Finding]:
         except (ValueError, KeyError, TypeError):
             says = f"the policy of task {_shown(task)} cannot be read: {_shown(policy)}"
             yield Finding(Kind.UNREADABLE, f"{says}; its workers register it again when they start")
+
+
+def _schedules(view: View) -> Iterator[Finding]:
+    """Yield findings for schedules that cannot be read, and for those that differ from the log or from themselves."""
+    stored = view.snapshot["schedules"]
+    names = {name.removesuffix(JOB_FIELD) for name in stored} | view.log.schedules.keys()
+    for name in sorted(names):
+        entry, packed = stored.get(name), stored.get(f"{name}{JOB_FIELD}")
+        logged = view.log.schedules.get(name)
+        for kind, says in _schedule(name, entry, packed, logged, has_all=view.log.all_schedules):
+            if not (view.is_fuzzy and f"{SCHEDULE_MARK}{name}" in view.log.moving):
+                fields = (name, f"{name}{JOB_FIELD}")
+                guards = [
+                    Edit("schedules", f, stored.get(f, ""), stored.get(f, "")) for f in fields
+                ]
+                yield Finding(kind, says, edits=tuple(guards))
+
+
+def _schedule(
+    name: str,
+    entry: str | None,
+    packed: str | None,
+    logged: LoggedSchedule | None,
+    *,
+    has_all: bool,
+) -> Iterator[tuple[Kind, str]]:
+    """Yield what is wrong with a schedule: its line and rule, its job, and what the log has of it."""
+    is_known = logged is not None and logged.state
+    if entry is None and packed is None:
+        if logged is not None and is_known:
+            says = f"schedule {name} is {logged.state} by the log, and Redis does not have it"
+            yield (
+                Kind.LOST,
+                f"{says}: workers declare those of their code, `rq-core audit restore` puts back the others",
+            )
+        return
+    how = "`rq-core schedule set` stores it again, `rq-core audit restore` as the log has it"
+    if entry is None or packed is None:
+        half = "an entry and no job" if packed is None else "a job and no entry"
+        yield Kind.UNREADABLE, f"schedule {_shown(name)} has {half}, so it does not run; {how}"
+        return
+    try:
+        schedule = Schedule.parse(entry)
+    except ValueError as error:
+        yield (
+            Kind.UNREADABLE,
+            f"schedule {_shown(name)} cannot be read, so it does not run: {error}; {how}",
+        )
+        return
+    if wrong := _of_job(packed, logged):
+        yield Kind.SPEC_DIFFERS, f"the job of schedule {name} {wrong}: {_WHY}; {how}"
+    if not is_known and (has_all or logged is not None):
+        yield (
+            Kind.UNLOGGED,
+            f"schedule {name} is {schedule.state}, and the log does not have it: {_WHY}",
+        )
+        logged = None
+    differs = list(_unlike(name, schedule, logged))
+    if differs:
+        yield (
+            Kind.LOG_DIFFERS,
+            f"schedule {name} differs from the log: {', '.join(differs)}: {_WHY}; {how}",
+        )
+
+
+def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
+    """Return what is wrong with the job of a schedule, after its name; empty if nothing is."""
+    if logged is not None and logged.job_digest not in (None, job_digest(packed)):
+        return "is not the one that the log has"
+    try:
+        _, _, digest, spec = packed.split("\n", 3)
+        task = read_spec(spec).task
+    except (ValueError, RecursionError):
+        return "cannot be read, so it is not enqueued"
+    return "has other arguments" if spec_fault(spec, task, digest.partition(" ")[0]) else ""
+
+
+def _unlike(name: str, schedule: Schedule, logged: LoggedSchedule | None) -> Iterator[str]:
+    if logged is not None:
+        pairs = [
+            ("state", schedule.state, logged.state),
+            ("v", schedule.version, logged.version),
+            ("next", schedule.next_ms, logged.next_ms),
+            ("rule", schedule.rule, logged.rule),
+        ]
+        for what, actual, said in pairs:
+            if said is not None and actual != said:
+                yield f"{what}={shorten(str(actual), SHOWN_MAX)}, {shorten(str(said), SHOWN_MAX)} by the log"
+    # A rule of newer code, or of a time zone that this system lacks, says nothing here.
+    with suppress(InvalidOption, ValueError, OverflowError):
+        due_ms = min(schedule.next_ms + from_json(name, schedule.rule).shift_ms, INSTANT_MAX)
+        if schedule.due_ms != due_ms:
+            yield f"due={schedule.due_ms}, {due_ms} by its rule"
 
 
 def _shown(text: str) -> str:

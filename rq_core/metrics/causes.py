@@ -14,10 +14,23 @@ from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.limit import shown
+from rq_core.model.limits.scopes import is_rate
 from rq_core.model.plugins import LogOverview
+from rq_core.model.table.reasons import Reason
 from rq_core.protocol.reads.overview import QUEUES_MAX
-from rq_core.protocol.reads.queue_load import Overview, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.queue_load import (
+    LateSchedule,
+    Overview,
+    QueueOverview,
+    ScopeLoad,
+    Unserved,
+)
 
+_REASONS: Final = {
+    str(Reason.POISON): "poison, since each worker that ran it was lost",
+    str(Reason.ATTEMPTS_SPENT): "its last attempt failed",
+}
+"""Words for reasons that do not say by themselves what happened."""
 JUST_NOW_MS = 600_000
 """Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
 
@@ -113,9 +126,11 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
             yield Cause("RqCoreNoClaims", name, says)
         if queue.leases_over:
             yield Cause("RqCoreLeasesOver", name, _leases_over(queue))
+    yield from _late(queue)
     death = queue.last_death
     if death is not None and death.ago_ms < JUST_NOW_MS:
-        says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {death.reason}; {queue.dead:,} dead in all"
+        why = _REASONS.get(death.reason, death.reason)
+        says = f"a job of {death.task} died {_span(death.ago_ms)} ago: {why}; {queue.dead:,} dead in all"
         yield Cause("RqCoreJobsDie", name, says)
     if queue.backlog_ratio > _bound("RqCoreBacklogHalf"):
         wait = counted(queue.backlog, "event waits", "events wait")
@@ -125,6 +140,24 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
+
+
+def _late(queue: QueueOverview) -> Iterator[Cause]:
+    late = queue.late_schedule
+    if late is not None and late.late_ms > 1000 * _bound("RqCoreScheduleLate"):
+        yield Cause("RqCoreScheduleLate", queue.queue, _late_says(queue, late))
+
+
+def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
+    """Return a sentence about a schedule that is late, with what to do about it."""
+    says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
+    if not queue.present:
+        return f"{says}: no worker runs; start one"
+    if queue.audit and queue.backlog_ratio >= 1:
+        return f"{says}: the audit log's backlog is full, so nothing is enqueued; start the mirror"
+    if queue.remembered_ratio >= 1:
+        return f"{says}: no more ids may be remembered, so nothing is enqueued; raise results_max"
+    return f"{says}: workers run, and their logs say why they do not serve it; `rq-core schedules {queue.queue}`"
 
 
 def _unserved(jobs: Unserved) -> str:
@@ -154,16 +187,19 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
     running = f"{scope.holders:,} of {limit} running"
     if scope.scope == "queue":
         wait = counted(queue.ready_jobs, "job waits", "jobs wait")
-        return f"full: {running}, as its cap allows; {wait}"
+        return f"the cap of the queue is full, {running}; {wait}"
     exact = "" if scope.blocked_jobs_exact else "at least "
     jobs = counted(scope.blocked_jobs, "job waits", "jobs wait")
     wait = f"{exact}{jobs} in {counted(scope.blocked_lanes, 'lane')}"
     if scope.oldest_blocked_ms is not None:
         least = "" if queue.oldest_blocked_exact else "at least "
         wait += f", the oldest for {least}{_span(scope.oldest_blocked_ms)}"
-    if scope.is_family or "@" in scope.scope:
-        return f"full: keys of {scope.scope} ({limit}{' each' if scope.is_family else ''}); {wait}"
-    return f"full: {scope.scope}, {running}; {wait}"
+    if is_rate(scope.scope):
+        each = " for some of its keys, each" if scope.is_family else ""
+        return f"the rate of {scope.scope} is spent{each} {limit}; {wait}"
+    if scope.is_family:
+        return f"the cap of {scope.scope} is full for some of its keys, {limit} each; {wait}"
+    return f"the cap of {scope.scope} is full, {running}; {wait}"
 
 
 def mirror_behind(queue: QueueOverview) -> str:

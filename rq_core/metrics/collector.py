@@ -107,6 +107,11 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         ("worker_codes", len({(each.says.version, each.says.code) for each in present})),
     ):
         yield Sample(f"rqc_{family}", (name,), value)
+    if queue.schedules is not None:
+        late = queue.late_schedule
+        yield Sample("rqc_schedules", (name,), queue.schedules)
+        yield Sample("rqc_schedule_late_seconds", (name,), late.late_ms / 1000 if late else 0)
+        yield Sample("rqc_schedule_missed_total", (name,), queue.schedules_missed)
     for scope in queue.scopes:
         labels = (name, scope.scope)
         yield Sample("rqc_scope_holders", labels, scope.holders)

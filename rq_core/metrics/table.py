@@ -171,6 +171,24 @@ FAMILIES: Final = (
         "Kept results whose values were removed to make room for others.",
     ),
     _state(
+        "rqc_schedules",
+        "Schedules that are on. Only of queues that have had schedules.",
+        "queue",
+    ),
+    _state(
+        "rqc_schedule_late_seconds",
+        "Seconds since the instant of a schedule was due that no worker has served. 0 if none is late. Only of queues"
+        " that have had schedules.",
+        "queue",
+    ),
+    Family(
+        "rqc_schedule_missed_total",
+        "counter",
+        "state",
+        ("queue",),
+        "Instants of schedules that were passed over: they were later than the grace, or a later one took their place.",
+    ),
+    _state(
         "rqc_workers",
         "Workers that serve the queue, busy or idle, and reported in the last 30 s.",
         "queue",

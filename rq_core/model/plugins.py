@@ -100,10 +100,13 @@ class AuditQuestions(Protocol):
     database does not answer in time.
     """
 
-    def history(self, job_id: str, queue: str, /) -> dict[str, Any]:
-        """Return the ``events`` of a job, oldest first, and ``notes`` about what is missing.
+    def history(
+        self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
+    ) -> dict[str, Any]:
+        """Return the last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal).
 
-        An unknown job has no events.
+        ``older`` and ``newer``: whether the log has events before and after them. ``notes`` say what is missing. An
+        unknown job has no events.
         """
         ...
 
@@ -115,8 +118,61 @@ class AuditQuestions(Protocol):
         """Return the jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
         ...
 
+    def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
+        """Return the last ``ticks`` of a schedule, its ``changes`` since the first of these, and its present state.
+
+        ``says`` is that state by the log, as a sentence.
+        """
+        ...
+
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
         """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        ...
+
+    def events(
+        self,
+        queue: str,
+        lines: int,
+        /,
+        *,
+        before: tuple[int, int, int] | None = None,
+        after: tuple[int, int, int] | None = None,
+    ) -> dict[str, Any]:
+        """Return the last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal).
+
+        ``older`` and ``newer``: whether the log has events before and after them.
+        """
+        ...
+
+    def ended(
+        self,
+        outcomes: Sequence[str],
+        queue: str | None,
+        /,
+        *,
+        task: str,
+        error: str,
+        worker: str,
+        scope: str,
+        since_ms: int,
+        until_ms: int | None,
+        after: tuple[int, str, str, str] | None,
+        limit: int,
+    ) -> dict[str, Any]:
+        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
+
+        ``looked`` is the number of claims that were read. ``next`` is the place behind which the next page begins: the
+        claims that ended after its first part (Unix ms) were read; None: the list ends here. An empty condition leaves
+        no claim out. Successes need a queue.
+        """
+        ...
+
+    def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
+        """Return the jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
+        ...
+
+    def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
+        """Return the last instant of each schedule of a queue, as the view ``schedule_tick`` has it."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
@@ -125,6 +181,10 @@ class AuditQuestions(Protocol):
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
         """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
+        ...
+
+    def deaths(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
+        """Return how many jobs died since ``since_ms``, by task, error and hour (``hour_ms``), the last hour first."""
         ...
 
     def findings(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Tick(name='night.1', instant_ms=1795312800000)
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any, Final, NamedTuple, Self
@@ -24,7 +25,8 @@ JOB_FIELD: Final = "|job"
 JOB_MAX: Final = 256 * 1024
 """Bytes of a schedule's job."""
 _LINE: Final = re.compile(
-    r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+) from=(code|live) seen=(\d+) was=(\S*)"
+    r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+)"
+    r" from=(code|live|released) seen=(\d+) was=(\S*)"
 )
 _TICK: Final = re.compile(rf"tick-({NAME_PATTERN})-(\d{{13}})")
 _SHOWN: Final = 100
@@ -48,7 +50,8 @@ class Schedule(NamedTuple):
     last_ms: int
     """The last instant that was fired or missed; 0 before the first."""
     source: str
-    """The origin of the rule: code, or live for an operator."""
+    """The origin of the rule: code; live: an operator; released: an operator gave it back to code, and it holds until a
+    worker declares another one."""
     seen_ms: int
     """When code declared it last; 0: never."""
     was: tuple[str, ...]
@@ -73,6 +76,11 @@ class Schedule(NamedTuple):
         was = ",".join(self.was)
         line = f"{self.state} v={self.version} next={self.next_ms} due={self.due_ms} last={self.last_ms}"
         return f"{line} from={self.source} seen={self.seen_ms} was={was}\n{self.rule}"
+
+
+def job_digest(packed: str) -> str:
+    """Return what the log has of every packed job."""
+    return hashlib.sha1(packed.encode(), usedforsecurity=False).hexdigest()[:32]
 
 
 def tick_of(job_id: str) -> Tick | None:

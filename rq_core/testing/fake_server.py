@@ -43,14 +43,22 @@ end
 """
 
 
-_DEFINITION_DIGEST: Final = """--[[ definition_digest: makes a short digest, where scripts have no redis.sha1hex. ]]
+_DEFINITION_DIGEST: Final = """--[[ definition_digest: makes short digests, where scripts have no redis.sha1hex. ]]
 
-local function definition_digest(rule, job)
-  local text, sum = rule .. job, 5381
+local function digest_of(text)
+  local sum = 5381
   for at = 1, #text do
     sum = (sum * 33 + text:byte(at)) % 4294967296
   end
   return string.format('%08x', sum)
+end
+
+local function definition_digest(rule, job)
+  return digest_of(rule .. job)
+end
+
+local function job_digest(job)
+  return string.rep(digest_of(job), 4)
 end
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.job import place_in
@@ -52,11 +52,21 @@ class ListedJob(NamedTuple):
 
 
 def listed(
-    calls: Operations, queue: str, states: Sequence[State], task: str | None, limit: int
+    calls: Operations,
+    queue: str,
+    states: Sequence[State],
+    task: str | None,
+    limit: int,
+    matches: Callable[[JobState], bool] | None = None,
+    *,
+    members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``matches``,
+    return only those for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
     wanted = states or ALIVE
-    found = yield from calls.reads.jobs(queue, states=wanted, task=task, limit=limit)
+    found = yield from calls.reads.jobs(
+        queue, states=wanted, task=task, limit=limit, matches=matches, members=members
+    )
     known = yield from calls.reads.known_tasks(queue)
     back = yield from calls.reads.given_back(queue, found.jobs)
     of_task = f" of task {task}" if task is not None else ""
@@ -65,7 +75,7 @@ def listed(
     notes = []
     if found.cut:
         notes.append(
-            f"read {MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
+            f"read {members or MEMBERS_MAX:,} of the queue's jobs and stopped: --state leaves out other states"
         )
     elif found.more:
         notes.append(f"the first {len(found.jobs):,}; --limit shows more")

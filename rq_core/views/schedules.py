@@ -56,8 +56,8 @@ def schedule_notes(row: ScheduleRow, _now_ms: float) -> str:
     said, notes = _rule(row), []
     if row.schedule.state != "on":
         notes.append(row.schedule.state)
-    if row.schedule.source == "live":
-        notes.append("set live")
+    if row.schedule.source != "code":
+        notes.append({"live": "set live"}.get(row.schedule.source, row.schedule.source))
     if said.get("overlap", "skip") != "skip":
         notes.append(f"overlap: {said['overlap']}")
     return "; ".join(notes)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.model.limits.limit import shown
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate
+from rq_core.protocol.reads.scope_reads import LANES_MAX
 from rq_core.views.table import Found
 from rq_core.views.text import ago
 
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.scope_reads import ScopeStatus, Standing
 
 
-def scopes(calls: Operations, queue: str, limit: int) -> Plan[Found[ScopeStatus]]:
-    """Return the scopes of a queue that limit its jobs."""
-    found = yield from calls.reads.caps(queue, limit + 1)
+def scopes(
+    calls: Operations, queue: str, limit: int, *, lanes: int = LANES_MAX
+) -> Plan[Found[ScopeStatus]]:
+    """Return the scopes of a queue that limit its jobs. In about ``lanes`` lanes, at most, the jobs are counted."""
+    found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     return Found(
         found[:limit],
         empty=f"nothing limits the jobs of {queue}",

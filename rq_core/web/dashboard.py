@@ -12,10 +12,11 @@ import contextlib
 import functools
 import hashlib
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -41,9 +42,10 @@ from rq_core.web.access import (
     access_of,
     local_path,
 )
-from rq_core.web.pages import ALSO, PAGES, Now, Page, asked_of
+from rq_core.web.pages import ALSO, PAGES, Now, Page
+from rq_core.web.search import PageQuery, asked_of
 from rq_core.web.sources import NO_LOG, RecentAnswers, Sources
-from rq_core.web.views import Facts, PageQuery
+from rq_core.web.views import Facts
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
@@ -51,6 +53,12 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parent
 TEMPLATES: Final = HERE / "templates"
 STATIC: Final = HERE / "static"
+_AGES: Final = re.compile(
+    rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
+)
+"""Texts of a page that say an age or the present moment."""
+SHOWN_MAX: Final = 100
+"""Documents of one page that are kept for a second: as many kinds of viewers."""
 FORM_MAX: Final = 4_096
 """Bytes of a form that are read."""
 
@@ -82,10 +90,12 @@ def build_site(
     gate: Gate,
     hosts: Iterable[str] = (),
     *,
+    behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the app. It closes ``sources`` at its end."""
-    site = _Site(sources, gate, clock)
+    """Make the app. It closes ``sources`` at its end. ``behind_https``: browsers reach it through a proxy that ends
+    TLS, so the cookie is for HTTPS only."""
+    site = _Site(sources, gate, clock, behind_https=behind_https)
     routes: list[BaseRoute] = []
     for page in PAGES:
         endpoint = site.endpoint(page)
@@ -124,7 +134,12 @@ def environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= words.FILTERS
-    made.globals |= {"query": words.query, "job_path": words.job_path, "menu": _menu()}
+    made.globals |= {
+        "query": words.query,
+        "job_path": words.job_path,
+        "schedule_path": words.schedule_path,
+        "menu": _menu(),
+    }
     made.globals["m"] = made.get_template("macros.html").module
     for name in made.list_templates():
         # Now, so that the first viewer does not wait for it.
@@ -141,14 +156,49 @@ def _base(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
+class _Made(NamedTuple):
+    """A document as it is sent, or where the page leads."""
+
+    body: bytes
+    media_type: str
+    tag: str
+    leads_to: str = ""
+
+    @classmethod
+    def of(cls, body: bytes, media_type: str) -> Self:
+        """Give a document its tag. Ages are not part of it, since they grow by themselves: see live.js."""
+        told = _AGES.sub(b"", body)
+        return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
+
+    def answer(self, request: Request) -> Response:
+        """Return the answer to a request; 304 if its sender has the document already."""
+        if self.leads_to:
+            return RedirectResponse(self.leads_to, 303)
+        headers = {"ETag": self.tag}
+        if request.headers.get("if-none-match") == self.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, media_type=self.media_type, headers=headers)
+
+
+class _Answers(NamedTuple):
+    """The answers of both sources to one page, and the documents that were made of them, by viewer."""
+
+    present: tuple[Any, Any]
+    past: tuple[Any, Any]
+    shown: dict[Hashable, _Made]
+
+
 class _Site:
     """Answers requests."""
 
-    def __init__(self, sources: Sources, gate: Gate, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, sources: Sources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
+    ) -> None:
         self._sources = sources
         self._recent = RecentAnswers()
         self._gate = gate
         self._clock = clock
+        self._behind_https = behind_https
         self._templates = environment()
 
     def endpoint(self, page: Page) -> Callable[[Request], Any]:
@@ -161,36 +211,46 @@ class _Site:
         return answer
 
     async def _page(self, page: Page, request: Request) -> Response:
-        as_json = request.url.path.endswith(".json")
         now_ms = int(self._clock() * 1000)
         try:
             asked = asked_of(request.path_params, request.query_params, now_ms)
         except UsageError as error:
             return self._sentence(request, str(error), 400)
-        (state, found), (log, logged) = await self._recent.get(
-            (page.name, asked), lambda: self._ask(page, asked, now_ms)
-        )
+        answers = await self._recent.get((page.name, asked), lambda: self._ask(page, asked, now_ms))
         access = access_of(request)
         assert access is not None  # The guard let it through.
-        facts = Facts(asked, access, now_ms, state, log, found, logged)
+        # Tabs with the same address and the same rights get the same document: to make it takes longer than to send it.
+        viewer = access, _base(request), request.url.path, request.url.query
+        made = answers.shown.get(viewer)
+        if made is None:
+            (state, found), (log, logged) = answers.present, answers.past
+            facts = Facts(asked, access, now_ms, state, log, found, logged)
+            made = self._made(page, request, facts)
+            if len(answers.shown) < SHOWN_MAX:
+                answers.shown[viewer] = made
+        return made.answer(request)
+
+    def _made(self, page: Page, request: Request, facts: Facts) -> _Made:
+        """Make the document of a page."""
         document = page.view(facts)
         frame = views.frame(facts)
-        if as_json:
+        if request.url.path.endswith(".json"):
             body = json.dumps(frame | document, ensure_ascii=False, default=str)
             # What is no UTF-8 in Redis is read as lone surrogates.
-            encoded = body.encode("utf-8", "backslashreplace")
-            return self._tagged(request, Response(encoded, media_type="application/json"))
+            return _Made.of(body.encode("utf-8", "backslashreplace"), "application/json")
+        if "leads_to" in document:
+            return _Made(b"", "", "", _base(request) + document["leads_to"])
         html = self._render(
-            request, page.template, page=page, doc=document, frame=frame, asked=asked
+            request, page.template, page=page, doc=document, frame=frame, asked=facts.asked
         )
-        return self._tagged(request, html)
+        return _Made.of(bytes(html.body), "text/html")
 
-    async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
+    async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
         """Ask both sources at the same time: a source that does not answer does not delay the other."""
         present, past = await asyncio.gather(
             self._present(page, asked, now_ms), self._past(page, asked, now_ms)
         )
-        return present, past
+        return _Answers(present, past, {})
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared reading of all queues, and the page's further data in Redis."""
@@ -204,7 +264,7 @@ class _Site:
         """Read the shared look at the audit log, and what the page also asks of it."""
         log, question = await self._sources.log(), page.log
         if log is None:
-            return None, NO_LOG if page.of_past else None
+            return None, NO_LOG if page.of_past or asked.of_ended else None
         if question is None or isinstance(log, Unread):
             return log, None
         now = Now(asked, now_ms, log=log)
@@ -222,20 +282,13 @@ class _Site:
         )  # fmt: skip
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
-    def _tagged(self, request: Request, response: Response) -> Response:
-        """The answer, or 304 if its reader has it already."""
-        tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
-        response.headers["ETag"] = tag
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        return response
-
     def _sentence(self, request: Request, says: str, status: int) -> Response:
         """Return a page that only says what is wrong."""
         if request.url.path.endswith(".json"):
-            body = json.dumps({"error": says})
+            body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")
-        return self._render(request, "sentence.html", status, says=says, frame=None)
+        search = request.query_params.get("q", "") if access_of(request) else ""
+        return self._render(request, "sentence.html", status, says=says, search=search, frame=None)
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
         """Answer that there is no such page."""
@@ -269,7 +322,7 @@ class _Site:
         answer = RedirectResponse(f"{base}/", 303)
         answer.set_cookie(
             COOKIE, gate.cookie(known), max_age=COOKIE_S, path=base or "/", httponly=True,
-            samesite="lax", secure=request.url.scheme == "https",
+            samesite="lax", secure=self._behind_https or request.url.scheme == "https",
         )  # fmt: skip
         return answer
 

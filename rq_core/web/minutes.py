@@ -1,4 +1,4 @@
-"""Charts: the claims that ended, counted by minute."""
+"""Charts: the claims that ended, counted by minute; deaths, counted by hour."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+HOURS: Final = 24
+"""Hours of a chart of deaths."""
 SPARK_MINUTES: Final = 60
 """Minutes of the small chart of a queue; the large ones have twice as many."""
 CHART_MINUTES: Final = 120
@@ -41,3 +44,12 @@ def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -
             kind = done if outcome == "succeeded" else failed if outcome in _FAILED else other
             kind[place] += row["claims"]
     return {"since_ms": since_ms, "done": done, "failed": failed, "other": other}
+
+
+def count_hours(deaths: Mapping[int, int], now_ms: int) -> dict[str, Any]:
+    """Put deaths by hour (Unix ms) into the hours that end with this one."""
+    since_ms = (now_ms // HOUR_MS - HOURS + 1) * HOUR_MS
+    return {
+        "since_ms": since_ms,
+        "died": [deaths.get(since_ms + n * HOUR_MS, 0) for n in range(HOURS)],
+    }

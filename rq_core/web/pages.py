@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.errors import InvalidOption
-from rq_core.model.keys import check_name
-from rq_core.model.table.machine import State
 from rq_core.views import jobs as job_lists
+from rq_core.views import schedules as schedule_lists
 from rq_core.views import scopes as scope_lists
 from rq_core.views.jobs import ListedJob
+from rq_core.web import job_lists as job_pages
+from rq_core.web import schedules as schedule_pages
 from rq_core.web import views
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
-from rq_core.web.views import ROWS_MAX, Facts, PageQuery
+from rq_core.web.search import NOT_SUCCEEDED, OUTCOMES, PageQuery
+from rq_core.web.views import ROWS_MAX, Facts
 
 if TYPE_CHECKING:
     from rq_core.model.plugins import AuditQuestions, LogOverview
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 QUEUES_MAX: Final = 10
 """Queues that one page reads one by one."""
+LANES_MAX: Final = 2_000
+"""Lanes whose jobs are counted for one page: a page is read every two seconds. The command line reads more."""
+MEMBERS_MAX: Final = 5_000
+"""Jobs that are read for one list, likewise."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
@@ -80,14 +83,29 @@ class Page(NamedTuple):
 
 
 def _limits(calls: Operations, now: Now) -> Plan[Any]:
-    return (yield from scope_lists.scopes(calls, now.asked.queue or "", ROWS_MAX))
+    return (yield from scope_lists.scopes(calls, now.asked.queue or "", ROWS_MAX, lanes=LANES_MAX))
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
-    if now.asked.queue is None:
-        return None
+    """Jobs that are alive; of an id, the job that has it, in whatever queue."""
     asked = now.asked
-    return (yield from job_lists.listed(calls, now.asked.queue, asked.states, asked.task, ROWS_MAX))
+    if asked.job_id:
+        queues = [each.queue for each in now.state.queues] if now.state else []
+        queues = [asked.queue] if asked.queue else queues
+        return (yield from calls.reads.job(asked.job_id, queues))
+    if asked.queue is None or asked.of_ended:
+        return None
+    return (
+        yield from job_lists.listed(
+            calls,
+            asked.queue,
+            asked.states,
+            asked.task,
+            ROWS_MAX,
+            asked.matches,
+            members=MEMBERS_MAX,
+        )
+    )
 
 
 def _job(calls: Operations, now: Now) -> Plan[Any]:
@@ -101,6 +119,14 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
     known = yield from reads.known_tasks(queue)
     back = yield from reads.given_back(queue, [found])
     return "live", ListedJob(found, known, back.get(found.id)), standing
+
+
+def _schedules(calls: Operations, now: Now) -> Plan[Any]:
+    queue, state = now.asked.queue, now.state
+    having = [each.queue for each in state.queues if each.schedules is not None] if state else []
+    queues = [queue] if queue else having
+    found = yield from schedule_lists.schedules_of(calls, queues)
+    return found
 
 
 def _dead(calls: Operations, now: Now) -> Plan[Any]:
@@ -137,15 +163,47 @@ def _flow(log: AuditQuestions, now: Now) -> Any:
 
 def _story(log: AuditQuestions, now: Now) -> Any:
     queue, job_id = now.asked.queue or "", now.asked.job_id
-    return {"history": log.history(job_id, queue), "why": log.why(job_id, queue)}
+    return {
+        "history": log.history(job_id, queue, before=now.asked.before),
+        "why": log.why(job_id, queue),
+    }
+
+
+def _ended(log: AuditQuestions, now: Now) -> Any:
+    """Claims that ended; of an id, the jobs that have it."""
+    asked = now.asked
+    if asked.job_id:
+        return log.with_id(asked.job_id)
+    if not asked.of_ended:
+        return None
+    return log.ended(
+        asked.outcomes or (OUTCOMES if asked.queue else NOT_SUCCEEDED), asked.queue,
+        task=asked.task or "", error=asked.error, worker=asked.worker, scope=asked.scope, since_ms=asked.since_ms,
+        until_ms=asked.until_ms, after=asked.behind, limit=ROWS_MAX,
+    )  # fmt: skip
 
 
 def _errors(log: AuditQuestions, now: Now) -> Any:
-    return log.errors(now.now_ms - DAY_MS, now.asked.queue)
+    since = now.now_ms - DAY_MS
+    return {
+        "errors": log.errors(since, now.asked.queue),
+        "deaths": log.deaths(since, now.asked.queue),
+    }
 
 
 def _tail(log: AuditQuestions, now: Now) -> Any:
-    return log.tail(now.names(), ROWS_MAX)
+    """The last events; of one queue a page of them."""
+    asked = now.asked
+    if asked.queue is None:
+        return {"events": log.tail(now.names(), ROWS_MAX), "older": False, "newer": False}
+    return log.events(asked.queue, ROWS_MAX, before=asked.before, after=asked.after)
+
+
+def _ticks(log: AuditQuestions, now: Now) -> Any:
+    """The last instants of a schedule, or the last one of each, by queue."""
+    if now.asked.name:
+        return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
+    return {name: log.last_ticks(name) for name in now.names()}
 
 
 def _moment(log: AuditQuestions, now: Now) -> Any:
@@ -163,62 +221,19 @@ def _findings(log: AuditQuestions, _now: Now) -> Any:
 
 PAGES: Final = (
     Page("/", "overview", "Overview", views.overview_page, log=_spark),
-    Page("/jobs", "jobs", "Jobs", views.jobs_page, redis=_jobs),
+    Page("/jobs", "jobs", "Jobs", job_pages.jobs_page, redis=_jobs, log=_ended),
     Page("/dead", "dead", "Dead", views.dead_page, redis=_dead, log=_errors),
     Page("/workers", "workers", "Workers", views.workers_page),
+    Page("/schedules", "schedules", "Schedules", schedule_pages.schedules_page, redis=_schedules, log=_ticks),
     Page("/log", "log", "Log", views.log_page, log=_tail, of_past=True),
     Page("/at", "at", "Then", views.at_page, log=_moment, of_past=True),
     Page("/audit", "audit", "Audit", views.audit_page, log=_findings, of_past=True),
     Page("/queues/{queue}", "queue", "Queue", views.queue_page, redis=_limits, log=_flow),
     Page("/jobs/{queue}/{id}", "job", "Job", views.job_page, redis=_job, log=_story),
+    Page(
+        "/schedules/{queue}/{name}", "schedule", "Schedule", schedule_pages.schedule_page, redis=_schedules, log=_ticks
+    ),
 )  # fmt: skip
 """The first ones stand in the menu. An address with a queue or a job has a second form behind a ``?``: see ALSO."""
-ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job"}
+ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
 """For names that cannot stand in a path: ``/queue?queue=..``, ``/job?queue=..&id=..``."""
-
-
-# What an address asks for.
-
-
-def asked_of(path: Mapping[str, Any], query: Mapping[str, str], now_ms: int) -> PageQuery:
-    """Read an address. Raises InvalidName or InvalidOption."""
-    queue = path.get("queue") or query.get("queue") or None
-    if queue is not None:
-        check_name("queue", queue)
-    job_id = str(path.get("id") or query.get("id") or "")
-    if job_id:
-        check_name("job", job_id)
-    task = query.get("task") or None
-    if task is not None:
-        check_name("task", task)
-    words = [each for each in query.get("state", "").split(",") if each]
-    unknown = [each for each in words if each not in set(State)]
-    if unknown:
-        raise InvalidOption.of("state", unknown[0], f"must be one of {', '.join(State)}")
-    states = tuple(State(each) for each in dict.fromkeys(words))
-    t = query.get("t", "").strip()
-    return PageQuery(queue, job_id, states, task, parse_moment(t, now_ms) if t else None)
-
-
-_AGO: Final = re.compile(r"(\d{1,6}) ?(s|m|h|d)(?: ago)?")
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_moment(text: str, now_ms: int) -> int:
-    """Read a moment as Unix ms: those, ``2026-11-21 10:00`` (UTC if no zone is given), ``10m ago``, or ``now``.
-
-    Raises InvalidOption.
-    """
-    if text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
-    if text == "now":
-        return now_ms
-    if found := _AGO.fullmatch(text):
-        return max(0, now_ms - int(found[1]) * _UNIT_MS[found[2]])
-    try:
-        moment = datetime.fromisoformat(text.removesuffix(" UTC"))
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0, int(zoned.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        must = "must be like 2026-11-21 10:00, 10m ago, now, or Unix ms"
-        raise InvalidOption.of("t", text[:100], must) from None

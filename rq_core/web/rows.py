@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.causes import Cause
 from rq_core.model.job import JobError, place_in
+from rq_core.model.keys import is_name
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.text import utc
+from rq_core.web.minutes import count_hours
+from rq_core.web.search import VALUE_MAX
 from rq_core.web.tokens import Access
-from rq_core.web.words import job_path, query, queue_path, word
+from rq_core.web.words import iso, job_path, query, queue_path, word
 
 if TYPE_CHECKING:
     from rq_core.model.state_line import JobState
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 SOON_MS: Final = 100
 """A claim that comes so soon is no wait for a worker."""
 CARRIED: Final = frozenset(
-    {"args", "arguments", "error", "headers", "result", "spec", "unique_name", "value"}
+    {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )
 """Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
 _TOLD: Final = (
@@ -57,6 +60,7 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreLeasesOver": ("/jobs", "running,cancelling"),
     "RqCoreJobsWait": ("/jobs", "ready"),
     "RqCoreJobsDie": ("/dead", ""),
+    "RqCoreScheduleLate": ("/schedules", ""),
     "RqCoreMirrorBehind": ("/audit", ""),
     "RqCoreBacklogHalf": ("/audit", ""),
     "RqCoreAuditDown": ("/audit", ""),
@@ -83,7 +87,11 @@ def _path_of(cause: Cause) -> str:
     """Return the address of the page that shows more of a cause; empty: no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
-        return query(page, queue=cause.queue if page in ("/jobs", "/dead") else None, state=states)
+        return query(
+            page,
+            queue=cause.queue if page in ("/jobs", "/dead", "/schedules") else None,
+            state=states,
+        )
     if cause.queue is None:
         return ""
     return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
@@ -104,6 +112,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
         "busy": sum(each.says.busy for each in found.present),
         "places": sum(each.says.places for each in found.present),
         "full": [each.scope for each in found.full_scopes],
+        "schedules": found.schedules,
         "notes": word(queue_notes(found, now_ms), 600),
         "path": queue_path(found.queue),
     }
@@ -122,7 +131,10 @@ def state_counts(found: QueueOverview) -> dict[str, int]:
 def worker_row(found: PresentWorker) -> Document:
     """Return a worker."""
     return worker_document(found) | {
-        "paths": [[each, query("/jobs", queue=each, state="running")] for each in found.says.queues]
+        "paths": [
+            [each, query("/jobs", queue=each, state="running,cancelling", worker=found.worker)]
+            for each in found.says.queues
+        ]
     }
 
 
@@ -205,6 +217,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
             for name in ("queue", "type", "at_ms", "job_id", "claim", "worker", "task")
         },
         "number": f"{found['epoch']}-{found['seq']}",
+        "place": f"{found['epoch']}-{found['seq']}-{found['ordinal']}",
         "orphaned": found.get("orphaned", False),
         "detail": detail,
         "hidden": hidden,
@@ -214,7 +227,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
     }
 
 
-_PLUMBING: Final = frozenset({"seq", "fence", "digest", "max_attempts", "max_losses"})
+_PLUMBING: Final = frozenset({"seq", "fence", "digest", "job_digest", "max_attempts", "max_losses"})
 """Fields of an event that its document has, and its line on a page has not."""
 
 
@@ -266,18 +279,53 @@ def since_of(period: Mapping[str, Any]) -> int:
     return int(period["since_ms"])
 
 
-def wait_row(found: Mapping[str, Any]) -> Document:
-    """Return a wait, and what it was for."""
-    waited_ms = found["until_ms"] - found["since_ms"]
+def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
+    """Return a wait, and what it was for.
+
+    ``now_ms`` is given of a job that Redis has: one that still waits has done so until now, and not only until the
+    last event of the log.
+    """
+    still = found["claim"] is None and not found["ended"]
+    until_ms = now_ms if still and now_ms is not None else found["until_ms"]
+    waited_ms = max(0, until_ms - found["since_ms"])
     if found["held_back_by"]:
         says = f"held back by {found['held_back_by']}"
     elif found["claim"] is not None and waited_ms < SOON_MS:
         says = "nothing held it back"
     else:
         says = "no cap held it back: no worker was free, or the queue was paused"
-    return {**found, "waited_ms": waited_ms, "says": says}
+    return {**found, "waited_ms": waited_ms, "still": still, "says": says}
 
 
-def error_rows(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
-    """Return errors, each with the page of its jobs."""
-    return [dict(row) | {"path": query("/dead", queue=row["queue"])} for row in rows]
+def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
+    """Return errors, each with the address of the claims that ended so since then."""
+    return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
+
+
+def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
+    """Return deaths by task and error, the most frequent first, each with its hours and the address of its claims."""
+    grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)
+    found = []
+    for (queue_name, task, error_type), group in grouped.items():
+        hours = count_hours({row["hour_ms"]: row["deaths"] for row in group}, now_ms)
+        found.append(
+            {
+                "queue": queue_name, "task": task, "error_type": error_type,
+                "deaths": sum(row["deaths"] for row in group),
+                "last_ms": max(row["last_ms"] for row in group),
+                "hours": hours,
+                "path": _ended_path(group[0], "died", hours["since_ms"]),
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda each: (-each["deaths"], each["queue"], each["task"]))
+
+
+def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
+    """Return the address of the claims that ended so. What a search cannot say is no condition of it."""
+    task, error = row["task"], row["error_type"]
+    return query(
+        "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",
+        error=error if len(error) <= VALUE_MAX else "", since=iso(since_ms)[:16] + "Z",
+    )  # fmt: skip

@@ -29,6 +29,7 @@ class WebOptions:
     tokens: Path | None = None
     allow_hosts: Sequence[str] = ()
     root_path: str = ""
+    behind_https: bool = False
 
 
 def gate_of(options: WebOptions) -> Gate:
@@ -60,7 +61,7 @@ def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
     with contextlib.closing(sources):
         server = uvicorn.Server(
             uvicorn.Config(
-                build_site(sources, gate, options.allow_hosts),
+                build_site(sources, gate, options.allow_hosts, behind_https=options.behind_https),
                 host=host.strip("[]"),
                 port=port,
                 # What a proxy says of its client decides nothing here.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.metrics.causes import Unread, causes
 from rq_core.model.plugins import LogOverview
-from rq_core.model.table.machine import State
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
 from rq_core.views.scopes import (
@@ -25,6 +24,8 @@ from rq_core.views.scopes import (
 )
 from rq_core.web.minutes import (
     CHART_MINUTES,
+    HOUR_MS,
+    MINUTE_MS,
     SPARK_MINUTES,
     chart_begin,
     count_minutes,
@@ -35,6 +36,7 @@ from rq_core.web.rows import (
     Document,
     cause_row,
     dead_row,
+    death_rows,
     error_rows,
     error_says,
     event_row,
@@ -42,14 +44,14 @@ from rq_core.web.rows import (
     queue_row,
     shown_rows,
     since_of,
-    state_counts,
     steps_of,
     wait_row,
     without_carried,
     worker_row,
 )
+from rq_core.web.search import PageQuery
 from rq_core.web.tokens import Access
-from rq_core.web.words import job_path, word
+from rq_core.web.words import job_path, query, word
 
 if TYPE_CHECKING:
     from rq_core.views.table import Found
@@ -62,17 +64,6 @@ _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
 """Rows of a job that say why it does not run."""
-
-
-@dataclass(frozen=True)
-class PageQuery:
-    """The wishes in an address."""
-
-    queue: str | None = None
-    job_id: str = ""
-    states: tuple[State, ...] = ()
-    task: str | None = None
-    at_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +117,7 @@ def frame(facts: Facts) -> Document:
         "wrong": len(wrong),
         "pages": sum(each.pages for each in wrong),
         "sees_arguments": facts.access.see_arguments,
+        "live": not facts.asked.fixed,
     }
 
 
@@ -205,26 +197,8 @@ def queue_page(facts: Facts) -> Document:
     if not isinstance(facts.logged, Unread | None):
         since = first_minute(facts.now_ms, CHART_MINUTES)
         document["minutes"] = count_minutes(facts.logged["minutes"], since, CHART_MINUTES)
-        document["errors"] = error_rows(facts.logged["errors"])
-    return document
-
-
-def jobs_page(facts: Facts) -> Document:
-    """Jobs of a queue that are in Redis."""
-    asked, found = facts.asked, facts.found
-    document: Document = {
-        "queue": asked.queue,
-        "states": [str(each) for each in asked.states],
-        "task": asked.task,
-        "queues": [{"queue": q.queue, "counts": state_counts(q)} for q in facts.queues],
-        "jobs": [],
-        "notes": [],
-        "empty": "",
-    }
-    if not isinstance(found, Unread | None):
-        document["jobs"] = [listed_row(row, facts.access, facts.now_ms) for row in found.rows]
-        document["notes"] = [word(each) for each in (*found.notes, *found.unread)]
-        document["empty"] = found.empty
+        last_hour = first_minute(facts.now_ms, SPARK_MINUTES)
+        document["errors"] = error_rows(facts.logged["errors"], last_hour)
     return document
 
 
@@ -257,11 +231,17 @@ def job_page(facts: Facts) -> Document:
     if not isinstance(logged, Unread | None):
         events = [event_row(each, facts.access) for each in logged["history"]["events"]]
         document["events"] = events
+        page, job = logged["history"], {"queue": asked.queue, "id": asked.job_id}
+        document["older"] = (
+            query("/job", **job, before=events[0]["place"]) if page["older"] else None
+        )
+        document["last_ones"] = job_path(asked.queue or "", asked.job_id) if page["newer"] else None
         document["notes"] = [word(each) for each in logged["history"]["notes"]]
         document["path"] = steps_of(events)
         if logged["why"] is not None:
             document["log_state"] = logged["why"]["state"]
-            waits = [wait_row(each) for each in logged["why"]["waits"]]
+            now_ms = facts.now_ms if document["job"] is not None else None
+            waits = [wait_row(each, now_ms) for each in logged["why"]["waits"]]
             document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=since_of)
     return document
 
@@ -279,7 +259,10 @@ def dead_page(facts: Facts) -> Document:
             document["notes"] += [word(each) for each in (*found.notes, *found.unread)]
         document["jobs"].sort(key=lambda each: each["since_ms"] or 0, reverse=True)
     if not isinstance(facts.logged, Unread | None):
-        document["errors"] = error_rows(facts.logged)
+        errors = facts.logged["errors"]
+        since_ms = facts.now_ms // MINUTE_MS * MINUTE_MS - 24 * HOUR_MS
+        document["errors"] = error_rows((e for e in errors if e["outcome"] != "died"), since_ms)
+        document["deaths"] = death_rows(facts.logged["deaths"], facts.now_ms)
     return document
 
 
@@ -300,11 +283,21 @@ def workers_page(facts: Facts) -> Document:
 
 
 def log_page(facts: Facts) -> Document:
-    """The last events."""
-    document: Document = {"queue": facts.asked.queue, "queues": _log_queues(facts), "events": []}
-    if not isinstance(facts.logged, Unread | None):
-        last = facts.logged[-ROWS_MAX:]
-        document["events"] = [event_row(each, facts.access) for each in reversed(last)]
+    """Return the last events, or a page of a queue's events, the last one first."""
+    asked, logged = facts.asked, facts.logged
+    document: Document = {
+        "queue": asked.queue, "queues": _log_queues(facts), "events": [], "older": None, "newer": None, "last": True,
+    }  # fmt: skip
+    if isinstance(logged, Unread | None):
+        return document
+    events = [event_row(each, facts.access) for each in logged["events"][-ROWS_MAX:]]
+    document["events"] = events[::-1]
+    document["last"] = not logged["newer"] and not asked.fixed
+    if events:
+        if logged["older"]:
+            document["older"] = query("/log", queue=asked.queue, before=events[0]["place"])
+        if logged["newer"]:
+            document["newer"] = query("/log", queue=asked.queue, after=events[-1]["place"])
     return document
 
 

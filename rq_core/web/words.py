@@ -99,6 +99,13 @@ def job_path(queue: str, job_id: str) -> str:
     return query("/job", queue=queue, id=job_id)
 
 
+def schedule_path(queue: str, name: str) -> str:
+    """Return the address of a schedule's page."""
+    if _fits(queue) and _fits(name):
+        return f"/schedules/{quote(queue, safe=':')}/{quote(name, safe=':')}"
+    return query("/schedule", queue=queue, name=name)
+
+
 def query(path: str, **values: object) -> str:
     """Return an address with these values behind it; an empty value, or None, is left out."""
     given = {name: value for name, value in values.items() if value not in (None, "")}

@@ -29,7 +29,7 @@ from rq_core.scripts.constants import CONSTANTS, OF_SCRIPT
 from rq_core.scripts.header import Header, HeaderError
 from rq_core.scripts.plain import plain_names
 from rq_core.scripts.source import PLAIN, include_paths, read
-from scripts.docs import api, diagram, headers, metrics, panels
+from scripts.docs import api, diagram, dst_picture, headers, metrics, panels
 from scripts.docs.pages import NOTICE, code, page, slug, table
 from scripts.docs.pictures import gallery
 
@@ -444,6 +444,7 @@ def files() -> dict[Path, str]:
         reference / "settings.md": api.settings_md(),
         reference / "states.md": states_md(),
         reference / "states.svg": diagram.svg(),
+        reference.parent / "pictures/dst-nights.svg": dst_picture.svg(),
         **{reference.parent / "pictures" / name: text for name, text in gallery.pictures().items()},
         lua / "README.md": lua_readme(),
     }

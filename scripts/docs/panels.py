@@ -187,6 +187,14 @@ ROWS: Final = (
         ),
     ),
     (
+        "Schedules",
+        (
+            Panel("Schedules that are on", "short", _by_queue(f"rqc_schedules{_Q}")),
+            Panel("Latest schedule", "s", _by_queue(f"rqc_schedule_late_seconds{_Q}"), "0 if none is late"),
+            Panel("Missed instants", "ops", _by_queue(f"rate(rqc_schedule_missed_total{_Q}[5m])")),
+        ),
+    ),
+    (
         "Kept results",
         (
             Panel("Kept results", "bytes", _by_queue(f"rqc_kept_results_bytes{_Q}")),

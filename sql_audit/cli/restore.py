@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sql_audit.queries.history import Watermark
     from sql_audit.store.connection.database import Database
     from sql_audit.upkeep.lost import LostJob
+    from sql_audit.upkeep.lost_schedules import LostSchedule
     from sql_audit.upkeep.restore import Applied
 
 
@@ -58,13 +59,14 @@ def restore(
     as_json: bool,
 ) -> None:
     """List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in
-    Redis, and jobs that have ended in SQL and will run again.
+    Redis, and jobs that have ended in SQL and will run again. List what Redis lost of schedules, too.
 
     With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
-    unless they run. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it
-    was interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such
-    jobs are listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to
-    restore or remove, 2 if some jobs could not be restored or removed, 1 if the command could not do its work.
+    unless they run. It also puts back what was set about schedules while everything ran; workers declare those of their
+    code by themselves. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it was
+    interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such jobs are
+    listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to restore or
+    remove, 2 if something could not be restored or removed, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -112,6 +114,8 @@ def restore(
             )
             many = "names of jobs that have ended are still held (Throttle), and Redis has forgotten them"
             say(f"  {counted(each.names, one, many)}")
+        for schedule in each.schedules:
+            say(f"  {_lost_schedule(schedule)}")
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
@@ -159,6 +163,20 @@ def _lost_job(job: LostJob) -> str:
     return f"{words}{went_on}"
 
 
+def _lost_schedule(lost: LostSchedule) -> str:
+    """Return a schedule as one line: what Redis lost of it, and why it cannot be put back, if so."""
+    what = {
+        "put": f"its rule, which was set live{', and its pause' * (lost.state == 'paused')}",
+        "pause": "its pause",
+        "resume": "that it was resumed",
+        "remove": "its removal",
+    }
+    words = f"schedule {lost.name}: Redis lost {what[lost.wants]}"
+    if lost.unknown is not None:
+        return f"{words}; cannot be put back: {lost.unknown}"
+    return f"{words}; {lost.uncertain}" if lost.uncertain is not None else words
+
+
 def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
     if as_json:
         queues = {
@@ -175,6 +193,10 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         if each.named:
             one = "name of a job that has ended is held again"
             say(f"  {counted(each.named, one, 'names of jobs that have ended are held again')}")
+        for schedule in each.schedules:
+            say(f"  put back: {_lost_schedule(schedule)}")
+        for schedule in each.schedules_left:
+            say(f"  left: {_lost_schedule(schedule)}")
         for job in (*each.over, *each.uncertain, *each.unknown):
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_id in each.held:

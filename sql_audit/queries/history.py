@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.model.table.effects import BEGINNINGS
@@ -125,7 +125,9 @@ _WATERMARKS = text(
     f"WHERE {OF_QUEUE} ORDER BY queue"
 )
 
-_EVENT_COLUMNS = "queue, epoch, seq, ordinal, type, at_ms, job_id, claim, worker, task, detail"
+EVENT_COLUMNS: Final = (
+    "queue, epoch, seq, ordinal, type, at_ms, job_id, claim, worker, task, detail"
+)
 
 _PRUNED_TO = text(
     "SELECT queue, epoch, seq, cut_at_ms, at_ms, actor FROM mirror_prune p WHERE id = "
@@ -133,7 +135,7 @@ _PRUNED_TO = text(
 )
 
 _HISTORY = text(
-    f"SELECT {_EVENT_COLUMNS} "
+    f"SELECT {EVENT_COLUMNS} "
     f"FROM job_event WHERE job_id = :job_id AND {OF_QUEUE} ORDER BY queue, epoch, seq, ordinal"
 )
 
@@ -141,17 +143,25 @@ BEFORE_ALL: Final = (-1, -1, -1)
 """The place before every event."""
 
 _TAIL = text(
-    f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
+    f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
     "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :limit"
 )
 
 _AFTER = text(
-    f"SELECT {_EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
+    f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
     "AND (epoch, seq, ordinal) > (:epoch, :seq, :ordinal) "
     "ORDER BY epoch, seq, ordinal LIMIT :limit"
 )
 
 # Questions.
+
+
+def by_job(dialect: str, statement: str) -> TextClause:
+    """Return a statement that finds events by the index on their job; ``{hint}`` follows the name of its table.
+
+    Without the hint, SQLite reads all events of the queue, in order.
+    """
+    return text(statement.format(hint="INDEXED BY job_event_job " if dialect == "sqlite" else ""))
 
 
 def watermarks(engine: Engine, queue: str | None = None) -> list[Watermark]:
@@ -199,7 +209,8 @@ def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUn
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")
 
 
-def _event(row: Row[Any]) -> LoggedEvent:
+def event_of(row: Row[Any]) -> LoggedEvent:
+    """Return the event in a row of EVENT_COLUMNS."""
     columns = row._asdict()
     detail = columns.pop("detail")
     return LoggedEvent(**columns, detail=read_json(detail, dict))
@@ -214,7 +225,7 @@ def history(engine: Engine, job_id: str, queue: str | None = None) -> list[Logge
             raise unknown(connection, job_id, queue)
     return [
         replace(event, orphaned=orphans.in_any((event.epoch, event.seq), orphaned[event.queue]))
-        for event in map(_event, rows)
+        for event in map(event_of, rows)
     ]
 
 
@@ -222,7 +233,7 @@ def queue_tail(engine: Engine, queue: str, limit: int = 20) -> list[LoggedEvent]
     """Return the last ``limit`` events of a queue, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(_TAIL, {"queue": queue, "limit": limit}).all()
-    return [_event(row) for row in reversed(rows)]
+    return [event_of(row) for row in reversed(rows)]
 
 
 def after(
@@ -232,7 +243,7 @@ def after(
     epoch, seq, ordinal = place
     where = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal}
     with engine.connect() as connection:
-        return [_event(row) for row in connection.execute(_AFTER, {**where, "limit": limit})]
+        return [event_of(row) for row in connection.execute(_AFTER, {**where, "limit": limit})]
 
 
 def follow(

@@ -1,4 +1,4 @@
-"""Answers to a page's questions about the log: one job, one moment, the last events, minutes, and what is missing.
+"""Answers to a page's questions about the log: a job, a moment, events, ended claims, schedules, and what is missing.
 
 Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
 """
@@ -17,8 +17,9 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sql_audit.errors import HistoryUnknown
-from sql_audit.queries import history, moments, waits
+from sql_audit.queries import ended_claims, event_pages, history, moments, schedules, waits
 from sql_audit.queries.event_list import EVENTS, last_events
+from sql_audit.queries.event_pages import END, EventPage, Place
 from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import failure
@@ -27,9 +28,11 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 STATEMENT_MS: Final = 1_500
 """How long a statement may take."""
 EVENTS_MAX: Final = 200
-"""Maximum number of events of a job in an answer: the last ones."""
+"""Maximum number of events of a job in an answer."""
 ROWS_MAX: Final = 50
 """Rows of errors, losses, gaps, and entries in quarantine in an answer: the last ones."""
+HOURS_MAX: Final = 2_000
+"""Maximum number of rows of deaths, one for each task, error and hour: the last hours."""
 _STEPS: Final = 10_000
 """SQLite's steps between two looks at the clock."""
 
@@ -44,6 +47,15 @@ _ERRORS: Final = text(
     f"WHERE {one_of('outcome', ('died', 'retried', 'lease_expired'))} AND minute_ms >= :since "
     "AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) GROUP BY 1, 2, 3, 4 "
     f"ORDER BY claims DESC, queue, task LIMIT {ROWS_MAX}"
+)
+_DEATHS: Final = text(
+    "SELECT queue, task, error_type, minute_ms / 3600000 * 3600000 AS hour_ms, SUM(claims) AS deaths, "
+    "MAX(minute_ms) AS last_ms FROM claim_minute WHERE outcome = 'died' AND minute_ms >= :since "
+    "AND (CAST(:queue AS TEXT) IS NULL OR queue = :queue) GROUP BY 1, 2, 3, 4 "
+    f"ORDER BY hour_ms DESC, deaths DESC LIMIT {HOURS_MAX}"
+)
+_WITH_ID: Final = text(
+    f"SELECT queue, task, state, finished_at_ms FROM job WHERE job_id = :job_id ORDER BY queue LIMIT {ROWS_MAX}"
 )
 _LOSSES: Final = text(
     "SELECT queue, kind, at_ms, events, jobs, passed, epoch FROM mirror_loss "
@@ -74,18 +86,19 @@ class LogQuestions:
         self._checked = False
         bound(self._database.readers, STATEMENT_MS)
 
-    def history(self, job_id: str, queue: str) -> dict[str, Any]:
-        """Return a job's events, oldest first, and notes. An unknown job has no events."""
+    def history(self, job_id: str, queue: str, before: Place | None = None) -> dict[str, Any]:
+        """Return the last events of a job, oldest first, or those before a place; at most EVENTS_MAX."""
 
         def ask(engine: Engine) -> dict[str, Any]:
-            try:
-                events = history.history(engine, job_id, queue)
-            except HistoryUnknown as error:
-                return {"events": [], "notes": [str(error)]}
-            notes = [cut.says for cut in history.cut_short(engine, events)]
-            if len(events) > EVENTS_MAX:
-                notes.append(f"the last {EVENTS_MAX} of {len(events):,} events")
-            return {"events": list(map(_document, events[-EVENTS_MAX:])), "notes": notes}
+            page = event_pages.job_page_before(engine, job_id, queue, before or END, EVENTS_MAX)
+            if page.events and not page.older:
+                notes = [cut.says for cut in history.cut_short(engine, page.events)]
+            elif not page.events and before is None:
+                with engine.connect() as connection:
+                    notes = [str(history.unknown(connection, job_id, queue))]
+            else:
+                notes = []
+            return _page(page) | {"notes": notes}
 
         return self._ask(ask)
 
@@ -114,11 +127,58 @@ class LogQuestions:
 
         return self._ask(ask)
 
+    def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
+        """Return the last instants of a schedule, its changes since the first of these, and its state."""
+        return self._ask(
+            lambda engine: schedules.document(
+                schedules.schedule_history(engine, queue, name, count)
+            )
+        )
+
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
         """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
         return self._ask(
             lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows]
         )
+
+    def events(
+        self, queue: str, lines: int, *, before: Place | None = None, after: Place | None = None
+    ) -> dict[str, Any]:
+        """Return events of a queue: the first ones after a place, or the last ones before one, or the last of all."""
+        if after is not None:
+            place = after
+            return self._ask(
+                lambda engine: _page(event_pages.page_after(engine, queue, place, lines))
+            )
+        return self._ask(
+            lambda engine: _page(event_pages.page_before(engine, queue, before or END, lines))
+        )
+
+    def ended(
+        self,
+        outcomes: Sequence[str],
+        queue: str | None,
+        *,
+        after: tuple[int, str, str, str] | None,
+        limit: int,
+        **conditions: Any,
+    ) -> dict[str, Any]:
+        """Return the claims that ended, newest first. ``conditions`` are fields of :class:`ended_claims.Wanted`."""
+        wanted = ended_claims.Wanted(tuple(outcomes), queue, **conditions)
+        place = None if after is None else ended_claims.Place(*after)
+        return self._ask(
+            lambda engine: _document(
+                ended_claims.ended_claims(engine, wanted, after=place, limit=limit)
+            )
+        )
+
+    def with_id(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the jobs of all queues that have this id."""
+        return self._ask(lambda engine: _rows(engine, _WITH_ID, {"job_id": job_id}))
+
+    def last_ticks(self, queue: str) -> list[dict[str, Any]]:
+        """Return the last instant of each schedule of a queue."""
+        return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
         """Return how many claims ended in each minute, by outcome, from ``since_ms`` on and before ``until_ms``.
@@ -132,6 +192,11 @@ class LogQuestions:
         """Return the errors with which claims ended since ``since_ms``, by task, the most frequent first."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
+
+    def deaths(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
+        """Return how many jobs died since then, by task, error and hour, the last hour first."""
+        asked = {"since": since_ms, "queue": queue}
+        return self._ask(lambda engine: _rows(engine, _DEATHS, asked))
 
     def findings(self) -> dict[str, Any]:
         """Return the recorded losses, gaps, prunes, quarantined entries and proofs of the log."""
@@ -175,11 +240,24 @@ def bound(engine: Engine, most_ms: int) -> None:
 
         return
 
+    @event.listens_for(engine, "connect")
+    def of_connection(connection: Any, _record: Any) -> None:
+        # A file that another process has locked.
+        connection.execute(f"PRAGMA busy_timeout = {most_ms:d}")
+
     @event.listens_for(engine, "before_cursor_execute")
     def of_statement(connection: Connection, *_: Any) -> None:
         ends = time.monotonic() + most_ms / 1000
         driver: Any = connection.connection.driver_connection
         driver.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+
+
+def _page(page: EventPage) -> dict[str, Any]:
+    return {
+        "events": list(map(_document, page.events)),
+        "older": page.older,
+        "newer": page.newer,
+    }
 
 
 def _document(row: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Restores lost jobs to Redis and removes revived jobs from it, for ``audit restore``.
+"""Restores lost jobs and schedules to Redis, and removes revived jobs from it, for ``audit restore``.
 
     done = restore_jobs(client, database, "mail", by="ada")
 
@@ -27,6 +27,7 @@ from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.statements import CURSOR
 from sql_audit.upkeep.lost import LostJob
+from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, put_back, stored_entries
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
 POLL_S: Final = 0.05
@@ -57,13 +58,17 @@ class Applied:
     alive: dict[str, str] = field(default_factory=dict)
     """States of lost jobs that were not restored, since Redis has them again, by id; ``remembered`` if another job with
     the id has ended since."""
+    schedules: list[LostSchedule] = field(default_factory=list)
+    """Changes of schedules that Redis had lost, and that are in force again."""
+    schedules_left: list[LostSchedule] = field(default_factory=list)
+    """Changes of schedules that could not be put back, or that may have been changed again in a gap."""
     left: dict[str, str] = field(default_factory=dict)
     """States of revived jobs that were not removed, since a worker has claimed them or they have changed, by id."""
 
     @property
     def complete(self) -> bool:
         """Return whether no job is left about which an operator must decide."""
-        return not self.unknown and not self.left and not self.uncertain
+        return not (self.unknown or self.left or self.uncertain or self.schedules_left)
 
 
 def restore_jobs(
@@ -98,6 +103,7 @@ def restore_jobs(
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)
         gap = find_differences(client, database, queue)
+        entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)
         done.over, done.uncertain, done.unknown, done.held = [], [], [], []
         done.alive, done.left = {}, {}
@@ -110,6 +116,10 @@ def restore_jobs(
                 raise
         else:
             break
+    lost = lost_schedules(database, queue, entries)
+    made = dict(put_back(client, queue, lost, by=by, why=WHY, accept_gaps=accept_gaps))
+    done.schedules = [each for each, outcome in made.items() if outcome == "changed"]
+    done.schedules_left = [each for each in lost.found if made.get(each) != "changed"]
     return done
 
 

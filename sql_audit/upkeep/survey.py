@@ -41,6 +41,7 @@ from sql_audit.store.gaps import ended_by_baselines
 from sql_audit.store.job_rows import JobRow
 from sql_audit.store.schema.tables import GONE, LOST
 from sql_audit.upkeep.lost import JobLog, LostJob, job_logs, judge_lost
+from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, stored_entries
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
 CHUNK: Final = 1_000
@@ -88,6 +89,7 @@ class Survey:
 
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
+    schedules: list[LostSchedule] = field(default_factory=list)
     forgotten: int = 0
     """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
     names: int = 0
@@ -122,6 +124,7 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
         found.lost.append(lost)
     for revived, _ in revived_jobs(database, queue, gap.revived):
         found.revived.append(revived)
+    found.schedules = lost_schedules(database, queue, stored_entries(client, queue)).found
     found.forgotten, found.names = len(gap.windows), len(gap.names)
     return found
 

@@ -1,5 +1,6 @@
 """The overview of all queues: its counts and ages are true, and a million jobs cost no more than one."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,10 +9,12 @@ import pytest
 from rq_core.connections.client import Client
 from rq_core.connections.transport import PoolTransport
 from rq_core.model.limits.limit import Limit
+from rq_core.model.recurrence import recurrence
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.engine.plan import Patience, Unsent
 from rq_core.protocol.reads import reads
-from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX
-from rq_core.protocol.reads.queue_load import QueueOverview
+from rq_core.protocol.reads.overview import COMMANDS_MAX, SCOPES_MAX, TICKS_MAX
+from rq_core.protocol.reads.queue_load import LateSchedule, QueueOverview
 from tests.kit.seed import Seed
 
 MINUTE_MS = 60_000
@@ -212,6 +215,33 @@ def test_the_overview_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
 
 
+def test_the_overview_shows_schedules_only_of_queues_that_have_had_some(seed: Seed) -> None:
+    seed.enqueue("a")
+    assert (None, None, 0) == schedules_in(look(seed))
+    made = [
+        Declaration.of(seed.job("-"), recurrence(f"s{n}", every=3600)) for n in range(2 * TICKS_MAX)
+    ]
+    seed.client.run(seed.calls.schedules.put(seed.queue, made))
+    seed.client.run(seed.calls.schedules.change(seed.queue, "s1", "pause"))
+
+    assert (2 * TICKS_MAX - 1, None, 0) == schedules_in(look(seed))
+    seed.control.hset(seed.keys("meta"), "schedules_missed", 7)
+    seed.control.hset(seed.keys("schedules"), "s2", "damaged")
+    for name in ("s2", "s3"):
+        seed.control.zadd(seed.keys("ticks"), {name: 1})
+    line = seed.control.hget(seed.keys("schedules"), "s3")
+    seed.control.hset(seed.keys("schedules"), "s3", re.sub(r"due=\d+", "due=5", str(line)))
+
+    count, late, missed = schedules_in(look(seed))
+    assert (2 * TICKS_MAX - 1, "s3", 7) == (count, late and late.name, missed)
+    assert late is not None
+    assert late.late_ms > 1_700_000_000_000
+
+
+def schedules_in(found: QueueOverview) -> tuple[int | None, LateSchedule | None, int]:
+    return found.schedules, found.late_schedule, found.schedules_missed
+
+
 def test_the_overview_shows_the_last_activity_and_when_leases_may_expire_again(seed: Seed) -> None:
     seed.enqueue("a")
     assert look(seed).inactive_ms is None
@@ -393,6 +423,8 @@ def test_the_overview_takes_four_round_trips_however_many_jobs_wait(
             for n in range(15):
                 of.cap(f"task=t{n}", 0)
             of.cap("tenant", 0)
+            made = [Declaration.of(of.job("-"), recurrence(f"s{n}", every=3600)) for n in range(20)]
+            of.client.run(of.calls.schedules.put(queue, made))
             of.enqueue(*(of.job(f"{queue}{n}", scopes=[f"tenant={n}"]) for n in range(lanes)))
             of.enqueue(*(of.job(f"{queue}p{n}", priority="high") for n in range(lanes)))
             of.enqueue(*(of.job(f"{queue}l{n}", scopes=["team=one"]) for n in range(lanes)))

@@ -21,6 +21,12 @@ ON_SQLITE = {
     # Verify judges rows in Python. That it gets the same rows from PostgreSQL: test_verify_real.py, and each test that
     # proves a log there at its end.
     "test_lies.py",
+    # So is what the replay says of schedules.
+    "test_a_lie_in_real_sql_is_named_even_with_a_forged_chain",
+    # What a prune, an attachment and a deletion do to schedules is the same on both.
+    "test_schedules_kept.py",
+    # What is said of an instant is decided in Python. That both databases answer: test_schedule_ticks.py.
+    "test_schedule_history.py",
     # How an index comes to lack rows differs: on PostgreSQL among the lies about its catalog.
     "test_verify_finds_an_index_that_lacks_a_job",
     "test_verify_finds_rows_of_a_queue_that_was_never_mirrored",
@@ -33,6 +39,7 @@ ON_SQLITE = {
     "test_crash_losses.py",
     # What may be put back, with which name and line, is decided in Python. That it is: restore/test_restore.py.
     "test_names.py",
+    "test_schedules.py",
     "test_lines_put_back.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
     "test_true_results_names_and_ids_are_never_reported_as_differences",

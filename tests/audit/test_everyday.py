@@ -26,7 +26,7 @@ def long_log(database: Database) -> Database:
 def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
     """Checks query plans: with ten million events a scan takes seconds (scripts/measure/once/run ten-million)."""
     questions = ten_million.questions(long_log)
-    assert len(questions) == 4 + len(ten_million.EVERYDAY) >= 17
+    assert len(questions) == 4 + len(ten_million.everyday()) >= 17
 
     scans = {}
     for question in questions:

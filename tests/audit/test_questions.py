@@ -88,7 +88,7 @@ def test_an_unknown_job_has_no_history(asks: LogQuestions) -> None:
     assert asks.why("never", QUEUE) is None
 
 
-def test_a_history_that_is_too_long_is_cut_at_its_end(
+def test_a_long_history_has_pages_from_its_end_on(
     mirrored: Seed, asks: LogQuestions, database: Database
 ) -> None:
     claim = mirrored.running("often")
@@ -101,7 +101,13 @@ def test_a_history_that_is_too_long_is_cut_at_its_end(
 
     assert len(found["events"]) == EVENTS_MAX
     assert found["events"][-1]["type"] == "claimed"
-    assert found["notes"][0].startswith(f"the last {EVENTS_MAX} of 2")
+    assert (found["older"], found["newer"]) == (True, False)
+
+    first = found["events"][0]
+    before = asks.history("often", QUEUE, before=(first["epoch"], first["seq"], first["ordinal"]))
+    whole = history.history(database.readers, "often", QUEUE)
+    assert (before["older"], before["newer"]) == (False, True)
+    assert before["events"] + found["events"] == [dataclasses.asdict(e) for e in whole]
 
 
 def test_a_slow_statement_ends_at_its_time_limit(database: Database, audit_url: str) -> None:
@@ -119,6 +125,21 @@ def test_a_slow_statement_ends_at_its_time_limit(database: Database, audit_url: 
     with own.readers.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
     own.close()
+
+
+@pytest.mark.parametrize("audit_url", ["postgresql"], indirect=True)
+def test_a_table_that_is_locked_is_an_error_in_time(asks: LogQuestions, database: Database) -> None:
+    """Another session may hold a lock for hours. (Readers of SQLite wait for no writer.)"""
+    asks.minutes(0, 1, None)
+    with database.writing() as lock:
+        assert lock is not None
+        lock.exec_driver_sql("LOCK TABLE claim_minute, job_event")
+        began = time.monotonic()
+
+        with pytest.raises(RqCoreError):
+            asks.minutes(0, 1, None)
+
+        assert time.monotonic() - began < 10 * questions.STATEMENT_MS / 1000
 
 
 def test_a_question_to_a_database_without_a_log_raises_an_error(sqlite_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,11 @@ from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.replay.replay import Replay
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
+from sql_audit.queries.schedules import schedule_history
 from sql_audit.store.connection.database import Database
+from sql_audit.store.schema.tables import job_event
 from tests.kit import auditlog
+from tests.kit.liar import forge_chain, lying
 from tests.kit.seed import Seed
 from tests.kit.story import MemoryWriter
 
@@ -119,11 +123,15 @@ def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None
         (lambda s: s.told(due=s.next - 1), "before it is due"),
         (lambda s: s.told(due=s.next + 1_000), "ms before it is due"),
         (lambda s: s.told(job=False), "its job was not enqueued"),
+        (lambda s: s.told("skipped", job=True), "is skipped, and its job was enqueued"),
+        (lambda s: s.told("missed", missed=0), "is missed, and is not counted"),
         (lambda s: s.told(id=f"tick-other-{s.next}"), "names another job"),
         (lambda s: s.told(name="other", id=f"tick-other-{s.next}", job=False), "its job was not enqueued"),
         (lambda s: (s.told(), setattr(s, "next", s.next - STEP), s.told("skipped")), "was next"),
         (lambda s: (setattr(s, "version", 2), s.put(state="paused"), s.told("skipped")), "is not on"),
         (lambda s: s.put(), "has version 1 already"),
+        (lambda s: (setattr(s, "version", 4), s.put()), "skips versions 2 to 3"),
+        (lambda s: (setattr(s, "version", 2), s.put('{"every_ms":7}')), "changes a rule that"),
         (lambda s: (setattr(s, "version", 2), setattr(s, "next", s.log.now_ms), s.put()), "has passed"),
     ],
 )  # fmt: skip
@@ -158,6 +166,101 @@ def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: Memory
 
     schedule.told(version=8)
     assert ["I15"] == [invariant for invariant, _ in violations(log)]
+
+
+def real_log(seed: Seed, client: Client, database: Database) -> None:
+    """A log in which schedules were served, paused and edited."""
+    mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))
+    auditlog.drain(mirror)
+    job = Declaration.of(seed.job("-", task="ping"), recurrence("beat", every=10))
+    seed.client.run(seed.calls.schedules.put("q", [job]))
+    for number in range(6):
+        seed.advance(10_000)
+        answer = seed.client.run(tick("q", "w-1"))
+        while answer.due:
+            instants = instants_of(answer.due, answer.now_ms)
+            answer = seed.client.run(tick("q", "w-1", instants))
+        seed.complete(*seed.claim().jobs)
+        if number == 3:
+            seed.client.run(seed.calls.schedules.change("q", "beat", "pause"))
+            seed.client.run(seed.calls.schedules.change("q", "beat", "resume"))
+    auditlog.drain(mirror)
+
+
+def edited(row: dict[str, Any], **said: Any) -> dict[str, Any]:
+    return {
+        **row,
+        "detail": json.dumps({**json.loads(row["detail"]), **said}, separators=(",", ":")),
+    }
+
+
+Lying = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+
+
+def in_detail(which: Callable[[list[dict[str, Any]]], int], **said: Any) -> Lying:
+    return lambda rows: [
+        edited(row, **said) if at == which(rows) else row for at, row in enumerate(rows)
+    ]
+
+
+def nth(kind: str, number: int) -> Callable[[list[dict[str, Any]]], int]:
+    return lambda rows: [at for at, row in enumerate(rows) if row["type"] == kind][number]
+
+
+def without(kind: str, number: int) -> Lying:
+    """Take an entry out, and number the later ones as if it had never been."""
+
+    def lie(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        gone = nth(kind, number)(rows)
+        after = [{**row, "seq": row["seq"] - 1} for row in rows[gone + 1 :]]
+        return [*rows[:gone], *after]
+
+    return lie
+
+
+def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tell an instant again."""
+    at = nth("ticked", 1)(rows)
+    after = [{**row, "seq": row["seq"] + 1} for row in rows[at:]]
+    return [*rows[: at + 1], *after]
+
+
+LIES: dict[str, Lying] = {
+    "another next": in_detail(nth("ticked", 1), next_ms=1_999_999_999_999),
+    "another outcome": in_detail(nth("ticked", 1), outcome="missed"),
+    "another version": in_detail(nth("ticked", 1), version=5),
+    "another instant": in_detail(nth("ticked", 1), nominal_ms=1),
+    "due later": in_detail(nth("ticked", 1), due_ms=1_999_999_999_999),
+    "one is missing": without("ticked", 1),
+    "one comes twice": twice,
+    "fired without its job": without("enqueued", 1),
+    "another rule before": in_detail(nth("schedule_changed", 1), old='{"every_ms":7}'),
+    "a change of another version": in_detail(nth("schedule_changed", 1), version=4),
+    "another next of a change": in_detail(nth("schedule_changed", 2), next_ms=1_999_999_999_999),
+    "a change that is missing": without("schedule_changed", 1),
+    "a pause that was none": in_detail(nth("schedule_changed", 2), state="paused"),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_in_real_sql_is_named_even_with_a_forged_chain(
+    name: str, valkey_url: str, client: Client, database: Database
+) -> None:
+    with Seed(valkey_url) as seed:
+        real_log(seed, client, database)
+    honest = verify(database)
+    assert LogVerdict.HOLDS is honest.verdict, honest.violations
+    rows = auditlog.events(database, "q")
+    with lying(database) as connection:
+        connection.execute(job_event.delete())
+        connection.execute(job_event.insert(), LIES[name](rows))
+    assert LogVerdict.VIOLATED is verify(database).verdict
+
+    forge_chain(database)
+
+    found = verify(database)
+    assert LogVerdict.VIOLATED is found.verdict
+    assert "I15" in {each.invariant for each in found.violations}, found.violations
 
 
 def test_verify_proves_the_schedule_events_of_the_real_scripts(
@@ -202,5 +305,8 @@ def test_verify_proves_the_schedule_events_of_the_real_scripts(
     assert first["at_ms"] - first["due_ms"] == first["late_ms"] >= 0
     assert rules[1].shift_ms == first["due_ms"] - first["nominal_ms"]
     assert all(row["held_by"] for row in rows if row["outcome"] == "skipped")
+    told = schedule_history(database.readers, "q", "b-1", 5)
+    assert [row["nominal_ms"] for row in rows[-5:]] == [each.nominal_ms for each in told.ticks]
+    assert all(each.says for each in told.ticks)
     counted = auditlog.rows(database, "SELECT COUNT(*) AS n FROM schedule_tick WHERE name = 'c'")
     assert counted[0]["n"] >= 1

@@ -105,6 +105,8 @@ CALLS: dict[str, list[str]] = {
     "schedule pause": ["mail", "nightly"],
     "schedule resume": ["mail", "nightly"],
     "schedule run": ["mail", "nightly"],
+    "schedule release": ["mail", "nightly"],
+    "schedule history": ["mail", "nightly"],
     "schedule remove": ["mail", "nightly"],
     "workers": [],
     "caps": ["mail"],

@@ -69,12 +69,27 @@ def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> 
     assert "nightly changed, version 4\n" == cli.ok("schedule", "set", *where, "--every", "60")
     assert "nightly is enqueued\n" == cli.ok("schedule", "run", *where)
     assert "is in its place" in cli.line(1, "schedule", "run", *where)
-    assert {"outcome": "changed", "version": 0}.items() <= cli.json(
+    assert {"outcome": "changed", "version": 5}.items() <= cli.json(
         "schedule", "remove", *where
     ).items()
     assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "run", *where)
-    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "next", *where)
+    assert "nightly of queue mail is removed" in cli.line(1, "schedule", "next", *where)
     assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "pause", *where)
+    assert "queue mail has no schedule none" == cli.line(1, "schedule", "next", "mail", "none")
+
+
+def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
+    where = ("mail", "nightly")
+    cli.ok("schedule", "set", *where, "--every", "60")
+
+    assert "nightly changed, version 3\n" == cli.ok("schedule", "release", *where)
+
+    assert "released" in cli.ok("schedules", "mail")
+    app.apply_settings()
+    nightly = next(each for each in cli.json("schedules", "mail") if each["name"] == "nightly")
+    assert ("code", "30 2 * * *") == (nightly["source"], nightly["rule"]["cron"])
+    cli.ok("schedule", "set", "mail", "hand", "--task", "send", "--every", "60")
+    assert "no code declares it" in cli.line(1, "schedule", "release", "mail", "hand")
 
 
 def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client: Client) -> None:

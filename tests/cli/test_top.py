@@ -107,7 +107,7 @@ def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_o
         behind._replace(state=dataclasses.replace(behind.state, queues=(sms,))), None, 60
     )
 
-    assert "full: task=send" in full
+    assert "the cap of task=send is full" in " ".join(full.split())
     assert "RqCoreScopeFull" in " ".join(full.split())
     assert re.search(r"blocked lanes *\n", full)
     assert "backlog" not in full

@@ -12,7 +12,9 @@ from rq_core.errors import InvalidOption, ServerUnavailable, ServerUnsuitable
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
+from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import Declaration, tick
 from rq_core.protocol.engine import server_check
 from rq_core.protocol.engine.plan import Patience, Unsent
 from rq_core.protocol.reads import worker_registry
@@ -29,6 +31,25 @@ def jobs(queue: str, count: int = 3) -> list[NewJob]:
 
 def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
+
+
+def test_schedules_are_stored_fired_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+    queues = names(cluster, 1)
+    with Client(cluster.url) as client:
+        calls = client.calls.schedules
+        for queue in queues:
+            made = Declaration.of(
+                jobs(queue, 1)[0], recurrence("beat", every=3600, overlap="queue")
+            )
+            assert "changed" == client.run(calls.put(queue, [made]))["beat"].outcome
+            assert "run" == client.run(calls.run(queue, "beat")).outcome
+            assert "changed" == client.run(calls.change(queue, "beat", "pause")).outcome
+            assert "changed" == client.run(calls.change(queue, "beat", "resume")).outcome
+            assert {} == client.run(tick(queue, "w-1")).due
+
+        found = client.run(client.calls.reads.overview()).queues
+        assert dict.fromkeys(queues, 1) == {each.queue: each.schedules for each in found}
+        assert {1} == {each.ready_jobs for each in found}
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:

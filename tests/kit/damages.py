@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rq_core.model.job import profile
+from rq_core.model.recurrence import recurrence
 from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.calls.schedules import Declaration
 from tests.kit.seed import Seed
 
 HOUR_MS = 3_600_000
@@ -62,6 +64,10 @@ def fill(seed: Seed) -> None:
     seed.complete(seed.claim_one("rated"))
     seed.running("runs", scopes=["tenant=a"])
     seed.enqueue("late", delay_ms=HOUR_MS)
+    rules = [recurrence(name, every=86_400) for name in ("nightly", "weekly")]
+    made = [Declaration.of(seed.job("-", args_json='{"day":"x"}'), rule) for rule in rules]
+    seed.client.run(seed.calls.schedules.put(seed.queue, made))
+    seed.client.run(seed.calls.schedules.change(seed.queue, "weekly", "pause"))
 
 
 def _put(key: str, member: str, value: str) -> Callable[[Seed], object]:
@@ -75,6 +81,28 @@ def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], obje
         seed.control.hset(seed.keys(key), member, has.replace(was, lie, 1))
 
     return plant
+
+
+def _nightly_in_an_hour(seed: Seed) -> None:
+    """The instant of a schedule, in all that has it."""
+    (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, ["nightly"])).values()
+    at_ms = stored.due_ms + HOUR_MS
+    entry = str(stored._replace(next_ms=at_ms, due_ms=at_ms))
+    seed.control.hset(seed.keys("schedules"), "nightly", entry)
+    seed.control.zadd(seed.keys("ticks"), {"nightly": at_ms})
+    seed.control.zadd(seed.keys("scheduled"), {"tick|": at_ms})
+
+
+def _no_nightly(seed: Seed) -> None:
+    seed.control.hdel(seed.keys("schedules"), "nightly", "nightly|job")
+    seed.control.zrem(seed.keys("ticks"), "nightly")
+    seed.control.zrem(seed.keys("scheduled"), "tick|")
+
+
+def _weekly_under_another_name(seed: Seed) -> None:
+    for end in ("", "|job"):
+        entry = str(seed.control.hget(seed.keys("schedules"), f"weekly{end}"))
+        seed.control.hset(seed.keys("schedules"), f"monthly{end}", entry)
 
 
 def _name_of_nobody(seed: Seed) -> None:
@@ -202,6 +230,38 @@ DAMAGES = {
     "a running job that was made ready": Damage(_running_job_made_ready, "job runs"),
     "a running job that was made ready without its claim": Damage(
         _running_job_made_ready_without_its_claim, "ready by its state, running by the log"
+    ),
+    "another instant of a schedule": Damage(_nightly_in_an_hour, "by the log", is_mended=False),
+    "another rule of a schedule": Damage(
+        _replace("schedules", "weekly", "86400000", "86400001"), "by the log", is_mended=False
+    ),
+    "another version of a schedule": Damage(
+        _replace("schedules", "weekly", "v=2", "v=7"), "v=7, 2 by the log", is_mended=False
+    ),
+    "other arguments of a schedule": Damage(
+        _replace("schedules", "nightly|job", '"x"', '"y"'), "the job of schedule nightly", is_mended=False
+    ),
+    "another priority of a schedule's jobs": Damage(
+        _replace("schedules", "nightly|job", "normal", "high"), "not the one that the log has", is_mended=False
+    ),
+    "a schedule that cannot be read": Damage(
+        _replace("schedules", "weekly", "v=2", "v=x"), "schedule 'weekly' cannot be read", is_mended=False
+    ),
+    "a schedule without a job": Damage(
+        lambda seed: seed.control.hdel(seed.keys("schedules"), "weekly|job"), "an entry and no job", is_mended=False
+    ),
+    "a job without a schedule": Damage(
+        lambda seed: seed.control.hdel(seed.keys("schedules"), "weekly"), "a job and no entry", is_mended=False
+    ),
+    "a lost schedule": Damage(_no_nightly, "schedule nightly is on by the log", is_mended=False),
+    "a schedule that nobody made": Damage(
+        _weekly_under_another_name, "schedule monthly is paused, and the log does not have it", is_mended=False
+    ),
+    "a schedule that claims do not learn of": Damage(
+        lambda seed: seed.control.zrem(seed.keys("scheduled"), "tick|"), "`scheduled` lacks 'tick|'"
+    ),
+    "a schedule that is due in years": Damage(
+        lambda seed: seed.control.zadd(seed.keys("ticks"), {"nightly": IN_2286_MS}), "`ticks` has it at"
     ),
     **{
         f"{name} stands {by_ms} ms longer": Damage(_moment(name, by_ms), "by the log", "I13")

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from rq_core.metrics.causes import causes
+from rq_core.model.recurrence import recurrence
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from tests.kit.seed import Seed
@@ -52,6 +54,32 @@ def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
     assert said(seed)["RqCoreTaskUnknown"] == (
         f"at least 2 jobs of t were given back by workers, which {why}"
     )
+
+
+def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
+    """A schedule whose instant was due so long ago. A worker that died has it in hand."""
+    made = Declaration.of(seed.job("-"), recurrence(name, every=3600))
+    seed.client.run(seed.calls.schedules.put(seed.queue, [made]))
+    (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, [name])).values()
+    now = int(seed.control.time()[0]) * 1000
+    late = stored._replace(next_ms=now - late_s * 1000, due_ms=now - late_s * 1000)
+    seed.control.hset(seed.keys("schedules"), name, str(late))
+    seed.control.zadd(seed.keys("ticks"), {name: now + 5_000})
+
+
+def test_the_cause_of_a_late_schedule_names_it_and_what_to_do(seed: Seed) -> None:
+    late_schedule(seed, "soon", late_s=50)
+    late_schedule(seed, "other", late_s=-300)
+    assert "RqCoreScheduleLate" not in said(seed)
+    late_schedule(seed, "nightly", late_s=240)
+
+    says = "schedule nightly of queue q is late by 4 min"
+    assert f"{says}: no worker runs; start one" == said(seed)["RqCoreScheduleLate"]
+    works(seed)
+    assert "their logs say why" in said(seed)["RqCoreScheduleLate"]
+    facts = {"audit": "on", "backlog_jobs": 50, "backlog_max_jobs": 40}
+    seed.control.hset(seed.keys("meta"), mapping=facts)
+    assert "start the mirror" in said(seed)["RqCoreScheduleLate"]
 
 
 def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None:
@@ -126,7 +154,9 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.claim()
     works(seed)
-    assert said(seed)["RqCoreScopeFull"] == "full: 1 of 1 running, as its cap allows; 1 job waits"
+    assert (
+        said(seed)["RqCoreScopeFull"] == "the cap of the queue is full, 1 of 1 running; 1 job waits"
+    )
     seed.configure(paused=1)
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
@@ -140,5 +170,5 @@ def test_the_number_of_waiting_jobs_in_many_lanes_is_a_lower_bound(seed: Seed) -
     works(seed)
 
     assert said(seed)["RqCoreScopeFull"].startswith(
-        "full: keys of tenant (0 each); at least 12 jobs wait in 20 lanes, the oldest for at least "
+        "the cap of tenant is full for some of its keys, 0 each; at least 12 jobs wait in 20 lanes, "
     )

@@ -18,7 +18,9 @@ from rq_core.metrics.collector import QueueCollector, TaskNames, WorkerCollector
 from rq_core.metrics.shared import Shared
 from rq_core.metrics.table import BY_NAME, FAMILIES, LABELS, TASKS_MAX
 from rq_core.model.plugins import EndedClaims, LogOverview
+from rq_core.model.recurrence import recurrence
 from rq_core.process.claim_totals import FlowTotals
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.worker.claim_counters import OTHER, FlowTable
@@ -67,6 +69,8 @@ def busy(seed: Seed) -> None:
         elif claim.id == "a":
             seed.complete(claim)
     seed.claim(1)
+    beat = Declaration.of(seed.job("-"), recurrence("beat", every=3600))
+    seed.client.run(seed.calls.schedules.put(seed.queue, [beat]))
 
 
 @pytest.fixture
@@ -129,6 +133,8 @@ def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
     assert value(found, "rqc_up") == value(found, "rqc_audit_up") == 1
     assert value(found, "rqc_queue_jobs", queue="q", state="dead") == 1
     assert value(found, "rqc_workers", queue="q") == 1
+    assert value(found, "rqc_schedules", queue="q") == 1
+    assert value(found, "rqc_schedule_late_seconds", queue="q") == 0
     assert value(found, "rqc_backlog_events", queue="q") == 1
     assert value(found, "rqc_audit_unproven_events", queue="q") == 0
     assert total(found, "rqc_claims_ended_total", outcome="succeeded") == 1

@@ -21,6 +21,7 @@ from tests.kit.processes import ROOT
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import DurablePostgres, Engine, RedisServer, engines
 from tests.rigs import outages as rig_of_outages
+from tests.rigs import page as rig_of_pages
 from tests.rigs import shards
 from tests.rigs import stuck as rig_of_scenes
 from tests.rigs.chaos import chaos as rig_of_chaos
@@ -337,6 +338,21 @@ def stuck(scene: str, url: str) -> None:
             raise click.UsageError("that server is not empty")
     with rig_of_scenes.scene(url, scene):
         click.echo(f"made; now run: rq-core top --redis {url}")
+
+
+@main.command()
+@click.argument("states", nargs=-1, type=click.Choice(list(rig_of_pages.STATES)))
+@click.option("--pictures", default=ROOT / "build" / "page", type=click.Path(path_type=Path))
+def page(states: tuple[str, ...], pictures: Path) -> None:
+    """Look at the web page in Chromium, in each state of a server; pictures of each page are kept.
+
+    Needs Debian's chromium, and Playwright: .ci/run installs both.
+    """
+    problems = []
+    for state, wrong in rig_of_pages.look_at(list(states or rig_of_pages.STATES), pictures):
+        click.echo(f"{state}: {len(wrong) or 'nothing'} wrong")
+        problems += wrong
+    conclude(problems)
 
 
 @main.command()

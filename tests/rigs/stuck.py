@@ -74,6 +74,15 @@ SCENES: Final[dict[str, Callable[[Seed], None]]] = {
     each.__name__: each for each in (no_worker, full_cap, paused, poison, sql_away)
 }
 
+SAYS: Final = {
+    "no_worker": "2 ready, and no worker runs",
+    "full_cap": "the cap of task=send is full, 1 of 1 running; 2 jobs wait in 1 lane, the oldest for 10 min",
+    "paused": "paused, and 2 jobs are ready",
+    "poison": "a job of crash died",
+    "sql_away": "the audit log cannot be read",
+}
+"""The words by which the cause of each is named."""
+
 
 @contextlib.contextmanager
 def scene(url: str, name: str) -> Iterator[Client]:

@@ -136,6 +136,7 @@ def test_a_schedule_is_paused_resumed_run_and_removed() -> None:
         assert "changed" == app.resume_schedule("reports", "beat").outcome
         fake.advance(10)
         assert 1 == len(fake.drain())
+        assert "same" == app.release_schedule("reports", "beat").outcome
         assert "changed" == app.remove_schedule("reports", "beat").outcome
         fake.advance(100)
         assert [] == fake.enqueued()

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.web.access import Gate, Mounted
@@ -63,6 +65,13 @@ class Scene:
             claims.fail(seed.queue, "w-1", [(claim.id, claim.fence, "final", 0, "gave_up", error)])
         )
 
+    def schedule(self, name: str, *, args_json: str = "{}", **rule: Any) -> None:
+        """Store a schedule, as an operator does."""
+        seed = self.seed
+        job = seed.job("-", task="ping", args_json=args_json, spec_max=10_000)
+        made = Declaration.of(job, recurrence(name, **rule))
+        seed.client.run(seed.client.calls.schedules.put(seed.queue, [made]))
+
     def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
         """Have a worker say that it is there."""
         says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
@@ -71,20 +80,24 @@ class Scene:
         )
 
 
+def lay_log(audit_url: str) -> None:
+    """Give an audit database its schema."""
+    with contextlib.closing(Database(audit_url)) as database:
+        lay_schema(database)
+
+
 @pytest.fixture
 def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
     """An empty server, and an audit database with its schema."""
-    database = Database(sqlite_url)
-    lay_schema(database)
-    database.close()
+    lay_log(sqlite_url)
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         yield Scene(seed, sqlite_url)
 
 
-@pytest.fixture
-def busy(scene: Scene) -> Scene:
-    """A job in each state, one that waits for a cap, and one that has ended."""
+def make_busy(scene: Scene) -> None:
+    """A job in each state, one that waits for a cap, one that has ended, and a schedule."""
     seed = scene.seed
+    scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")
     seed.complete(seed.running("done"))
     seed.cap("tenant", 1)
@@ -96,6 +109,12 @@ def busy(scene: Scene) -> Scene:
     seed.enqueue(seed.job("scheduled", delay_ms=3_600_000))
     scene.present()
     scene.mirror()
+
+
+@pytest.fixture
+def busy(scene: Scene) -> Scene:
+    """See make_busy."""
+    make_busy(scene)
     return scene
 
 
@@ -114,13 +133,14 @@ def browse(scene: Scene) -> Iterator[Browse]:
             host: str = HOST,
             client: tuple[str, int] = ("127.0.0.1", 50_000),
             root_path: str = "",
+            behind_https: bool = False,
             **headers: str,
         ) -> TestClient:
             sources = Sources(url or scene.url, audit_url=scene.audit_url if log else None)
             who = gate or Mounted(lambda _: Access("ann", see_arguments=see_arguments))
             made = TestClient(
-                build_site(sources, who, hosts), base_url=host, client=client, root_path=root_path,
-                headers=headers, follow_redirects=False,
+                build_site(sources, who, hosts, behind_https=behind_https), base_url=host, client=client,
+                root_path=root_path, headers=headers, follow_redirects=False,
             )  # fmt: skip
             return stack.enter_context(made)
 

@@ -176,6 +176,18 @@ def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     assert page.get("/index.json").status_code == 401
 
 
+def test_a_role_that_is_changed_in_the_file_holds_at_once(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
+) -> None:
+    page = browse(gate=gate)
+    login(page, tokens.add_token(tokens_file, "ann", see_arguments=True))
+    assert page.get("/index.json").json()["sees_arguments"] is True
+
+    tokens_file.write_text(tokens_file.read_text().replace("viewer+arguments", "viewer"))
+
+    assert page.get("/index.json").json()["sees_arguments"] is False
+
+
 def test_a_cookie_of_an_old_token_is_refused_after_its_name_got_a_new_token(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
@@ -332,6 +344,39 @@ def test_links_have_the_prefix_that_a_proxy_strips(busy: Scene, browse: Browse) 
 
     assert all(link.startswith(("/jobs-of-shop/", "#")) for link in parsed(text).links)
     assert QUEUE in read(page, f"/jobs-of-shop/queues/{QUEUE}")
+
+
+@pytest.mark.parametrize(
+    "behind_https, scheme, secure", [(True, "http", True), (False, "http", False), (False, "https", True)]
+)  # fmt: skip
+def test_the_cookie_is_for_https_only_where_browsers_use_it(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path, behind_https: bool, scheme: str, secure: bool
+) -> None:  # fmt: skip
+    token = tokens.add_token(tokens_file, "ann")
+    page = browse(gate=gate, behind_https=behind_https, host=f"{scheme}://localhost:8900")
+
+    answer = page.post(
+        "/login", data={"token": token},
+        headers={"Sec-Fetch-Site": "same-origin", "X-Forwarded-Proto": "http" if secure else "https"},
+    )  # fmt: skip
+
+    assert ("; Secure" in answer.headers["set-cookie"]) is secure
+
+
+def test_behind_a_proxy_the_cookie_is_for_the_prefix_and_leads_back_to_it(
+    scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
+) -> None:
+    page = browse(gate=gate, root_path="/queues")
+    token = tokens.add_token(tokens_file, "ann")
+
+    assert page.get("/queues/").headers["location"] == "/queues/login"
+    answer = page.post(
+        "/queues/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}
+    )
+    assert "; Path=/queues;" in answer.headers["set-cookie"]
+    assert answer.headers["location"] == "/queues/"
+    scene.seed.enqueue("only")
+    assert page.get("/queues/jobs?q=only").headers["location"] == f"/queues/jobs/{QUEUE}/only"
 
 
 # Headers.

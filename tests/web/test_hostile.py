@@ -14,6 +14,7 @@ from tests.web.test_pages import ADDRESSES, as_json, parsed
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>'\"&{{ 6*7 }}"
 STEERING = "\x1b[31mred\x1b[0m \u202egnp.exe \u2066x\u2069 \u200b\x00\x9b"
 LONG = "z" * 1_000_000
+ENDED = f"/jobs?queue={QUEUE}&outcome=any"
 NAMES = ["..", ".", "a.json", "etc:passwd", "x" * 128, "-", "index.json", "login", "static"]
 
 
@@ -25,7 +26,7 @@ def test_markup_in_an_error_is_shown_as_text(
     scene.mirror()
     page = browse(see_arguments=see_arguments)
 
-    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", "/log", f"/queues/{QUEUE}"):
+    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", "/log", f"/queues/{QUEUE}", ENDED):
         text = read(page, path)
         assert "<img src" not in text
         assert "<script>" not in text
@@ -40,7 +41,7 @@ def test_control_characters_and_changes_of_text_direction_are_escaped(
     scene.mirror()
     page = browse(see_arguments=True)
 
-    for path in ("/dead", f"/jobs/{QUEUE}/died", "/log"):
+    for path in ("/dead", f"/jobs/{QUEUE}/died", "/log", ENDED):
         text = read(page, path)
         assert "gnp.exe" in text
         assert not {"\x1b", "\u202e", "\u2066", "\u200b", "\x00", "\x9b"} & set(text)
@@ -52,7 +53,7 @@ def test_a_text_of_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
     scene.mirror()
     page = browse(see_arguments=True)
 
-    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", f"/jobs/{QUEUE}/big", "/log", "/jobs"):
+    for path in ("/", "/dead", f"/jobs/{QUEUE}/died", f"/jobs/{QUEUE}/big", "/log", "/jobs", ENDED):
         assert len(read(page, path)) < 100_000
 
 
@@ -136,7 +137,9 @@ def secretive(scene: Scene) -> Scene:
 def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Browse) -> None:
     page = browse()
     jobs = [f"/jobs/{QUEUE}/{each}" for each in ("died", "carries", "alive", "again")]
-    lists = [f"/jobs?queue={QUEUE}&state=dead", f"/jobs?queue={QUEUE}&state=scheduled"]
+    lists = [
+        f"/jobs?queue={QUEUE}&{words}" for words in ("state=dead", "state=scheduled", "outcome=any")
+    ]
 
     for path in (*ADDRESSES.values(), *jobs, *lists):
         for place in (path, as_json(path)):

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from rq_core.web import pages
 from rq_core.web.pages import PAGES
+from rq_core.web.rows import wait_row
+from rq_core.web.views import Facts
 from tests.kit.seed import Seed
 from tests.web.conftest import QUEUE, Browse, Scene, read
 
@@ -24,6 +27,8 @@ ADDRESSES = {
     "audit": "/audit",
     "queue": f"/queues/{QUEUE}",
     "job": f"/jobs/{QUEUE}/waits",
+    "schedules": "/schedules",
+    "schedule": f"/schedules/{QUEUE}/beat",
 }
 
 
@@ -143,6 +148,24 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
     assert document["waits"][0]["claim"] == 1
 
 
+def test_a_wait_that_lasts_is_counted_until_now_if_redis_has_the_job() -> None:
+    """The log of a quiet queue ended 8 ms after the job came: it was said to wait for 8 ms, after minutes."""
+    wait = {
+        "since_ms": 1_000,
+        "until_ms": 1_008,
+        "held_back_by": "tenant=acme",
+        "claim": None,
+        "ended": None,
+    }
+
+    alive, unknown = wait_row(wait, 61_000), wait_row(wait, None)
+    ended = wait_row(wait | {"ended": "cancelled"}, 61_000)
+
+    assert (alive["waited_ms"], alive["still"]) == (60_000, True)
+    assert (unknown["waited_ms"], unknown["still"]) == (8, True)
+    assert (ended["waited_ms"], ended["still"]) == (8, False)
+
+
 def test_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
     assert "Redis has no such job. Nor does the audit log know it" in read(
         browse(), f"/jobs/{QUEUE}/never"
@@ -187,11 +210,18 @@ def test_the_chart_counts_the_claims_that_ended_in_each_minute(busy: Scene, brow
 
 
 def test_errors_are_counted_by_type(busy: Scene, browse: Browse) -> None:
-    errors = browse().get("/dead.json").json()["errors"]
+    page = browse()
+    document, queue = page.get("/dead.json").json(), page.get(f"/queues/{QUEUE}.json").json()
 
-    assert [(e["error_type"], e["outcome"], e["claims"]) for e in errors] == [
-        ("SmtpError", "died", 1)
-    ]
+    (errors,), (deaths,) = queue["errors"], document["deaths"]
+    assert (errors["error_type"], errors["outcome"], errors["claims"]) == ("SmtpError", "died", 1)
+    assert (deaths["error_type"], deaths["task"], deaths["deaths"]) == ("SmtpError", "t", 1)
+    assert (deaths["hours"]["died"][-1], sum(deaths["hours"]["died"])) == (1, 1)
+    assert document["errors"] == []
+    for path in (errors["path"], deaths["path"]):
+        place, _, asks = path.partition("?")
+        claims = page.get(f"{place}.json?{asks}").json()["claims"]
+        assert [each["job_id"] for each in claims] == ["died"]
 
 
 def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
@@ -258,6 +288,27 @@ def test_fifty_viewers_cost_redis_one_read(busy: Scene, browse: Browse, path: st
     assert _calls(busy.seed) - before <= 4 * 90
 
 
+def test_fifty_tabs_are_sent_one_document(
+    busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To make it takes longer than to send it: fifty tabs would keep a core busy."""
+    made: list[str] = []
+    page = PAGES[0]
+
+    def noted(facts: Facts) -> Any:
+        made.append(facts.access.name)
+        return page.view(facts)
+
+    monkeypatch.setattr(pages, "PAGES", (page._replace(view=noted), *PAGES[1:]))
+    monkeypatch.setattr("rq_core.web.dashboard.PAGES", pages.PAGES)
+    began = time.monotonic()
+    site = browse(log=False)
+    for _ in range(50):
+        read(site, "/")
+
+    assert len(made) <= 2 + (time.monotonic() - began)
+
+
 def _calls(seed: Seed) -> int:
     found: Any = seed.control.info("stats")
     return int(found["total_commands_processed"])
@@ -271,3 +322,32 @@ def test_the_page_marks_lower_bounds(scene: Scene, browse: Browse) -> None:
     text = read(browse(), "/")
 
     assert re.search(r"≥ \d+ s", text)
+
+
+def test_the_page_of_a_queue_counts_the_jobs_of_few_lanes_and_says_so(
+    scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "LANES_MAX", 40)
+    seed = scene.seed
+    seed.cap("tenant", 1)
+    for number in range(30):
+        scopes = [f"tenant={number}"]
+        seed.enqueue(*(seed.job(f"j-{number}-{n}", scopes=scopes) for n in range(2)))
+    seed.claim(30)
+    seed.claim(30)
+
+    limits = browse().get(f"/queues/{QUEUE}.json").json()["limits"]
+
+    assert (limits[0]["scope"], limits[0]["waiting_says"]) == ("tenant", "20+")
+
+
+def test_a_list_reads_few_jobs_and_says_so(
+    scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MEMBERS_MAX", 50)
+    scene.seed.enqueue(*(f"j-{n}" for n in range(60)))
+
+    document = browse().get(f"/jobs.json?queue={QUEUE}&task=other").json()
+
+    assert document["jobs"] == []
+    assert document["notes"][0].startswith("read 50 of the queue's jobs and stopped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rq_core.errors import InvalidOption
-from rq_core.web.pages import parse_moment
+from rq_core.web.search import parse_moment
 from rq_core.web.words import brief_span, iso, items, job_path, plain, query, queue_path, word
 
 NOW_MS = 1_800_000_000_000
@@ -19,6 +19,23 @@ NOW_MS = 1_800_000_000_000
 )  # fmt: skip
 def test_parse_moment_reads_each_form_of_a_moment(text: str, ms: int) -> None:
     assert parse_moment(text, NOW_MS) == ms
+
+
+@pytest.mark.parametrize(
+    "text, ms",
+    [
+        ("12:03", 1_799_928_180_000),
+        ("today 00:00", 1_799_971_200_000),
+        ("yesterday 12:03", 1_799_928_180_000),
+        ("yesterday 23:59:59", 1_799_971_199_000),
+        ("7:59:59", 1_799_999_999_000),
+        ("08:00", 1_800_000_000_000),
+        ("08:01", 1_799_913_660_000),
+    ],
+)
+def test_a_time_of_day_is_the_last_one_that_was(text: str, ms: int) -> None:
+    """1,800,000,000,000 is 08:00 UTC on a Friday."""
+    assert parse_moment(text, 1_800_000_000_000) == ms
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from rq_core.cli.commands.lists import show
 from rq_core.cli.lazy import CommandGroup
 from rq_core.cli.options import (
     actor,
+    audit_url_option,
     audited_options,
     connect,
     json_option,
@@ -22,7 +24,10 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import say
+from rq_core.errors import AuditNotConfigured
+from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.views.lists import LISTS
+from rq_core.views.text import utc
 
 if TYPE_CHECKING:
     from rq_core.app.schedules import ScheduleOptions
@@ -71,13 +76,76 @@ def next_command(queue: str, name: str, count: int, **given: Any) -> None:
     the end of the gap, one that comes twice fires the first time.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
-        rule, after = _stored_rule(client, queue, name)
+        rule, state, after = _stored_rule(client, queue, name)
+    if state == "removed":
+        how = f"`rq-core schedule resume {queue} {name}` brings it back"
+        raise click.ClickException(f"schedule {name} of queue {queue} is removed: {how}")
     instants = [at for at, _ in zip(rule.instants(after), range(count), strict=False)]
     if given["as_json"]:
         print_json([{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants])
         return
     for at in instants:
         say(_words(at, rule))
+
+
+@schedule.command("history")
+@click.argument("queue")
+@click.argument("name")
+@click.option(
+    "-n", "count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many."
+)
+@audit_url_option("The audit database, which has the history.")
+@json_option
+def history_command(
+    queue: str, name: str, count: int, audit_url: str | None, *, as_json: bool
+) -> None:
+    """Show the last instants of NAME in QUEUE: what became of each, and why it was late, skipped or missed.
+
+    The changes of the schedule stand between them. Times are in UTC. The log must have the queue: `rq-core audit run`.
+    """
+    found = _history(queue, name, count, audit_url)
+    if as_json:
+        print_json(found)
+        return
+    say(f"schedule {name} of queue {queue}: {found['says']}")
+    lines = [(each["at_ms"], _tick_line(each)) for each in found["ticks"]]
+    lines += [
+        (
+            each["at_ms"],
+            f"{utc(each['at_ms'])}  changed   version {each['version']}: {each['says']}",
+        )
+        for each in found["changes"]
+    ]
+    for _, line in sorted(lines, key=lambda each: each[0]):
+        say(line)
+    if found["pruned"] is not None and len(found["ticks"]) < count:
+        say("earlier instants may be missing: a prune has removed old jobs with their instants")
+
+
+def _history(queue: str, name: str, count: int, audit_url: str | None) -> dict[str, Any]:
+    """Return what the log has of a schedule. Raises AuditNotConfigured, or ClickException if it has nothing."""
+    from rq_core.model import plugins
+    from rq_core.model.keys import check_name
+    from rq_core.model.recurrence import check_schedule_name
+
+    check_name("queue", queue)
+    check_schedule_name(name)
+    if audit_url is None:
+        raise AuditNotConfigured(
+            f"the history is in the audit database: pass --audit URL or set {AUDIT_URL_VARIABLE}"
+        )
+    with contextlib.closing(plugins.questions_opener()(audit_url)) as log:
+        found = log.schedule(queue, name, count)
+    if not found["ticks"] and not found["changes"]:
+        raise click.ClickException(f"the log has nothing of a schedule {name} of queue {queue}")
+    return found
+
+
+def _tick_line(tick: dict[str, Any]) -> str:
+    due = f", due at {utc(tick['due_ms'])}" if tick["due_ms"] != tick["nominal_ms"] else ""
+    return (
+        f"{utc(tick['nominal_ms'])}  {tick['outcome']:<9} {utc(tick['at_ms'])}{due}: {tick['says']}"
+    )
 
 
 def _words(at: int, rule: Recurrence) -> str:
@@ -89,8 +157,8 @@ def _words(at: int, rule: Recurrence) -> str:
     return f"{local:%a %Y-%m-%d %H:%M:%S %z}  ({moment:%Y-%m-%d %H:%M:%S} UTC{shift})"
 
 
-def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int]:
-    """Return a schedule's rule, and the moment after which its next instants lie. Raises ClickException."""
+def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, str, int]:
+    """Return a schedule's rule, its state, and the moment after which its next instants lie. Raises ClickException."""
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
@@ -98,7 +166,7 @@ def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, int
     if stored is None:
         raise click.ClickException(f"queue {queue} has no schedule {name}")
     after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
-    return from_json(name, stored.rule), after
+    return from_json(name, stored.rule), stored.state, after
 
 
 @schedule.command("set")
@@ -177,7 +245,7 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
     from rq_core.model.schedule import JOB_FIELD
     from rq_core.protocol.calls.schedules import Declaration
 
-    before, _ = _stored_rule(client, queue, name)
+    before, _, _ = _stored_rule(client, queue, name)
     rule = recurrence(name, **{"overlap": before.overlap, **options})
     if rule.overlap != before.overlap:
         raise click.UsageError("--overlap needs --task: it is part of the stored job")
@@ -206,6 +274,16 @@ def resume(queue: str, name: str, **given: Any) -> None:
 def remove(queue: str, name: str, **given: Any) -> None:
     """Remove NAME from QUEUE. Code that still declares it does not bring it back."""
     _change("remove", queue, name, given)
+
+
+@schedule.command()
+@_audited
+def release(queue: str, name: str, **given: Any) -> None:
+    """Give NAME in QUEUE back to code: a rule that was set live holds until a worker declares what its code says.
+
+    Workers declare when they start, and hourly. What code declared before its last definition does not come back.
+    """
+    _change("release", queue, name, given)
 
 
 @schedule.command()
@@ -246,5 +324,8 @@ def _print(queue: str, name: str, outcome: str, version: int, given: dict[str, A
         say(f"{name} {'is the same' if outcome == 'same' else f'changed, version {version}'}")
     if outcome == "gone":
         raise click.ClickException(f"queue {queue} has no schedule {name}")
+    if outcome == "undeclared":
+        must = f"no code declares it: `rq-core schedule remove {queue} {name}` ends it"
+        raise click.ClickException(f"{name} is not released: {must}")
     if outcome not in ("changed", "same"):
         raise click.ClickException(f"{name} is not changed: {outcome}, version {version} is stored")

@@ -68,6 +68,11 @@ def web() -> None:
     metavar="PATH",
     help="What a proxy takes off the beginning of each address, like /queues.",
 )
+@click.option(
+    "--behind-https",
+    is_flag=True,
+    help="Browsers reach the page by HTTPS, through a proxy: its cookie is then sent by HTTPS only.",
+)
 @audit_url_option("The audit database: for all that is past.")
 @server_options
 def serve_command(
@@ -79,6 +84,8 @@ def serve_command(
     audit_url: str | None,
     redis_url: str,
     prefix: str,
+    *,
+    behind_https: bool,
 ) -> None:
     """Serve the page until SIGTERM or Ctrl-C, with the URLs of MODULE:APP if that is given.
 
@@ -93,7 +100,9 @@ def serve_command(
         app = load_app(check_target(target))
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
-    options = WebOptions(listen, redis_url, prefix, audit_url, tokens, allow_hosts, root_path)
+    options = WebOptions(
+        listen, redis_url, prefix, audit_url, tokens, allow_hosts, root_path, behind_https
+    )
     serve_page(options, say)
 
 

@@ -192,10 +192,17 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("new", "its rule now, as JSON text; null: it is forgotten"),
         EventField("version", "1, 2, 3… per schedule, from 1 again after null"),
         EventField("next_ms", "its next instant (Unix ms); null: it is forgotten"),
-        EventField("source", "code, or live for an operator"),
+        EventField(
+            "source",
+            "code; live: an operator; released: an operator gave a live rule back to code",
+        ),
         EventField(
             "pack",
             "its job as Redis keeps it, arguments included; null: it stays as it was, or arguments are not logged",
+        ),
+        EventField(
+            "job_digest",
+            "first 32 hex digits of the SHA-1 of its job as Redis keeps it; null: the job stays as it was",
         ),
     ),
     _E.EPOCH_STARTED: (

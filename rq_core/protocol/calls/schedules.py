@@ -58,7 +58,7 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change, and the version that is stored now."""
 
     outcome: str
-    """changed, same, kept, conflict, or gone."""
+    """changed, same, kept, conflict, undeclared (no code declares it), or gone."""
     version: int
     """0: nothing is stored."""
     next_ms: int
@@ -195,10 +195,7 @@ class Schedules:
         check_whole("version", version, -1, VERSION_MAX)
         changes: dict[str, ScheduleChange] = {}
         for chunk in _chunks(declarations):
-            if any(each.rule.overlap in ("queue", "replace") for each in chunk):
-                # The family is the queue's own, so code stores its cap, and an operator may change it.
-                limit = [(TICK, str(Limit(1)), -1)]
-                yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
+            yield from self._cap_runs(queue, chunk)
             rules = {each.rule.name: each.rule for each in chunk}
             packed = {each.rule.name: each.packed for each in chunk}
             args = self._args("put", source, by, why, chunk[0].spec_max)
@@ -216,7 +213,7 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume or remove a schedule. Without ``version``, whatever its version is."""
+        """Pause, resume, remove or release a schedule. Without ``version``, whatever its version is."""
         check_name("queue", queue)
         check_schedule_name(name)
         expected = -1 if version is None else version
@@ -238,6 +235,21 @@ class Schedules:
         changes = yield from self._until_accepted(queue, args, rules, {}, known, after)
         return changes[name]
 
+    def restore(
+        self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
+    ) -> Plan[ScheduleChange]:
+        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last one by the log, ``last_ms``
+        its last instant. The outcome is ``conflict`` if Redis has it again."""
+        name = lost.rule.name
+        yield from self._cap_runs(queue, [lost])
+        args = self._args("restore", "live", by, why, lost.spec_max)
+        after = {name: max(last_ms, (yield from self._reads.now_ms(queue)))}
+        packed = {name: lost.packed}
+        changes = yield from self._until_accepted(
+            queue, args, {name: lost.rule}, packed, version, after
+        )
+        return changes[name]
+
     def run(
         self, queue: str, name: str, *, by: str | None = None, why: str = "", spec_max: int = 0
     ) -> Plan[Told]:
@@ -248,6 +260,13 @@ class Schedules:
         asked = [Instant(name, -1, 0, 0, 0, 0)]
         call = tick(queue, actor, asked, spec_max=spec_max, hand_max=0, why=check_why(why))
         return (yield from self._delivery.call(call)).told[name]
+
+    def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
+        """Store the cap of schedules whose jobs run one at a time. The family is the queue's own, so code stores its
+        cap, and an operator may change it."""
+        if any(each.rule.overlap in ("queue", "replace") for each in declarations):
+            limit = [(TICK, str(Limit(1)), -1)]
+            yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
 
     def _args(
         self, what: str, source: str, by: str | None, why: str, spec_max: int

@@ -102,16 +102,31 @@ class JobReads(QueueReader):
     """The reads about jobs."""
 
     def jobs(
-        self, queue: str, *, states: Collection[State], task: str | None = None, limit: int = 100
+        self,
+        queue: str,
+        *,
+        states: Collection[State],
+        task: str | None = None,
+        limit: int = 100,
+        matches: Callable[[JobState], bool] | None = None,
+        members: int | None = None,
     ) -> Plan[JobList]:
-        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only.
+        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only;
+        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default
+        MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
         due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read
         may be missing.
         """
+
+        def wanted(job: JobState) -> bool:
+            of_task = task is None or job.fields.get("task") == task
+            return of_task and (matches is None or matches(job))
+
         return self.exactly(
-            queue, _jobs(self._keys(queue), frozenset(states), task, limit, MEMBERS_MAX)
+            queue,
+            _jobs(self._keys(queue), frozenset(states), wanted, limit, members or MEMBERS_MAX),
         )
 
     def dead(self, queue: str, limit: int = 100) -> Plan[JobList]:
@@ -178,13 +193,17 @@ class JobReads(QueueReader):
 
 
 def _jobs(
-    keys: QueueKeys, wanted: frozenset[State], task: str | None, limit: int, most: int
+    keys: QueueKeys,
+    states: frozenset[State],
+    wanted: Callable[[JobState], bool],
+    limit: int,
+    most: int,
 ) -> Steps[JobList]:
-    """Return the jobs in the ``wanted`` states. At most ``most`` members are read."""
+    """Return the ``wanted`` jobs in these states. At most ``most`` members are read."""
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True
-    for source in (each for each in _SOURCES if each.states & wanted):
+    for source in (each for each in _SOURCES if each.states & states):
         at, whole = 0, False
         while not whole and most and len(found) < limit:
             count = min(PAGE, most)
@@ -194,7 +213,7 @@ def _jobs(
             jobs, unread = yield from jobs_of(keys, ids)
             damaged |= dict.fromkeys(unread)
             for job in jobs:
-                if job.state in wanted and (task is None or job.fields.get("task") == task):
+                if job.state in states and wanted(job):
                     found[job.id] = job
         if not whole:
             # The rest of this key is not searched for further jobs.
@@ -209,7 +228,7 @@ def _jobs(
 
 def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
     (total,) = yield [["ZCARD", keys("dead")]]
-    found = yield from _jobs(keys, frozenset({State.DEAD}), None, limit, total)
+    found = yield from _jobs(keys, frozenset({State.DEAD}), lambda _: True, limit, total)
     said = yield from errors_of(keys, [job.id for job in found.jobs])
     jobs = (replace(job, error=error) for job, error in zip(found.jobs, said, strict=True))
     more = total > len(found.jobs) + len(found.damaged)

@@ -11,19 +11,26 @@ whether it is. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) read
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys
 from rq_core.model.limits.limit import CapEntry
 from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_scope
+from rq_core.model.schedule import Schedule
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import PRIORITIES
 from rq_core.protocol.engine.plan import pairs_of
 from rq_core.protocol.engine.queue_check import check_queue, number_of
-from rq_core.protocol.reads.queue_load import Death, QueueOverview, ScopeLoad, Unserved
+from rq_core.protocol.reads.queue_load import (
+    Death,
+    LateSchedule,
+    QueueOverview,
+    ScopeLoad,
+    Unserved,
+)
 from rq_core.protocol.reads.scope_reads import (
     count_of_holders,
     count_of_lane,
@@ -31,7 +38,7 @@ from rq_core.protocol.reads.scope_reads import (
     job_of,
     members,
 )
-from rq_core.protocol.reads.steps import Command, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.steps import Command, Steps, ask, beside, jobs_of, time_ms
 from rq_core.protocol.reads.worker_registry import (
     KnownTasks,
     known_tasks,
@@ -48,6 +55,8 @@ HEADS_MAX: Final = 2
 """Jobs at the head of a list whose age is read: the first may be a cancelled job that no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
 """Maximum number of scheduled jobs that are read, those that are due next: a worker may have given them back."""
+TICKS_MAX: Final = 10
+"""Maximum number of schedules that are read, those that come first: a worker that has one in hand has moved it on."""
 BLOCKED_MAX: Final = 4
 """Maximum number of blocked lanes whose age and jobs are read: as many that wait for a task's cap, and as many of any
 kind."""
@@ -145,6 +154,9 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
         event=[["EVAL_RO", plain_text("event_age"), 1, keys("outbox")]] if events_wait else [],
+        ticks=[["ZCARD", keys("ticks")], ["ZRANGE", keys("ticks"), 0, TICKS_MAX - 1]]
+        if "schedules" in facts
+        else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
         lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],
@@ -154,7 +166,11 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     heads = [job_of(found[0]) if found else "" for found in then.heads]
     ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
     # One damaged job must not hide its queue. The worker that claims the job reports it, and so does the doctor.
-    read, damaged = yield from jobs_of(keys, list(filter(None, dict.fromkeys(ids))))
+    schedules, first_due = then.ticks or (None, [])
+    (read, damaged), lines = yield from beside(
+        jobs_of(keys, list(filter(None, dict.fromkeys(ids)))),
+        [["HMGET", keys("schedules"), *first_due]] if first_due else [],
+    )
     jobs = {job.id: job for job in read}
     ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
     of_lanes = iter(then.jobs)
@@ -215,9 +231,24 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
             [jobs[job_id] for job_id in due_ids if job_id in jobs],
             known_tasks(rows, workers, whole=all_rows),
         ),
+        schedules=schedules,
+        late_schedule=_latest(zip(first_due, *lines, strict=True) if lines else (), now_ms),
+        schedules_missed=number("schedules_missed"),
         evicted=number("evicted"),
         **counted,
     )
+
+
+def _latest(lines: Iterable[tuple[str, str | None]], now_ms: int) -> LateSchedule | None:
+    """Return the schedule that is the latest of these, by their lines; None if none is due. (The doctor reports a line
+    that cannot be read.)"""
+    found = []
+    for name, line in lines:
+        with contextlib.suppress(ValueError):
+            schedule = Schedule.parse(line or "")
+            if schedule.state == "on" and schedule.due_ms < now_ms:
+                found.append(LateSchedule(name, now_ms - schedule.due_ms))
+    return max(found, key=lambda each: each.late_ms, default=None)
 
 
 def _oldest_ready(

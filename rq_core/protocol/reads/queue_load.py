@@ -66,6 +66,15 @@ class Unserved:
 
 
 @dataclass(frozen=True, slots=True)
+class LateSchedule:
+    """The schedule that is the latest of those that were read."""
+
+    name: str
+    late_ms: int
+    """Ms since its instant was due."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueOverview:
     """The numbers of one queue. Times are in ms, by the clock of the queue's Redis."""
 
@@ -132,6 +141,12 @@ class QueueOverview:
     """Bytes of the queue's kept results, with RESULT_COST for each (the setting kept_max_bytes bounds them)."""
     unserved: Unserved | None = None
     """The jobs that no worker could run, among the scheduled jobs that are due next; None: no such job."""
+    schedules: int | None = None
+    """Number of schedules that are on; None: the queue never had one."""
+    late_schedule: LateSchedule | None = None
+    """The latest of the schedules whose instants come first; None: none of these is due."""
+    schedules_missed: int = 0
+    """Number of instants that were passed over, since the queue was created."""
     evicted: int = 0
     """Number of kept results whose values were removed to make room for others, since the queue was created."""
 

@@ -101,14 +101,14 @@ class Standing(NamedTuple):
 class ScopeReads(QueueReader):
     """The reads about scopes."""
 
-    def caps(self, queue: str, limit: int) -> Plan[list[ScopeStatus]]:
+    def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
         then the weights of a fair queue.
 
-        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of very many lanes, not
-        all are counted (``partial``).
+        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of more than ``lanes``,
+        not all are counted (``partial``).
         """
-        return self.exactly(queue, _caps(self._keys(queue), limit))
+        return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 
     def standing(self, job: JobState) -> Plan[Standing]:
         """Return why a job does not run: its lane, the scope that it waits for, the scope's holders, and the jobs
@@ -186,7 +186,7 @@ def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
 # All scopes of a queue.
 
 
-def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
+def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
     names, weights = yield from _limited(keys, most)
     for index in ("blocked", "holders"):
         names += yield from _scopes_in(keys, index, most - len(names), {*names})
@@ -199,7 +199,7 @@ def _caps(keys: QueueKeys, most: int) -> Steps[list[ScopeStatus]]:
     texts = (text for page in found.caps for text in page)
     entries = entries_of(keys.queue, zip(wanted, texts, strict=True))
     keyless = {name for text in pairs_of(found.tasks).values() for name in keyless_in(text)}
-    statuses = (yield from _statuses(keys, names, entries)) if names else []
+    statuses = (yield from _statuses(keys, names, entries, counted)) if names else []
     return [each._replace(keyless=each.scope in keyless) for each in statuses]
 
 
@@ -233,12 +233,12 @@ def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[
 
 
 def _statuses(
-    keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry]
+    keys: QueueKeys, names: Sequence[str], entries: dict[str, CapEntry], most: int
 ) -> Steps[list[ScopeStatus]]:
     """Return one status per name, in a fixed number of steps."""
     # Few have a limit of their own, and many lanes wait for those; many are keys, and few wait for one.
     stored = sum(name in entries for name in names)
-    shares = [LANES_MAX // 2 // max(1, n) for n in (len(names) - stored, stored)]
+    shares = [most // 2 // max(1, n) for n in (len(names) - stored, stored)]
     bounds = [max(10, shares[name in entries]) for name in names]
     blocked: list[Command] = [
         ["ZRANGEBYLEX", keys("blocked"), *members(name), "LIMIT", 0, bound + 1]

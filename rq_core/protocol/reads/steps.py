@@ -156,6 +156,23 @@ def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], 
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
+def beside(steps: Steps[T], commands: list[Command]) -> Steps[tuple[T, list[Any]]]:
+    """Carry out a read, and ask more in its first round trip. Returns what the read returned, and the answers."""
+    answers: list[Any] | None = None if commands else []
+    replies: list[Any] | None = None
+    while True:
+        try:
+            asked = next(steps) if replies is None else steps.send(replies)
+        except StopIteration as done:
+            if answers is None:
+                answers = yield commands
+            return done.value, answers
+        more = commands if answers is None else []
+        replies = yield [*asked, *more]
+        if answers is None:
+            answers, replies = replies[len(asked) :], replies[: len(asked)]
+
+
 def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None]]:
     """Return the error that each of these jobs died of; None for a job without an error."""
     pages = [ids[at : at + _ERRORS_PAGE] for at in range(0, len(ids), _ERRORS_PAGE)]

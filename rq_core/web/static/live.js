@@ -33,6 +33,43 @@
   document.addEventListener("htmx:after:swap", localise);
   localise();
 
+  // The moment in a form, too, with its zone: who changes 02:55 there means their own clock.
+  for (const each of document.querySelectorAll("input[data-moment]")) {
+    const at = new Date(each.value);
+    if (isNaN(at)) continue;
+    const west = at.getTimezoneOffset();
+    const zone = `${west > 0 ? "-" : "+"}${two(Math.trunc(Math.abs(west) / 60))}:${two(Math.abs(west) % 60)}`;
+    each.value = new Date(at - west * 60000).toISOString().slice(0, -1).replace("T", " ") + zone;
+  }
+
+  // Ages grow by themselves, by the server's clock: a page whose ages alone have changed is not sent again.
+  const meta = document.querySelector('meta[name="now"]');
+  const ahead = meta ? Number(meta.content) - Date.now() : 0;
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  function span(ms) {
+    let left = Math.floor(Math.abs(ms) / 1000);
+    const words = [];
+    for (const [seconds, unit] of UNITS) {
+      if (left >= seconds) words.push(`${Math.floor(left / seconds)} ${unit}`);
+      left %= seconds;
+    }
+    return words.slice(0, 2).join(" ") || "0 s";
+  }
+  const SAYS = {
+    ago: (ms) => `${span(ms)} ago`,
+    for: (ms) => span(ms),
+    due: (ms) => (ms <= 0 ? `in ${span(ms)}` : `late by ${span(ms)}`),
+  };
+  function grow() {
+    for (const each of document.querySelectorAll("time[data-age]")) {
+      const ms = Date.now() + ahead - new Date(each.dateTime);
+      const says = isNaN(ms) ? null : SAYS[each.dataset.age](ms);
+      if (says && says !== each.textContent) each.textContent = says;
+    }
+  }
+  setInterval(() => seen() && grow(), 1000);
+  document.addEventListener("htmx:after:swap", grow);
+
   const rows = () => [...document.querySelectorAll("main a[data-row]")].filter((a) => a.offsetParent);
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;

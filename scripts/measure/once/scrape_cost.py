@@ -30,13 +30,14 @@ MS_MAX = 5.0
 QUEUES = ("plain", "lanes")
 
 
-def jobs(count: int, lanes: int) -> Iterator[NewJob]:
-    """Yield jobs: half of them plain, the other half in lanes, spread over this number of lanes."""
+def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[NewJob]:
+    """Yield jobs: half of them plain, the other half in this number of lanes. ``names`` are those of two queues."""
+    plainly, laned = names
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):
-        yield NewJob(ids(), "plain", plain, '{"n":1}')
+        yield NewJob(ids(), plainly, plain, '{"n":1}')
         lane = lane_name(2, ["task=render", f"tenant=t{n % lanes}"])
-        yield NewJob(ids(), "lanes", capped, '{"n":1}', 0, lane)
+        yield NewJob(ids(), laned, capped, '{"n":1}', 0, lane)
 
 
 def redis_ms(control: Any) -> float:
@@ -45,22 +46,26 @@ def redis_ms(control: Any) -> float:
     return float(sum(each["usec"] for name, each in stats.items() if "info" not in name)) / 1000
 
 
+def fill(client: Client, count: int, lanes: int, names: tuple[str, str] = QUEUES) -> str:
+    """Fill the two queues of an empty server, and return what is in them now."""
+    laned = names[1]
+    limits = [("tenant", "1", -1), ("task=render", "100", -1)]
+    client.run(client.calls.enqueue.many([NewJob(JobIds()(), laned, profile("render"), "{}")]))
+    client.run(client.calls.caps.set(laned, limits, why="a measurement"))
+    began = time.monotonic()
+    client.run(client.calls.enqueue.many(jobs(count, lanes, names)))
+    for _ in range(4):
+        client.run(claims.claim(laned, "w-1", 100))
+    (state,) = client.run(client.calls.reads.looks([laned]))[0]
+    seconds = time.monotonic() - began
+    lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
+    return f"{count:,} jobs in {seconds:.0f} s; {lanes_are}"
+
+
 def measure(url: str, count: int, lanes: int, looks: int) -> list[float]:
     """Fill a server, and return Redis' time (ms) for each read."""
     with Client(url) as client, redis.Redis.from_url(url) as control:
-        limits = [("tenant", "1", -1), ("task=render", "100", -1)]
-        client.run(
-            client.calls.enqueue.many([NewJob(JobIds()(), "lanes", profile("render"), "{}")])
-        )
-        client.run(client.calls.caps.set("lanes", limits, why="a measurement"))
-        began = time.monotonic()
-        client.run(client.calls.enqueue.many(jobs(count, lanes)))
-        for _ in range(4):
-            client.run(claims.claim("lanes", "w-1", 100))
-        (state,) = client.run(client.calls.reads.looks(["lanes"]))[0]
-        seconds = time.monotonic() - began
-        lanes_are = f"{state.open_lanes:,} lanes are open and {state.blocked_lanes:,} blocked"
-        print(f"{count:,} jobs in {seconds:.0f} s; {lanes_are}")
+        print(fill(client, count, lanes))
         took = []
         for _ in range(looks):
             before = redis_ms(control)

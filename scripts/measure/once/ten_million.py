@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import re
@@ -32,14 +33,6 @@ from sql_audit.store.connection.database import Database
 from tests.kit.processes import ROOT, python
 from tests.kit.servers import DurablePostgres
 
-README: Final = (ROOT / "docs" / "how-to" / "audit-log.md").read_text()
-EVERYDAY: Final = [
-    (title.strip(), query.strip().rstrip(";"))
-    for title, query in re.findall(
-        r"^### (\d+\. [^\n]*)\n(?:(?!###).)*?```sql\n(.*?)```", README, re.MULTILINE | re.DOTALL
-    )
-]
-"""The documented queries, by their titles."""
 REPEATS: Final = 5
 VERIFY: Final = ("rq_core.cli", "audit", "verify", "--json")
 LIMIT_MS: Final = 200
@@ -48,6 +41,15 @@ BIG: Final = ("job", "job_attempt", "job_event")
 _SQLITE_SCAN: Final = re.compile(r"^SCAN (\w+)(?! USING (?:COVERING )?INDEX)")
 _ALIASES: Final = {"a": "job_attempt", "j": "job", "e": "job_event"}
 _POSTGRES_SCAN: Final = re.compile(r"Seq Scan on (job(?:_attempt|_event\w*)?)\b")
+
+
+@functools.cache
+def everyday() -> list[tuple[str, str]]:
+    """Return the documented queries, each with its title."""
+    readme = (ROOT / "docs" / "how-to" / "audit-log.md").read_text()
+    pattern = r"^### (\d+\. [^\n]*)\n(?:(?!###).)*?```sql\n(.*?)```"
+    found = re.findall(pattern, readme, re.MULTILINE | re.DOTALL)
+    return [(title.strip(), query.strip().rstrip(";")) for title, query in found]
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def questions(database: Database) -> list[Question]:
             lambda d: window.report_within(d.readers, since_ms=at_ms, until_ms=at_ms + 60_000),
         ),
     ]
-    return asked + [Question(title, ask(query)) for title, query in EVERYDAY]
+    return asked + [Question(title, ask(query)) for title, query in everyday()]
 
 
 def _a_retried_job(database: Database) -> tuple[str, int]:
@@ -157,7 +159,7 @@ def plans_of(database: Database, question: Question, *, no_scans: bool = False) 
     statements: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.startswith("SELECT"):
+        if statement.startswith(("SELECT", "WITH")):
             statements.append((statement, parameters))
 
     with _listening(database, note):

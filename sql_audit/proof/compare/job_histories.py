@@ -16,11 +16,20 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.doctor.log import FoldedLog, Since, forget_queue, note
+from rq_core.doctor.log import (
+    RUNS,
+    SCHEDULE_MARK,
+    FoldedLog,
+    Since,
+    forget_queue,
+    note,
+    note_tick,
+)
 from rq_core.doctor.result_check import is_later
 from rq_core.model.events import Entry, JobEvent, OutboxId, Undecodable, decode
 from rq_core.model.idempotency import SAME, ResultLine, read_result
 from rq_core.model.job_ends import End, Lives, claim_of
+from rq_core.model.schedule import JOB_FIELD
 from rq_core.model.table.effects import CLEARS, EFFECTS
 from rq_core.model.table.event_fields import QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import Event
@@ -32,9 +41,11 @@ from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.log import LAST_PRUNE
 from sql_audit.store import orphans
 from sql_audit.store.gaps import restated
-from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
+from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
+TICKS_MAX: Final = 100
+"""Maximum number of a schedule's instants that are read to find the last one of those that Redis did not forget."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
@@ -49,6 +60,11 @@ _OF_JOBS: Final = text(
 _OF_QUEUE: Final = text(
     "SELECT epoch, seq, type, at_ms, detail FROM job_event "
     "WHERE job_id IS NULL AND queue = :queue ORDER BY epoch, seq, ordinal"
+)
+_LAST_TICKS: Final = text(
+    # The last is not always the last by time: Redis forgot it, its clock went back, or an operator asked for a run.
+    "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND type = 'ticked' "
+    f"AND {TICK_NAME} = :name AND (epoch, seq) <= (:epoch, :seq) ORDER BY at_ms DESC LIMIT {TICKS_MAX}"
 )
 _IN_ENTRY: Final = text(
     "SELECT type, job_id FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq"
@@ -89,6 +105,8 @@ class History:
         self._log = log
         self._ends = dict(log.ends)
         self._position = position
+        since = getattr(redis, "since", None)
+        self._begun = None if since is None else OutboxId.parse(since)
         self._upto = max(OutboxId.parse(at) for at, _ in redis["outbox"])
         self._orphaned = orphans.ranges(connection, queue)
         self._places = Places(connection, queue)
@@ -147,24 +165,47 @@ class History:
         unknown until the next event."""
         log = self._log
         forget_queue(log)
+        log.at_beginning = True
         breaks = sorted(OutboxId(*row) for row in self._connection.execute(_GAPS, self._queue))
         for epoch, seq, kind, at_ms, detail in self._connection.execute(_OF_QUEUE, self._queue):
             at = OutboxId(epoch, seq)
             if at > self._upto:
                 break
             while breaks and breaks[0] <= at:
-                del breaks[0]
-                forget_queue(log)
+                forget_queue(log, breaks.pop(0))
             if orphans.in_any(at, self._orphaned):
                 continue
             if kind in QUEUE_EVENT_FIELDS:
                 note(log, Entry(at, Event(kind), at_ms, "", data=dict(facts_in(detail))))
             else:
-                forget_queue(log)  # It is in quarantine.
-        if breaks and breaks[0] <= self._upto:
-            forget_queue(log)
+                forget_queue(log, at)  # It is in quarantine.
+            if kind == Event.SCHEDULE_CHANGED and self._begun is not None and at > self._begun:
+                log.moving.add(f"{SCHEDULE_MARK}{facts_in(detail)['name']}")
+        for at in breaks:
+            if at <= self._upto:
+                forget_queue(log, at)
+        self._tell_of_ticks()
         for entry in self._entries_behind():
             note(log, entry)
+
+    def _tell_of_ticks(self) -> None:
+        """Add the last instant of each schedule to the doctor's log, unless a later event is about the schedule."""
+        log, stored = self._log, self._redis["schedules"]
+        since = log.schedules_since or OutboxId(0, -1)
+        for name in log.schedules.keys() | {n for n in stored if not n.endswith(JOB_FIELD)}:
+            asked = self._queue | self._upto._asdict() | {"name": name}
+            rows = self._connection.execute(_LAST_TICKS, asked).all()
+            for epoch, seq, detail in rows:
+                at, facts = OutboxId(epoch, seq), facts_in(detail)
+                if at > since and not orphans.in_any(at, self._orphaned):
+                    note_tick(log, at, facts)
+                    if facts["outcome"] not in RUNS:
+                        break
+            else:
+                if len(rows) == TICKS_MAX:
+                    # An earlier one may say what is next: nothing is known of this schedule.
+                    log.schedules.pop(name, None)
+                    log.all_schedules = False
 
     def _entries_behind(self) -> Iterator[Entry]:
         """Yield the entries of the outbox that SQL does not have."""

@@ -18,11 +18,16 @@ _RUNS: Final = frozenset({"run", "not_run"})
 _ENQUEUED: Final = frozenset({"fired", "run"})
 """Outcomes that have a job."""
 
+_KEPT_OUT: Final = frozenset({"skipped", "missed", "undeclared"})
+"""Outcomes of instants whose jobs were never enqueued."""
+
 
 class _Schedule(NamedTuple):
     version: int
     next_ms: int | None
     """The next instant; None: the schedule is not on."""
+    rule: str | None = None
+    """The rule as JSON; None: the log begins later."""
 
 
 class ScheduleTicks:
@@ -32,6 +37,8 @@ class ScheduleTicks:
         self._violated = found.violated
         self._jobs = jobs
         self._schedules: dict[str, _Schedule] = {}
+        self._asked_for: set[str] = set()
+        """Ids of jobs that operators asked for: one may have the very instant of its schedule."""
 
     def forget(self) -> None:
         """Forget all schedules, because the log does not show what happened to them."""
@@ -44,13 +51,20 @@ class ScheduleTicks:
         known = self._schedules.get(name)
         if known is not None and version <= known.version:
             self._violated("I15", f"schedule {name} has version {known.version} already")
+        elif known is not None and version != known.version + 1:
+            says = f"skips versions {known.version + 1} to {version - 1} of schedule {name}"
+            self._violated("I15", says)
+        old = facts.get("old")
+        # A restore puts back what Redis lost: the next version, of a schedule that was not there.
+        if known is not None and known.rule is not None and old not in (None, known.rule):
+            self._violated("I15", f"changes a rule that schedule {name} did not have")
         if facts.get("new") is None:
             self._schedules.pop(name, None)
             return
         next_ms = facts["next_ms"] if facts["state"] == "on" else None
         if next_ms is not None and next_ms <= row[5]:
             self._violated("I15", f"the next instant of schedule {name} has passed")
-        self._schedules[name] = _Schedule(version, next_ms)
+        self._schedules[name] = _Schedule(version, next_ms, facts["new"])
 
     def ticked(self, row: EventRow, job_id: str) -> None:
         """Replay an event ``ticked``."""
@@ -64,10 +78,17 @@ class ScheduleTicks:
         is_new = record is not None and not record.claims
         if outcome in _ENQUEUED and not is_new:
             self._violated("I15", f"is {outcome}, and its job was not enqueued")
+        elif outcome in _KEPT_OUT and record is not None and job_id not in self._asked_for:
+            self._violated("I15", f"is {outcome}, and its job was enqueued")
+        if outcome == "missed" and not facts["missed"]:
+            self._violated("I15", "is missed, and is not counted")
+        if outcome == "run":
+            self._asked_for.add(job_id)
         known = self._schedules.get(name)
         if outcome not in _RUNS:
             self._tell(facts, known)
-            self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"))
+            rule = None if known is None else known.rule
+            self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
 
     def _tell(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
         nominal, outcome, missed = facts["nominal_ms"], facts["outcome"], facts["missed"]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from sql_audit.store.schema.tables import OUTCOMES, one_of
+from sql_audit.store.schema.tables import OUTCOMES, TICK_NAME, one_of
 
 
 def views(dialect: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ def _tick_view(dialect: str) -> dict[str, str]:
 
     return {
         "schedule_tick": (
-            f"CREATE VIEW schedule_tick AS SELECT queue, {get.format('name')} AS name, "
+            f"CREATE VIEW schedule_tick AS SELECT queue, {TICK_NAME} AS name, "
             f"{number('version')} AS version, {number('nominal_ms')} AS nominal_ms, "
             f"{_readable(dialect, number('nominal_ms'))} AS nominal, "
             f"{number('due_ms')} AS due_ms, at_ms, {_readable(dialect, 'at_ms')} AS at, "

@@ -7,8 +7,8 @@ import pytest
 
 from rq_core.errors import InvalidOption, Refused
 from rq_core.model.recurrence import Recurrence, recurrence
-from rq_core.model.schedule import Schedule
-from rq_core.protocol.calls.schedules import Declaration, ScheduleChange
+from rq_core.model.schedule import Schedule, job_digest
+from rq_core.protocol.calls.schedules import Declaration, Instant, ScheduleChange, tick
 from rq_core.protocol.engine.plan import Call
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import START_MS, Seed
@@ -211,6 +211,103 @@ def test_code_does_not_restore_a_schedule_that_an_operator_removed(seed: Seed) -
     assert {"beat": "same"} == put(seed)
 
 
+def test_a_released_rule_holds_until_code_declares_its_own_again(seed: Seed) -> None:
+    put(seed)
+    put(seed, declaration(seed, every=60), source="live")
+    put(seed)
+
+    assert "changed" == change(seed, "release")
+    assert "same" == change(seed, "release")
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", "released", 3) == (found.state, found.source, found.version)
+    assert rule(every=60).to_json() == found.rule
+    assert "released" == told(seed)[-1][6]
+    assert {"beat": "changed"} == put(seed)
+    assert {"beat": "same"} == put(seed)
+    # What the operator had set was never in the code: the code may say it one day.
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
+
+
+def test_a_release_does_not_bring_back_what_newer_code_replaced(seed: Seed) -> None:
+    put(seed)
+    put(seed, declaration(seed, every=60), source="live")
+    put(seed)
+    put(seed, declaration(seed, every=70))
+    change(seed, "release")
+
+    assert {"beat": "kept"} == put(seed)
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
+
+
+def test_what_code_declares_as_it_was_released_is_of_code_again(seed: Seed) -> None:
+    put(seed)
+    put(seed, source="live")
+    change(seed, "release")
+
+    assert {"beat": "changed"} == put(seed)
+
+    found = stored(seed)
+    assert found is not None
+    assert "code" == found.source
+
+
+def test_what_no_code_declares_cannot_be_released(seed: Seed) -> None:
+    put(seed, source="live")
+
+    assert "undeclared" == change(seed, "release")
+    assert "gone" == change(seed, "release", "other")
+
+
+def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
+    put(seed)
+    put(seed, declaration(seed, every=60), source="live")
+    change(seed, "release")
+    seed.live(3 * HOUR + 1)
+
+    found = stored(seed)
+    assert found is not None
+    expected, now = found.next_ms, rule(every=60).latest(0, seed.now)
+    assert now is not None
+    record = Instant("beat", found.version, expected, now, now + 60_000, 5)
+    answer = seed.client.run(tick(seed.queue, "w-1", [record]))
+
+    assert "undeclared" == answer.told["beat"].outcome
+
+
+def test_code_does_not_bring_back_what_was_set_live_and_removed(seed: Seed) -> None:
+    """Removing a rule that was set live forgot the schedule, and the next worker declared it again."""
+    put(seed)
+    put(seed, declaration(seed, every=60), source="live")
+
+    assert "changed" == change(seed, "remove")
+
+    assert {"beat": "kept"} == put(seed)
+    assert ({}, None) == ticks(seed)
+    assert "changed" == change(seed, "resume")
+    found = stored(seed)
+    assert found is not None
+    assert ("live", rule(every=60).to_json()) == (found.source, found.rule)
+
+
+def test_what_redis_lost_is_put_back_with_a_later_version(seed: Seed) -> None:
+    put(seed, declaration(seed, "other"))
+    restore = seed.client.calls.schedules.restore
+    last = seed.now + 5 * EVERY_MS
+
+    def restored() -> ScheduleChange:
+        lost = declaration(seed)
+        return seed.client.run(restore(seed.queue, lost, 7, last, by="ada", why="lost"))
+
+    assert ScheduleChange("changed", 8, rule().next_after(last) or 0) == restored()
+    assert "conflict" == restored().outcome
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", "live", 8) == (found.state, found.source, found.version)
+
+
 def test_what_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> None:
     put(seed, declaration(seed, "live"), source="live")
     put(seed, declaration(seed, "code"))
@@ -246,7 +343,7 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     pack = seed.snapshot()["schedules"]["beat|job"]
 
     assert [
-        ("beat", "on", None, text, 1, due, "code", pack),
+        ("beat", "on", None, text, 1, due, "code", pack, job_digest(pack)),
         ("beat", "paused", text, text, 2, due, "live"),
         ("beat", "on", text, text, 3, due, "live"),
         ("beat", "removed", text, text, 4, due, "live"),

@@ -239,6 +239,22 @@ def test_an_instant_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None
     assert (at, at + 100_000) == (stored(seed).last_ms, stored(seed).next_ms)
 
 
+def test_instants_that_were_passed_over_are_counted(seed: Seed) -> None:
+    put(seed)
+    until_due(seed)
+    fire(seed)
+    assert None is seed.meta("schedules_missed")
+    until_due(seed, more_ms=35_000)
+    fire(seed)
+    assert "3" == seed.meta("schedules_missed")
+    put(seed, "short", every=100, grace=1)
+    until_due(seed, "short", more_ms=2_000)
+    fire(seed)
+
+    missed = sum(row[7] for row in told(seed))
+    assert str(missed) == seed.meta("schedules_missed")
+
+
 def test_what_was_missed_does_not_come_again(seed: Seed) -> None:
     put(seed, every=100, catch_up="skip")
     until_due(seed, more_ms=60_001)

@@ -1,0 +1,430 @@
+"""What each page of `rq-core web` costs, with very many jobs in Redis and a very long log.
+
+    scripts/measure/once/run page-cost --log DIR [--jobs N] [--lanes N] [--requests N] [--redis URL]
+                                          [--part NAME] [--json FILE]
+    scripts/measure/once/run page-cost --fill URL [--jobs N] [--lanes N]      only fills a server
+
+``--log`` is where ten-million keeps its SQLite file (``--keep``). A page is asked through HTTP, each time more than a
+second after the last, so that nothing is shared with the request before. It fails if the median of a page is 150 ms or
+more, if the look at all queues takes more than 70 Redis commands a queue, or if a statement reads a large table from
+one end to the other. Then fifty tabs look at the first page: they may cost no more looks than one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+import uvicorn
+from sqlalchemy import event, text
+
+from rq_core.connections.client import Client
+from rq_core.model.ids import JobIds
+from rq_core.model.job import NewJob, profile
+from rq_core.protocol.calls import claims
+from rq_core.web.access import LocalOnly
+from rq_core.web.dashboard import build_site
+from rq_core.web.sources import Sources
+from scripts.measure.once import scrape_cost
+from scripts.measure.once.ten_million import full_scans
+from sql_audit.store.connection.database import Database
+from tests.kit.servers import RedisServer, engines, free_port
+from tests.kit.wait import wait_until
+
+MS_MAX: Final = 150.0
+COMMANDS_MAX: Final = 70
+"""Sent for each queue, by all pages together once a second."""
+OWN_MAX: Final = {"queue": 1_000, "job in a lane": 1_100}
+"""What a page may send besides, once a second: for the counts of lanes. Other pages: 50."""
+SHARED_S: Final = 1.1
+"""Seconds after which no answer is shared any more."""
+QUEUES: Final = ("images", "mail")
+"""Of the log; the second one's jobs are in lanes."""
+TABS: Final = 50
+LOOKS_MAX: Final = 1.2
+"""Looks a second, of all tabs."""
+RATIO_MIN: Final = 0.9
+TAB_S: Final = 2.0
+"""Seconds between two looks of a tab."""
+STEPS: Final = 100
+"""SQLite's steps that are counted at once."""
+
+PARTS: Final = ("pages", "tabs", "drains")
+_ROW: Final = "{:16} {:>8} {:>10} {:>10} {:>6} {:>9} {:>9} {:>6} {:>5}"
+
+
+class Site:
+    """The page's server, in a process of its own."""
+
+    def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
+        self.port = free_port()
+        words = ["--serve", str(self.port), redis_url, audit_url, str(now_ms)]
+        self._process = subprocess.Popen([sys.executable, "-m", __spec__.name, *words])
+        wait_until(lambda: self.get("/static/icon.svg")[0] == 200, "the page answers", timeout=60)
+
+    def get(self, path: str, **headers: str) -> tuple[int, bytes, str]:
+        """Ask for a page: status, body, and ETag."""
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            found = answer.status, answer.read(), answer.headers.get("etag", "")
+            connection.close()
+        except OSError:
+            return 0, b"", ""
+        return found
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+
+
+def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
+    """Serve the page with a clock that began at the end of the log."""
+    began = time.time()
+    sources = Sources(redis_url, audit_url=audit_url)
+    site = build_site(sources, LocalOnly(), clock=lambda: now_ms / 1000 + time.time() - began)
+    uvicorn.run(site, host="127.0.0.1", port=port, log_level="warning", proxy_headers=False)
+
+
+def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
+    """Addresses of each page, with the most that it can have to show."""
+    plain, laned = QUEUES
+    keys = "rqc:{%s}:"
+    last = control.lindex(keys % plain + "ready:normal", -1) or control.hrandfield(
+        keys % plain + "jobs"
+    )
+    waits = control.hrandfield(keys % laned + "state")
+    with database.readers.connect() as connection:
+        ended = connection.execute(
+            text("SELECT job_id FROM job_attempt WHERE queue = :q AND claim = 2 LIMIT 1"),
+            {"q": laned},
+        ).scalar_one()
+    middle = now_ms - 86_400_000
+    return {
+        "overview": "/",
+        "queue": f"/queues/{laned}",
+        "queue, plain": f"/queues/{plain}",
+        "jobs": f"/jobs?queue={plain}",
+        "jobs in lanes": f"/jobs?queue={laned}&state=ready",
+        "jobs of a task": f"/jobs?queue={laned}&task=none",
+        "job, plain": f"/jobs/{plain}/{last}",
+        "job in a lane": f"/jobs/{laned}/{waits}",
+        "job, ended": f"/jobs/{laned}/{ended}",
+        "dead": "/dead",
+        "workers": "/workers",
+        "log": "/log",
+        "log of a queue": f"/log?queue={laned}",
+        "at": f"/at?t={middle}",
+        "at, a queue": f"/at?t={middle}&queue={laned}",
+        "audit": "/audit",
+        "schedules": "/schedules",
+        "ended": f"/jobs?q=outcome:succeeded+queue:{laned}",
+        "ended badly": "/jobs?q=outcome:died",
+        "ended, none": f"/jobs?q=outcome:succeeded+queue:{laned}+task:none",
+        "ended in a scope": f"/jobs?q=outcome:succeeded+queue:{laned}+scope:tenant%3Dt199",
+        "of an id": f"/jobs?q={ended}",
+    }
+
+
+def commands(control: Any) -> int:
+    """The commands that Redis has carried out; those inside of scripts count."""
+    return int(control.info("stats")["total_commands_processed"])
+
+
+def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
+    """The commands that Redis gets while something is asked: sent by clients, and carried out inside of scripts."""
+    found = [0, 0]
+    with control.monitor() as monitor:
+        ask()
+        control.echo("all was asked")
+        while (each := monitor.next_command())["command"] != "ECHO all was asked":
+            found[each["client_type"] == "lua"] += 1
+    return found[0], found[1]
+
+
+class Statements:
+    """The statements that a page sends: their rows, SQLite's steps, and the large tables that are read as a whole."""
+
+    def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
+        self._sources = Sources(redis_url, audit_url=audit_url)
+        self._now_ms = now_ms
+        self._found: list[tuple[str, Any]] = []
+        self._database = Database(audit_url)
+        questions: Any = self._sources._questions  # noqa: SLF001 - what it sends is the question here
+        event.listen(questions._database.readers, "before_cursor_execute", self._note)  # noqa: SLF001
+
+    def _note(self, _c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith(("SELECT", "WITH")):
+            self._found.append((statement, parameters))
+
+    def of(self, path: str) -> tuple[int, int, int, list[str]]:
+        """How many statements a page sends, their rows, their steps, and their scans."""
+        from starlette.testclient import TestClient
+
+        site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)
+        self._found.clear()
+        client = TestClient(site, base_url="http://localhost", client=("127.0.0.1", 1))
+        assert client.get(path, follow_redirects=False).status_code in (200, 303)
+        sent, rows, steps, plans = list(self._found), 0, [0], []
+
+        def step() -> None:
+            steps[0] += STEPS
+
+        with self._database.readers.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            for statement, parameters in sent:
+                driver.set_progress_handler(step, STEPS)
+                rows += len(connection.exec_driver_sql(statement, parameters).fetchall())
+                driver.set_progress_handler(None, 0)
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                plans.append([str(row[-1]) for row in plan])
+        return len(sent), rows, steps[0], full_scans(self._database, plans)
+
+    def close(self) -> None:
+        self._sources.close()
+        self._database.close()
+
+
+def times(site: Site, path: str, requests: int) -> list[float]:
+    """The ms of each answer, none of them shared."""
+    took = []
+    for _ in range(requests):
+        time.sleep(SHARED_S)
+        began = time.perf_counter()
+        status, _, _ = site.get(path)
+        took.append(1000 * (time.perf_counter() - began))
+        assert status in (200, 303)
+    return took
+
+
+@contextlib.contextmanager
+def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
+    """So many tabs look at a page every two seconds, as browsers do; gives the ms of their answers."""
+    stop, took = threading.Event(), list[float]()
+
+    def tab(number: int) -> None:
+        tag = ""
+        pause = TAB_S * number / many
+        while not stop.wait(pause):
+            began = time.perf_counter()
+            _, _, tag = site.get(path, **({"If-None-Match": tag} if tag else {}))
+            took.append(1000 * (time.perf_counter() - began))
+            pause = max(0.0, TAB_S - (time.perf_counter() - began))
+
+    threads = [threading.Thread(target=tab, args=(n,)) for n in range(many)]
+    for each in threads:
+        each.start()
+    try:
+        yield took
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+
+
+def percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+@contextlib.contextmanager
+def filled(jobs: int, lanes: int) -> Iterator[str]:
+    """A server of its own with so many jobs."""
+    with tempfile.TemporaryDirectory() as directory:
+        server = RedisServer(engines()[0], Path(directory)).start()
+        try:
+            fill(server.url, jobs, lanes)
+            yield server.url
+        finally:
+            server.stop()
+
+
+def fill(url: str, jobs: int, lanes: int) -> None:
+    """Put so many jobs into an empty server."""
+    with Client(url) as client:
+        print(scrape_cost.fill(client, jobs, lanes, QUEUES))
+
+
+def measure(
+    redis_url: str, log: Path, requests: int, parts: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Measure some of PARTS. Returns the figures, and what falls short."""
+    audit_url = f"sqlite:///{log / 'audit.db'}"
+    figures: dict[str, Any] = {}
+    short: list[str] = []
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(contextlib.closing(Database(audit_url)))
+        control: Any = redis.Redis.from_url(redis_url, decode_responses=True)
+        stack.callback(control.close)
+        with database.readers.connect() as connection:
+            ends = connection.execute(text("SELECT MIN(at_ms) FROM mirror_cursor")).scalar_one()
+        site = stack.enter_context(contextlib.closing(Site(redis_url, audit_url, ends)))
+        if "pages" in parts:
+            statements = stack.enter_context(
+                contextlib.closing(Statements(redis_url, audit_url, ends))
+            )
+            figures |= _of_pages(
+                site, control, statements, pages(control, database, ends), requests
+            )
+            short += _short_of_pages(figures)
+        if "tabs" in parts:
+            figures["tabs"] = {many: looks(site, control, many) for many in (1, TABS)}
+            time.sleep(SHARED_S)
+            look = sum(counted(control, functools.partial(site.get, "/")))
+            print(f"one look: {look} commands, those in scripts too")
+            if figures["tabs"][TABS]["commands_s"] > LOOKS_MAX * look:
+                short.append(f"{TABS} tabs cost more than a look of {look} commands a second")
+        if "drains" in parts:
+            figures["drains"] = drains(site, redis_url, rounds=9, jobs=20_000)
+            if figures["drains"]["ratio"] < RATIO_MIN:
+                short.append("drains are slower with tabs")
+    return figures, short
+
+
+def _of_pages(
+    site: Site, control: Any, statements: Statements, paths: dict[str, str], requests: int
+) -> dict[str, dict[str, Any]]:
+    figures = {}
+    heads = ("page", "commands", "in scripts", "statements", "rows", "steps", "median ms", "p95")
+    print(_ROW.format(*heads, "KB"))
+    for name, path in paths.items():
+        _, body, _ = site.get(path)
+        time.sleep(SHARED_S)
+        asked, inside = counted(control, functools.partial(site.get, path))
+        sent, rows, steps, scans = statements.of(path)
+        took = times(site, path, requests)
+        middle, late = statistics.median(took), percentile(took, 0.95)
+        counts = (f"{each:,}" for each in (asked, inside, sent, rows, steps))
+        took_ms = (f"{middle:.1f}", f"{late:.1f}")
+        print(_ROW.format(name, *counts, *took_ms, f"{len(body) / 1000:.0f}"), flush=True)
+        figures[name] = {
+            "commands": asked, "in_scripts": inside, "statements": sent, "rows": rows, "steps": steps,
+            "median_ms": round(middle, 1), "p95_ms": round(late, 1), "scans": scans,
+        }  # fmt: skip
+    return figures
+
+
+def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
+    short = []
+    for name, found in figures.items():
+        if found["median_ms"] >= MS_MAX:
+            short.append(f"{name}: the median is {found['median_ms']:.0f} ms")
+        if found["commands"] > COMMANDS_MAX * len(QUEUES) + OWN_MAX.get(name, 50):
+            short.append(f"{name}: {found['commands']} Redis commands")
+        short += [f"{name}: {scan}" for scan in found["scans"]]
+    return short
+
+
+def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
+    """What so many tabs at the first page cost Redis in a second, and how long they wait for an answer."""
+    with tabs(site, many) as took:
+        time.sleep(2 * TAB_S)
+        took.clear()
+        before, began = commands(control), time.monotonic()
+        time.sleep(seconds)
+        rate = (commands(control) - before) / (time.monotonic() - began)
+        found = list(took)
+    said = {
+        "commands_s": round(rate, 1),
+        "answers_s": round(len(found) / seconds, 1),
+        "median_ms": round(statistics.median(found), 1),
+        "p95_ms": round(percentile(found, 0.95), 1),
+    }
+    print(f"{many} tabs: {said}")
+    return said
+
+
+def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]:
+    """Jobs a second of a worker that drains a queue, by turns without a tab and with fifty."""
+    found: dict[str, list[float]] = {"without": [], "with": []}
+    ids, sort = JobIds(), profile("none")
+    with Client(redis_url) as client:
+        for number in range(2 * rounds):
+            way = "with" if number % 2 else "without"
+            client.run(
+                client.calls.enqueue.many(NewJob(ids(), "drained", sort, "{}") for _ in range(jobs))
+            )
+            words = [sys.executable, "-m", __spec__.name, "--tabs", str(site.port)]
+            looking = None
+            if way == "with":
+                looking = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                assert looking.stdout is not None
+                looking.stdout.readline()
+            began, done, held = time.perf_counter(), 0, list[tuple[str, str]]()
+            while done < jobs:
+                took = client.run(claims.turn("drained", "w-1", 100, held)).jobs
+                done += len(held)
+                held = [(each.id, each.fence) for each in took]
+            found[way].append(jobs / (time.perf_counter() - began))
+            if looking is not None:
+                looking.communicate()
+    middle = {way: statistics.median(each) for way, each in found.items()}
+    said = {way: [round(each) for each in sorted(rates)] for way, rates in found.items()}
+    ratio = round(middle["with"] / middle["without"], 3)
+    print(f"drains, jobs/s, by turns: {said}; with {TABS} tabs {ratio} of without", flush=True)
+    return {**said, "ratio": ratio}
+
+
+def look_on(port: int) -> None:
+    """Be fifty tabs until the standard input ends."""
+    site = Site.__new__(Site)
+    site.port = port
+    with tabs(site, TABS) as took:
+        wait_until(lambda: len(took) > TABS, "each tab has looked")
+        print("they look", flush=True)
+        sys.stdin.read()
+
+
+def main() -> int:
+    """Measure. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--lanes", type=int, default=50_000)
+    parser.add_argument("--requests", type=int, default=10)
+    parser.add_argument("--log", type=Path, help="where ten-million kept its SQLite file")
+    parser.add_argument("--redis", help="a server that --fill has filled")
+    parser.add_argument("--fill", metavar="URL", help="only fill this server")
+    parser.add_argument("--part", action="append", choices=PARTS, help="by default all")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tabs", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        port, redis_url, audit_url, now_ms = given.serve
+        serve(int(port), redis_url, audit_url, int(now_ms))
+        return 0
+    if given.tabs:
+        look_on(given.tabs)
+        return 0
+    if given.fill:
+        fill(given.fill, given.jobs, given.lanes)
+        return 0
+    if given.log is None:
+        parser.error(
+            "give --log DIR: scripts/measure/once/run ten-million --database sqlite --keep DIR makes it"
+        )
+    own = filled(given.jobs, given.lanes)
+    with contextlib.nullcontext(given.redis) if given.redis else own as url:
+        figures, short = measure(url, given.log, given.requests, given.part or PARTS)
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=2) + "\n")
+    for each in short:
+        print(f"FELL SHORT: {each}", file=sys.stderr)
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

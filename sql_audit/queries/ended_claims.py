@@ -1,0 +1,198 @@
+"""Lists the claims that ended, newest first. Every read is by index, and bounded in rows and in time.
+
+Failed claims are read by (outcome, end), each outcome a part of the list. Where successes are asked for, all claims of
+a queue are read by (class of duration, end), each class a part. The parts are merged. Conditions that no index has are
+checked row by row; so a rare match may lie behind more rows than one page looks at, and the page then says how far back
+it looked, and where the next page goes on.
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, Engine, Row, TextClause, text
+
+from sql_audit.store.schema.duration_classes import SPAN, SPANS_MS
+from sql_audit.store.schema.tables import OUTCOMES
+
+LOOKED_MAX: Final = 5_000
+"""Claims that one page looks at."""
+WITHIN_MS: Final = 500
+"""Time after which a page reads no further."""
+FIRST_STEP: Final = 100
+STEP: Final = 500
+"""Claims of a part that are read at once: the first time, and later."""
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = tuple(outcome for outcome in OUTCOMES if outcome != SUCCEEDED)
+_COLUMNS: Final = (
+    "queue, job_id, fence, claim, task, worker, ended_at_ms, waited_ms, ran_ms, outcome, error_type, error_message, "
+    "scopes"
+)
+
+
+class Place(NamedTuple):
+    """The place of a claim in the list: the next page begins behind it."""
+
+    ended_at_ms: int
+    job_id: str
+    fence: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The conditions on the claims of a list. None and empty texts: any."""
+
+    outcomes: Sequence[str] = FAILED
+    queue: str | None = None
+    """Needed where successes are asked for."""
+    task: str = ""
+    error: str = ""
+    """The type of the error."""
+    worker: str = ""
+    scope: str = ""
+    since_ms: int = 0
+    until_ms: int | None = None
+    """Claims that ended before this (Unix ms)."""
+
+    def __call__(self, row: Row[Any]) -> bool:
+        """Return whether a claim meets the conditions."""
+        return (
+            row.outcome in self.outcomes
+            and self.queue in (None, row.queue)
+            and self.task in ("", row.task)
+            and self.error in ("", row.error_type)
+            and self.worker in ("", row.worker)
+            and (not self.scope or self.scope in _scopes(row.scopes))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A page of the list."""
+
+    rows: list[dict[str, Any]]
+    looked: int
+    """Number of claims that were read."""
+    next: Place | None
+    """The place behind which the next page begins; None: there are no more."""
+
+
+def ended_claims(
+    engine: Engine,
+    wanted: Wanted,
+    *,
+    after: Place | None = None,
+    limit: int = 100,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Return a page of the claims that ended, newest first, behind ``after``.
+
+    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS, but each part is read at least once: so every
+    page gets further than the one before. Raises ValueError if successes are asked for without a queue.
+    """
+    budget = _Budget(clock() + WITHIN_MS / 1000, clock)
+    found: list[dict[str, Any]] = []
+    last = after
+    with engine.connect() as connection:
+        parts = [
+            _part(connection, statement, asked, budget)
+            for statement, asked in _statements(engine.dialect.name, wanted, after)
+        ]
+        for row in heapq.merge(*parts, key=_place, reverse=True):
+            if budget.spent or len(found) == limit:
+                break
+            last = _place(row)
+            if wanted(row):
+                found.append(row._asdict())
+        else:
+            last = last if budget.spent else None
+    return Ended(found, budget.looked, last)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """The rows and the time that one page may spend."""
+
+    until: float
+    clock: Callable[[], float]
+    looked: int = 0
+    spent: bool = field(default=False)
+    """Whether a part could not be read further, so that what comes after the last claim is unknown."""
+
+    def spend(self) -> bool:
+        """Return whether the budget is spent."""
+        self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
+        return self.spent
+
+
+def _part(
+    connection: Connection, statement: TextClause, asked: Mapping[str, Any], budget: _Budget
+) -> Iterator[Row[Any]]:
+    """Yield the claims of a part, newest first, until it ends or the budget is spent."""
+    step, place = FIRST_STEP, dict(asked)
+    while True:
+        rows = connection.execute(statement, {**place, "most": step}).all()
+        budget.looked += len(rows)
+        yield from rows
+        if len(rows) < step or budget.spend():
+            return
+        place |= _place(rows[-1])._asdict()
+        step = min(STEP, max(1, LOOKED_MAX - budget.looked))
+
+
+def _statements(
+    dialect: str, wanted: Wanted, after: Place | None
+) -> Iterator[tuple[TextClause, dict[str, Any]]]:
+    """Yield the statement of each part, and its values."""
+    # Text is compared as Python compares it.
+    as_bytes = "" if dialect == "sqlite" else ' COLLATE "C"'
+    order = ", ".join(
+        f"{name}{as_bytes if name != 'ended_at_ms' else ''}" for name in Place._fields
+    )
+    newest = ", ".join(f"{each} DESC" for each in order.split(", "))
+    until = "" if wanted.until_ms is None else "AND ended_at_ms < :until "
+    behind = (
+        f"AND ended_at_ms <= :ended_at_ms AND ({order}) < (:ended_at_ms, :job_id, :fence, :queue) "
+    )
+
+    def part(condition: str, **values: Any) -> tuple[TextClause, dict[str, Any]]:
+        statement = (
+            f"SELECT {_COLUMNS} FROM job_attempt WHERE {condition} AND ended_at_ms >= :since {until}"
+            f"{behind}ORDER BY {newest} LIMIT :most"
+        )
+        begin = after or Place(_END_OF_TIME_MS, "", "", "")
+        bounds = {"since": wanted.since_ms, "until": wanted.until_ms}
+        return text(statement), {**begin._asdict(), **bounds, **values}
+
+    if SUCCEEDED not in wanted.outcomes:
+        for outcome in wanted.outcomes:
+            yield part(f"outcome = '{FAILED[FAILED.index(outcome)]}' AND outcome <> 'succeeded'")
+        return
+    if wanted.queue is None:
+        raise ValueError("successes are read by queue")
+    for number in range(len(SPANS_MS) + 1):
+        condition = f"queue = :of_queue AND ({SPAN}) = {number} AND ended_at_ms IS NOT NULL"
+        yield part(condition, of_queue=wanted.queue)
+
+
+_END_OF_TIME_MS: Final = 2**62
+
+
+def _place(row: Row[Any]) -> Place:
+    return Place(row.ended_at_ms, row.job_id, row.fence, row.queue)
+
+
+def _scopes(scopes: str | None) -> list[str]:
+    """The scopes of a claim, without their limits."""
+    try:
+        return [str(scope) for scope, *_ in json.loads(scopes or "[]")]
+    except (ValueError, TypeError):
+        return []

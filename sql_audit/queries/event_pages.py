@@ -1,0 +1,108 @@
+"""Pages of the events of a queue or of a job, by their place in the log, and the last instants of schedules.
+
+Each read has a bound, however long the log is.
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import Engine, Row, text
+
+from sql_audit.queries.history import EVENT_COLUMNS, LoggedEvent, by_job, event_of
+from sql_audit.store import orphans
+from sql_audit.store.schema.tables import TICK_NAME
+
+Place = tuple[int, int, int]
+"""An event's place in its queue's log: epoch, seq, ordinal."""
+SCHEDULES_MAX: Final = 300
+"""Schedules of a queue whose last instants are read, by name."""
+
+_OLDER: Final = text(
+    f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
+    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :most"
+)
+_NEWER: Final = text(
+    f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) > (:epoch, :seq, :ordinal) "
+    "ORDER BY epoch, seq, ordinal LIMIT :most"
+)
+_OF_JOB: Final = (
+    f"SELECT {EVENT_COLUMNS} FROM job_event {{hint}}WHERE job_id = :job_id AND queue = :queue "
+    "AND (epoch, seq) <= (:epoch, :seq) AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
+    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT :most"
+)
+_TICKED: Final = (
+    f"SELECT {TICK_NAME} FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME}"
+)
+_LAST_TICKS: Final = text(
+    f"WITH RECURSIVE names (number, name) AS (SELECT 1, ({_TICKED} > '' ORDER BY 1 LIMIT 1) UNION ALL "
+    f"SELECT number + 1, ({_TICKED} > names.name ORDER BY 1 LIMIT 1) FROM names "
+    "WHERE names.name IS NOT NULL AND number < :most) "
+    "SELECT t.name, t.nominal_ms, t.due_ms, t.at_ms, t.late_ms, t.outcome, t.missed, t.job_id, t.held_by "
+    "FROM names JOIN schedule_tick t ON t.queue = :queue AND t.name = names.name AND t.at_ms = (SELECT MAX(at_ms) "
+    f"FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME} = names.name)"
+)
+"""From one name in the index to the next one, and the last instant of each."""
+END: Final[Place] = (2**62, 2**62, 2**31)
+"""The place after every event."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events, oldest first."""
+
+    events: Sequence[LoggedEvent]
+    older: bool
+    """Whether there are events before them."""
+    newer: bool
+    """Whether there are events after them."""
+
+
+def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:
+    """Return the last events of a queue before a place."""
+    rows = _read(engine, _OLDER, queue, place, limit + 1)
+    events = [event_of(row) for row in reversed(rows[:limit])]
+    return EventPage(events, older=len(rows) > limit, newer=place != END)
+
+
+def page_after(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:
+    """Return the first events of a queue after a place."""
+    rows = _read(engine, _NEWER, queue, place, limit + 1)
+    events = [event_of(row) for row in rows[:limit]]
+    return EventPage(events, older=place > (0, 0, 0), newer=len(rows) > limit)
+
+
+def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit: int) -> EventPage:
+    """Return the last events of a job before a place, with those that Redis forgot."""
+    rows = _read(
+        engine, by_job(engine.dialect.name, _OF_JOB), queue, place, limit + 1, job_id=job_id
+    )
+    events = [event_of(row) for row in reversed(rows[:limit])]
+    if events:
+        with engine.connect() as connection:
+            forgotten = orphans.ranges(connection, queue)
+        events = [
+            replace(each, orphaned=orphans.in_any((each.epoch, each.seq), forgotten))
+            for each in events
+        ]
+    return EventPage(events, older=len(rows) > limit, newer=place != END)
+
+
+def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
+    """Return the last instant of each schedule of a queue."""
+    with engine.connect() as connection:
+        asked = {"queue": queue, "most": SCHEDULES_MAX}
+        return [dict(each) for each in connection.execute(_LAST_TICKS, asked).mappings()]
+
+
+def _read(
+    engine: Engine, statement: Any, queue: str, place: Place, most: int, **more: str
+) -> Sequence[Row[Any]]:
+    epoch, seq, ordinal = place
+    asked = {"queue": queue, "epoch": epoch, "seq": seq, "ordinal": ordinal, "most": most, **more}
+    with engine.connect() as connection:
+        return connection.execute(statement, asked).all()

@@ -1,0 +1,389 @@
+"""The history of one schedule: each instant with why it was late, missed or skipped, and each change of the schedule.
+
+    found = schedule_history(engine, "reports", "nightly", 20)
+    found.ticks[-1].says
+
+The log has what happened, not what did not: a worker that found nothing to do left no event. So a cause that follows
+from silence is said as such.
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from rq_core.model.events import OutboxId
+from rq_core.model.lib.text import counted
+from rq_core.model.schedule import tick_of
+from rq_core.model.table.machine import Event
+from rq_core.views.text import span
+from sql_audit.queries.history import PrunedTo, by_job, pruned_to
+from sql_audit.store import orphans
+from sql_audit.store.schema.tables import TICK_NAME
+from sql_audit.store.storable_text import read_json
+from sql_audit.times import readable
+
+LATE_MS: Final = 2_000
+"""An instant that is later than this is late: workers look at least once a second."""
+LOOKED_AT: Final = 1_000
+"""Maximum number of events before a late instant that are read to find out why."""
+
+_COLUMNS: Final = "epoch, seq, at_ms, type, job_id, worker, detail"
+_TICKS: Final = text(
+    f"SELECT {_COLUMNS} FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME} = :name "
+    # By time, as the index is: by place, SQLite would read the whole queue instead.
+    "ORDER BY at_ms DESC LIMIT :count"
+)
+_CHANGES: Final = (
+    f"SELECT {_COLUMNS} FROM job_event {{hint}}WHERE job_id IS NULL AND queue = :queue AND type = 'schedule_changed' "
+    "AND detail LIKE :named ORDER BY epoch, seq"
+)
+_BEFORE: Final = text(
+    f"SELECT {_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq) < (:epoch, :seq) "
+    f"ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT {LOOKED_AT}"
+)
+_OF_JOB: Final = text(
+    "SELECT type, at_ms, worker FROM job_event WHERE job_id = :job AND queue = :queue AND "
+    "(epoch, seq) < (:epoch, :seq) AND type NOT IN ('ticked', 'settlement_refused') "
+    "ORDER BY epoch DESC, seq DESC, ordinal DESC LIMIT 1"
+)
+_FIRST_CLAIM: Final = text(
+    "SELECT worker, claimed_at_ms FROM job_attempt WHERE job_id = :job AND queue = :queue AND claim = 1 LIMIT 1"
+)
+_LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
+
+_OF_WORKERS: Final = frozenset(
+    {
+        Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.LEASE_EXPIRED, Event.TICKED,
+    }
+)  # fmt: skip
+"""Events that only workers log, so that a worker had the queue then."""
+_HELD: Final = {
+    Event.CLAIMED: "had run since {at}, on {worker}",
+    Event.CANCEL_REQUESTED: "still ran, and had been asked to stop at {at}",
+    Event.RETRIED: "had failed at {at}, and waited for its next attempt",
+}
+_BY_ASKING: Final = ("run", "not_run")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTick:
+    """One instant of a schedule."""
+
+    number: str
+    """Number of its entry in the outbox."""
+    at_ms: int
+    """When a worker reported it (Unix ms, Redis' clock)."""
+    nominal_ms: int
+    due_ms: int
+    next_ms: int | None
+    """The instant after it; None: the schedule was not on any more."""
+    late_ms: int
+    outcome: str
+    missed: int
+    """Number of instants that were passed over; of a missed one, with itself."""
+    version: int
+    job_id: str
+    held_by: str | None
+    by: str | None
+    """The worker, or the operator who asked for a run."""
+    orphaned: bool
+    """Whether Redis forgot this event."""
+    says: str
+    """One sentence about what happened, and why, as far as the log shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleEdit:
+    """One change of a schedule."""
+
+    number: str
+    at_ms: int
+    state: str
+    version: int
+    next_ms: int | None
+    source: str
+    by: str | None
+    reason: str | None
+    old: str | None
+    """The rule before, as JSON; None: it is new."""
+    new: str | None
+    """The rule from then on; None: it was forgotten."""
+    orphaned: bool
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleHistory:
+    """The last instants of a schedule, oldest first, its changes since the first of these, and its state by the log."""
+
+    queue: str
+    name: str
+    ticks: tuple[ScheduleTick, ...]
+    changes: tuple[ScheduleEdit, ...]
+    says: str
+    """The schedule's state by the log, as one sentence."""
+    pruned: PrunedTo | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the log has anything of the schedule."""
+        return bool(self.ticks or self.changes)
+
+
+def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
+    """Return the last ``count`` instants of a schedule, and its changes since the first of these."""
+    with engine.connect() as connection:
+        lost = orphans.ranges(connection, queue)
+        changes = list(_changes(connection, queue, name, lost))
+        asked = {"queue": queue, "name": name, "count": count}
+        found = sorted(
+            map(_Logged, connection.execute(_TICKS, asked)), key=lambda logged: logged.place
+        )
+        ticks = tuple(
+            _tick(connection, queue, logged, lost, changes)
+            for logged in found
+            if logged.is_readable
+        )
+        last_ms = connection.execute(_LAST, {"queue": queue}).scalar_one_or_none()
+        cuts = pruned_to(connection, queue)
+    since = ticks[0].at_ms if len(ticks) == count else 0
+    standing = _standing(ticks, changes, last_ms or 0)
+    # The change that made the rule of the first instant belongs to what is shown.
+    before = [edit for edit in changes if edit.at_ms <= since][-1:]
+    shown = (*before, *(edit for edit in changes if edit.at_ms > since))
+    return ScheduleHistory(queue, name, ticks, shown, standing, cuts[0] if cuts else None)
+
+
+class _Logged:
+    """A row of ``ticked``."""
+
+    def __init__(self, row: Row[Any]) -> None:
+        self.place = OutboxId(row.epoch, row.seq)
+        self.at_ms: int = row.at_ms
+        self.job_id: str = row.job_id
+        self.by: str | None = row.worker
+        self.said = read_json(row.detail, dict)
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the row has all fields of an instant. (`audit verify` reports one that does not.)"""
+        numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
+        texts = [self.said.get("outcome"), self.said.get("held_by", "")]
+        return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
+
+    @property
+    def late_ms(self) -> int:
+        return self.at_ms - int(self.said["due_ms"])
+
+
+def _changes(
+    connection: Connection, queue: str, name: str, lost: Sequence[orphans.Range]
+) -> Iterator[ScheduleEdit]:
+    statement = by_job(connection.dialect.name, _CHANGES)
+    for row in connection.execute(statement, {"queue": queue, "named": f'%"{name}"%'}):
+        said = read_json(row.detail, dict)
+        if said.get("name") == name and isinstance(said.get("version"), int):
+            orphaned = orphans.in_any((row.epoch, row.seq), lost)
+            yield ScheduleEdit(
+                f"{row.epoch}-{row.seq}", row.at_ms, str(said.get("state")), said["version"],
+                said.get("next_ms"), str(said.get("source")), row.worker, said.get("why"), said.get("old"),
+                said.get("new"), orphaned, _of_change(said, row.worker, orphaned=orphaned),
+            )  # fmt: skip
+
+
+def _of_change(said: dict[str, Any], by: str | None, *, orphaned: bool) -> str:
+    state, source = said.get("state"), said.get("source")
+    who = f"the code of {by}" if source == "code" else str(by)
+    reason = f" ({said['why']})" if said.get("why") and source != "code" else ""
+    following = f", next at {readable(said['next_ms'])}" if said.get("next_ms") else ""
+    if source == "released":
+        did = "gave it back to code"
+    elif said.get("new") is None:
+        did, following = "removed it", ""
+    elif said.get("old") is None:
+        did = "declared it" if source == "code" else "set it"
+    elif state == "paused" and said["old"] == said["new"]:
+        did, following = "paused it", ""
+    elif state == "removed":
+        did, following = "removed it, although code declares it", ""
+    elif said["old"] == said["new"]:
+        did = "resumed it" if source != "code" else "declared it again"
+    else:
+        did = "changed its rule"
+    forgotten = "; Redis forgot this change" if orphaned else ""
+    return f"{who} {did}{following}{reason}{forgotten}"
+
+
+def _tick(
+    connection: Connection,
+    queue: str,
+    logged: _Logged,
+    lost: Sequence[orphans.Range],
+    changes: Sequence[ScheduleEdit],
+) -> ScheduleTick:
+    said, outcome = logged.said, logged.said["outcome"]
+    orphaned = orphans.in_any(logged.place, lost)
+    words = [_outcome(connection, queue, logged, changes)]
+    if logged.late_ms > LATE_MS and outcome not in (*_BY_ASKING, "undeclared"):
+        words.append(_cause(connection, queue, logged))
+    if outcome == "fired" and (began := _began(connection, queue, logged)):
+        words.append(began)
+    if orphaned:
+        words.append("Redis forgot this event")
+    return ScheduleTick(
+        str(logged.place), logged.at_ms, said["nominal_ms"], said["due_ms"], said.get("next_ms"), logged.late_ms,
+        outcome, said["missed"], said["version"], logged.job_id, said.get("held_by"), logged.by, orphaned,
+        "; ".join(words),
+    )  # fmt: skip
+
+
+def _outcome(
+    connection: Connection, queue: str, logged: _Logged, changes: Sequence[ScheduleEdit]
+) -> str:
+    """Return what became of an instant, in words."""
+    said, late_ms = logged.said, logged.late_ms
+    reason = f" ({said['why']})" if said.get("why") else ""
+    match said["outcome"]:
+        case "fired":
+            late = f"{span(late_ms)} late" if late_ms > LATE_MS else "on time"
+            passed = counted(said["missed"], "instant", "instants")
+            over = f", in place of {passed} before it, too" if said["missed"] else ""
+            return f"enqueued {late}{over}"
+        case "skipped":
+            return f"no job, since {_holder(connection, queue, logged)}"
+        case "missed":
+            grace = _grace_ms(said["version"], changes)
+            limit = "its grace" if grace is None else f"its grace of {span(grace)}"
+            many = counted(said["missed"], "instant", "instants")
+            return f"no job, since it was {span(late_ms)} late, more than {limit} ({many} missed)"
+        case "duplicate":
+            return f"no job, since there was a job {logged.job_id}"
+        case "undeclared":
+            return "no job, since no worker's code had declared the schedule for three hours: it stopped"
+        case "run":
+            return f"enqueued, since {logged.by} asked for it{reason}"
+        case "not_run":
+            return f"{logged.by} asked for it{reason}: no job, since {_holder(connection, queue, logged)}"
+    return str(said["outcome"])
+
+
+def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
+    """Return who kept a job out, and what it was doing."""
+    holder = logged.said.get("held_by")
+    if holder is None:
+        return "there was one of that id"
+    asked = {"queue": queue, "job": holder, "epoch": logged.place.epoch, "seq": logged.place.seq}
+    last = connection.execute(_OF_JOB, asked).one_or_none()
+    tick = tick_of(holder)
+    of = "" if tick is None else f" (of {readable(tick.instant_ms)})"
+    if last is None:
+        return f"scope {holder} was full" if "=" in holder else f"job {holder}{of} was alive"
+    how = _HELD.get(Event(last.type), "had waited since {at}")
+    return f"job {holder}{of} {how.format(at=readable(last.at_ms), worker=last.worker)}"
+
+
+def _grace_ms(version: int, edits: Sequence[ScheduleEdit]) -> int | None:
+    rules = [edit.new for edit in edits if edit.version == version and edit.new is not None]
+    said = read_json(rules[-1], dict) if rules else {}
+    grace = said.get("grace_ms")
+    return grace if isinstance(grace, int) else None
+
+
+def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
+    """Return why an instant was late, as far as the events between its due time and its report tell."""
+    before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
+    # The call that served it has logged the jobs of its instants just before.
+    events = [event for event in before if event.at_ms != logged.at_ms]
+    due_ms = logged.said["due_ms"]
+    if events and events[0].at_ms > logged.at_ms + LATE_MS:
+        return f"the clock of Redis had been set back by {span(events[0].at_ms - logged.at_ms)}"
+    meanwhile = [event for event in events if event.at_ms >= due_ms]
+    began = next((e for e in meanwhile if e.type == Event.EPOCH_STARTED), None)
+    if began is not None:
+        reason = read_json(began.detail, dict).get("reason")
+        return f"Redis began a new epoch at {readable(began.at_ms)} ({reason})"
+    served = [e for e in meanwhile if e.type in _OF_WORKERS and e.at_ms < logged.at_ms - LATE_MS]
+    if not served:
+        last = next((e for e in events if e.type in _OF_WORKERS and e.at_ms < due_ms), None)
+        seen = (
+            ""
+            if last is None
+            else f" (the last before was {last.worker}, at {readable(last.at_ms)})"
+        )
+        return (
+            f"until then no worker of the queue did anything: none ran, or none reached Redis{seen}"
+        )
+    first_ms = served[-1].at_ms - due_ms
+    if first_ms > LATE_MS and len(before) < LOOKED_AT:
+        return (
+            f"no worker of the queue did anything for {span(first_ms)}, and then {_busy(meanwhile)}"
+        )
+    return _busy(meanwhile)
+
+
+def _busy(meanwhile: Sequence[Row[Any]]) -> str:
+    """Return why workers that had the queue did not serve a schedule."""
+    if any(event.type == Event.ENQUEUED for event in meanwhile):
+        return (
+            "workers served others: this one was in the hands of a worker that was lost, or they could not compute it"
+            " (their logs say why)"
+        )
+    return (
+        "workers worked, and nothing was enqueued: the backlog of the audit log was full, no more ids could be"
+        " remembered, or they could not compute it (their logs say which)"
+    )
+
+
+def _began(connection: Connection, queue: str, logged: _Logged) -> str:
+    """Return when the job of an instant was claimed, if that was later; empty if at once."""
+    first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
+    if first is None or first.claimed_at_ms is None:
+        return "the log has no claim of its job"
+    waited_ms = first.claimed_at_ms - logged.at_ms
+    if waited_ms <= LATE_MS:
+        return ""
+    why = f"`rq-core audit why {logged.job_id}` says what it waited for"
+    return f"its job waited for {span(waited_ms)} until {first.worker} claimed it: {why}"
+
+
+def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], last_ms: int) -> str:
+    """Return a schedule's state at the end of the log, as one sentence."""
+    logged: list[ScheduleTick | ScheduleEdit] = [*ticks, *changes]
+    alive = [each for each in logged if not each.orphaned and not _is_run(each)]
+    if not alive:
+        return "the log has no change and no instant of it"
+    last = max(alive, key=lambda each: OutboxId.parse(each.number))
+    if isinstance(last, ScheduleEdit):
+        if last.new is None or last.state == "removed":
+            return f"it is removed, since {readable(last.at_ms)}"
+        if last.state != "on":
+            return f"it is {last.state}, since {readable(last.at_ms)}: {last.says}"
+    if last.next_ms is None:
+        return f"it stopped at {readable(last.at_ms)}: no worker's code declared it"
+    shift_ms = ticks[-1].due_ms - ticks[-1].nominal_ms if ticks else 0
+    late_ms = last_ms - last.next_ms - shift_ms
+    if late_ms > LATE_MS:
+        at = readable(last.next_ms)
+        return (
+            f"its instant {at} was not served when the log ends, {span(late_ms)} after it was due"
+        )
+    return f"its next instant is {readable(last.next_ms)}"
+
+
+def _is_run(each: ScheduleTick | ScheduleEdit) -> bool:
+    return isinstance(each, ScheduleTick) and each.outcome in _BY_ASKING
+
+
+def document(found: ScheduleHistory) -> dict[str, Any]:
+    """Return a history for programs."""
+    said = dataclasses.asdict(found)
+    for change in said["changes"]:
+        change |= {which: read_json(change[which], dict) or None for which in ("old", "new")}
+    return said

@@ -1,0 +1,242 @@
+"""Finds what an operator set about schedules and Redis lost, by the log; puts it back, for ``audit restore``.
+
+Workers declare the schedules of their code in each new epoch, so only what was set live must be put back: rules that an
+operator or ``schedule_many`` stored, pauses, and removals. The log has every change, also those that Redis forgot; what
+was wanted last is in force, unless a later event ended it. Code never ends a live rule, a pause or a removal: an event
+in which it seems to is of a Redis that had lost them.
+
+A rule is in each event. The job of a schedule is in the log only if the log keeps arguments (``audit_payload="full"``);
+a job that Redis still has is taken from there, if the log has its digest.
+"""
+
+# ruff: noqa: S608 - statements are joined from constants; values are bound
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
+
+from rq_core.connections.client import Client
+from rq_core.errors import InvalidOption
+from rq_core.model.events import OutboxId
+from rq_core.model.keys import queue_keys
+from rq_core.model.recurrence import from_json
+from rq_core.model.schedule import JOB_FIELD, Schedule, job_digest
+from rq_core.model.settings import AUDIT_PAYLOADS
+from rq_core.protocol.calls.schedules import Declaration
+from rq_core.protocol.engine.plan import pairs_of
+from sql_audit.mirror.possible_gaps import Places
+from sql_audit.store.connection.database import Database
+from sql_audit.store.gaps import first_gap_after, gaps
+from sql_audit.store.schema.tables import TICK_NAME
+from sql_audit.store.storable_text import read_json
+
+_CHANGES: Final = text(
+    "SELECT epoch, seq, type, detail FROM job_event WHERE job_id IS NULL AND queue = :queue "
+    "AND type IN ('schedule_changed', 'queue_deleted') ORDER BY epoch, seq"
+)
+_LAST_TICK: Final = text(
+    f"SELECT detail FROM job_event WHERE queue = :queue AND type = 'ticked' AND {TICK_NAME} = :name "
+    "ORDER BY at_ms DESC LIMIT 1"
+)
+_NO_JOB: Final = (
+    "the log does not keep its job's arguments: store it again with `rq-core schedule set`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LostSchedule:
+    """A change of a schedule that Redis lost."""
+
+    name: str
+    wants: str
+    """put: its rule; pause; resume; remove."""
+    state: str
+    """Its state by the log."""
+    rule: str
+    """Its rule by the log, as JSON."""
+    unknown: str | None = None
+    """The reason why it cannot be put back; None if it can."""
+    uncertain: str | None = None
+    """A sentence that names the gap or quarantined entry in which it may have been changed; None without one."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A schedule as it was set last."""
+
+    at: OutboxId
+    state: str
+    rule: str
+    version: int
+    is_live: bool
+    """Whether its rule was set live."""
+    pack: str | None = None
+    digest: str | None = None
+
+
+@dataclass(slots=True)
+class LostSchedules:
+    """The lost schedules of a queue."""
+
+    found: list[LostSchedule] = field(default_factory=list)
+    stored: dict[str, Schedule] = field(default_factory=dict)
+    """The schedules in Redis, by name."""
+    wanted: dict[str, _Wanted] = field(default_factory=dict)
+    packs: dict[str, str] = field(default_factory=dict)
+    """The jobs of schedules whose rules can be put back, by name."""
+    last_ms: dict[str, int] = field(default_factory=dict)
+    """The last instants of these by the log, by name."""
+
+
+def stored_entries(client: Client, queue: str) -> dict[str, str]:
+    """Return the entries of all schedules that Redis has."""
+    key = queue_keys(queue, client.prefix)("schedules")
+    (read,) = client.run(client.calls.delivery.ask([["HGETALL", key]], queue))
+    return dict(pairs_of(read))
+
+
+def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -> LostSchedules:
+    """Compare what was set about schedules, by the log, with ``stored_entries``.
+
+    The mirror must have caught up after these were read: else what an operator has just set looks as if Redis had lost
+    it.
+    """
+    found = LostSchedules()
+    for name, entry in entries.items():
+        if not name.endswith(JOB_FIELD) and f"{name}{JOB_FIELD}" in entries:
+            try:
+                found.stored[name] = Schedule.parse(entry)
+            except ValueError:
+                continue  # It does not run: what the log has replaces it.
+    with database.readers.connect() as connection:
+        found.wanted = _wanted(connection, queue)
+        places, holes = Places(connection, queue), gaps(connection, queue)
+        for name, wanted in sorted(found.wanted.items()):
+            wants = _wants(wanted, found.stored.get(name))
+            if wants is None:
+                continue
+            unknown = uncertain = None
+            if wants == "put":
+                pack = _pack(wanted, entries.get(f"{name}{JOB_FIELD}"))
+                unknown = _unfit(name, wanted.rule) or (_NO_JOB if pack is None else None)
+                found.packs[name] = pack or ""
+                asked = {"queue": queue, "name": name}
+                last = connection.execute(_LAST_TICK, asked).scalar_one_or_none()
+                tick = read_json(last, dict)
+                found.last_ms[name] = int(tick.get("nominal_ms") or 0)
+                wanted.version = max(wanted.version, int(tick.get("version") or 0))
+            if (gap := first_gap_after(holes, wanted.at)) is not None:
+                uncertain = f"it may have been changed in the gap before {gap.at}"
+            elif (entry_at := places.unread(name, wanted.at)) is not None:
+                uncertain = f"it may have been changed in entry {entry_at}, which is in quarantine"
+            lost = LostSchedule(name, wants, wanted.state, wanted.rule, unknown, uncertain)
+            found.found.append(lost)
+    return found
+
+
+def put_back(
+    client: Client, queue: str, lost: LostSchedules, *, by: str, why: str, accept_gaps: bool
+) -> Iterator[tuple[LostSchedule, str]]:
+    """Put back what can be put back. Yield each with its outcome: changed, or what Redis answered instead."""
+    calls = client.calls.schedules
+    for each in lost.found:
+        if each.unknown is not None or (each.uncertain is not None and not accept_gaps):
+            continue
+        name, stored = each.name, lost.stored.get(each.name)
+        wanted = lost.wanted[name]
+        if each.wants != "put":
+            assert stored is not None
+            made = client.run(
+                calls.change(queue, name, each.wants, version=stored.version, by=by, why=why)
+            )
+            yield each, made.outcome
+            continue
+        declared = Declaration(
+            from_json(name, wanted.rule), lost.packs[name], AUDIT_PAYLOADS["full"]
+        )
+        if stored is None:
+            last = (wanted.version, lost.last_ms[name])
+            made = client.run(calls.restore(queue, declared, *last, by=by, why=why))
+        else:
+            version = stored.version
+            put = calls.put(queue, [declared], version=version, by=by, why=why)
+            made = client.run(put)[name]
+        if made.outcome == "changed" and wanted.state == "paused":
+            pause = calls.change(queue, name, "pause", version=made.version, by=by, why=why)
+            made = client.run(pause)
+        yield each, "changed" if made.outcome == "same" else made.outcome
+
+
+def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
+    """Return how each schedule was set last, by all changes in the log, also those that Redis forgot."""
+    found: dict[str, _Wanted] = {}
+    for row in connection.execute(_CHANGES, {"queue": queue}):
+        if row.type == "queue_deleted":
+            found.clear()
+            continue
+        said = read_json(row.detail, dict)
+        name, rule = said.get("name"), said.get("new")
+        if not isinstance(name, str) or not isinstance(said.get("version"), int):
+            continue  # `audit verify` names it.
+        if rule is None:
+            found.pop(name, None)
+            continue
+        before = found.get(name)
+        if before is not None and _is_after_a_loss(before, said):
+            continue
+        found[name] = _changed(before, OutboxId(row.epoch, row.seq), said)
+    return found
+
+
+def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
+    """Return whether code declares a schedule that Redis would not have let it declare so."""
+    if said["source"] != "code":
+        return False
+    return before.is_live or (before.state in ("paused", "removed") and said["state"] == "on")
+
+
+def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wanted:
+    is_put = said.get("job_digest") is not None
+    wanted = _Wanted(at, said["state"], said["new"], said["version"], is_live=False)
+    if is_put:
+        wanted.pack, wanted.digest = said.get("pack"), said["job_digest"]
+        wanted.is_live = said["source"] == "live"
+    elif before is not None:
+        wanted.pack, wanted.digest = before.pack, before.digest
+        wanted.is_live = before.is_live and said["source"] != "released"
+    return wanted
+
+
+def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
+    """Return what must be done so that a schedule is as it was set; None: it is."""
+    if stored is not None and stored.source == "live" and stored.version > wanted.version:
+        return None  # An operator set it while the log was off.
+    if wanted.state == "removed":
+        return "remove" if stored is not None and stored.state != "removed" else None
+    if wanted.is_live and (stored is None or stored.source != "live" or stored.rule != wanted.rule):
+        return "put"
+    if stored is None or stored.state == wanted.state:
+        return None
+    if wanted.state == "paused" and stored.state == "on":
+        return "pause"
+    return "resume" if wanted.state == "on" and stored.state == "paused" else None
+
+
+def _pack(wanted: _Wanted, stored: str | None) -> str | None:
+    """Return the job of a schedule, from the log or from Redis; None: neither has the one that it was set with."""
+    for pack in (wanted.pack, stored):
+        if pack is not None and job_digest(pack) == wanted.digest:
+            return pack
+    return None
+
+
+def _unfit(name: str, rule: str) -> str | None:
+    try:
+        from_json(name, rule)
+    except InvalidOption as error:
+        return str(error)
+    return None

@@ -1,0 +1,178 @@
+"""Debian's Chromium, driven by Playwright, and what is asked of each page that it shows.
+
+Playwright brings a driver, a process of Node; the browser is the system's own. Both are CI's: `.ci/run` installs them,
+and the tests that need them are marked `browser`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tests.kit import leaks
+from tests.kit.processes import ROOT, Child
+from tests.kit.reaper import reaper
+from tests.kit.servers import free_port
+from tests.kit.wait import wait_until
+
+AXE: Final = ROOT / "tests" / "web" / "browser" / "axe" / "axe-4.14.1.min.js"
+AXE_DIGEST: Final = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+"""Of axe.min.js in the package axe-core 4.14.1."""
+SCHEMES: Final = ("light", "dark")
+WIDTHS: Final = (390, 1280)
+HEIGHT: Final = 900
+WAIT_MS: Final = 15_000
+"""How long Playwright waits for what a test expects, on a busy machine."""
+_JUDGE: Final = """async () => {
+  const found = await axe.run(document, {resultTypes: ["violations"]});
+  const say = (each) => each.nodes.slice(0, 3).map((node) => node.target.join(" ") + ": " + node.any.concat(node.all, node.none).map((why) => why.message).join("; "));
+  return found.violations.map((each) => each.id + " (" + each.impact + ", " + each.nodes.length + ") " + say(each).join(" | "));
+}"""  # noqa: E501 - a script
+_WIDER: Final = """() => {
+  const over = document.documentElement.scrollWidth - window.innerWidth;
+  if (over <= 0) return [];
+  const last = [...document.querySelectorAll("body *")].filter((each) => each.getBoundingClientRect().right > window.innerWidth + 1);
+  return [`the page is ${over} px wider than the window: ` + last.slice(0, 3).map((each) => each.outerHTML.slice(0, 120)).join(" | ")];
+}"""  # noqa: E501 - a script
+
+_SEEN: Final = """() => {
+  const names = ["h1", "h2", "p", "li", "td", "th", "dd", "dt", "summary", "div.unread"];
+  return [...document.querySelectorAll(names.map((each) => "main " + each).join(","))]
+    .filter((each) => { const at = each.getBoundingClientRect(); return at.height && at.bottom <= window.innerHeight; })
+    .map((each) => each.innerText).join("\\n");
+}"""
+
+
+@functools.cache
+def axe() -> str:
+    """The source of axe-core. Raises AssertionError if it is not that of its release."""
+    found = AXE.read_bytes()
+    assert hashlib.sha256(found).hexdigest() == AXE_DIGEST
+    return found.decode()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """Start the browser. Its driver is no leak, and ends with the run if that is killed; the browser ends with it."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium")
+    assert program is not None, "chromium is not on PATH: it comes from Debian"
+    before = leaks.children()
+    with sync_playwright() as driver:
+        drivers = leaks.children().keys() - before.keys()
+        for pid in drivers:
+            reaper().watch(pid)
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        own = [each for pid in drivers for each in psutil.Process(pid).children(recursive=True)]
+        try:
+            yield browser
+        finally:
+            browser.close()
+    for pid in drivers:
+        reaper().release(pid)
+    assert own, "the browser is a child of the driver"
+    wait_until(
+        lambda: not any(each.is_running() for each in own),
+        lambda: f"the browser ends; left: {[each for each in own if each.is_running()]}",
+    )
+
+
+@contextlib.contextmanager
+def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> Iterator[str]:
+    """Run `rq-core web`, and give the page's address. ``log`` gets what the process prints."""
+    url = f"http://127.0.0.1:{free_port()}"
+    audit = ["--audit", audit_url] if audit_url else []
+    command = [
+        sys.executable, "-m", "rq_core.cli", "web", "--listen", url.removeprefix("http://"), "--redis", redis_url,
+        *audit, *options,
+    ]  # fmt: skip
+    with Child(command, log, shared=True) as process:
+        wait_until(lambda: _answers(url), lambda: f"the page answers; {process.said()}", timeout=60)
+        yield url
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/static/icon.svg", timeout=5):  # noqa: S310 - our own
+            return True
+    except OSError:
+        return False
+
+
+class Viewer:
+    """One window, and all that went wrong in it: errors of the console, and requests to elsewhere."""
+
+    def __init__(self, browser: Any, base: str, *, scripts: bool = True, width: int = 1280) -> None:
+        self.base = base
+        self.wrong: list[str] = []
+        self._context = browser.new_context(
+            java_script_enabled=scripts, viewport={"width": width, "height": HEIGHT},
+            timezone_id="Europe/Vienna", locale="en-GB",
+        )  # fmt: skip
+        self._context.set_default_timeout(WAIT_MS)
+        self.page = self._context.new_page()
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"an exception: {error}"))
+        self.page.on("request", self._asked)
+
+    def _said(self, said: Any) -> None:
+        if said.type in ("error", "warning"):
+            self.wrong.append(f"the console: {said.text}")
+
+    def _asked(self, asked: Any) -> None:
+        if not asked.url.startswith((self.base, "data:", "blob:")):
+            self.wrong.append(f"it asks {asked.url}")
+
+    def go(self, path: str) -> Any:
+        """Open a page."""
+        answer = self.page.goto(self.base + path)
+        assert answer.status < 400, f"{path}: {answer.status}"
+        return self.page
+
+    def show(self, scheme: str, width: int) -> None:
+        """Show the same page in these colours and in a window of this width."""
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.set_viewport_size({"width": width, "height": HEIGHT})
+
+    def findings(self) -> list[str]:
+        """What axe finds in the page as it is shown, and whether it is wider than the window."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            # The page's policy allows no such script; the driver's own way in does.
+            self.page.evaluate(axe())
+        return [*self.page.evaluate(_JUDGE), *self.page.evaluate(_WIDER)]
+
+    def first_screen(self) -> str:
+        """The text that is seen without scrolling."""
+        return str(self.page.evaluate(_SEEN))
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """Keep what is shown: the first screen, or the whole page."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=path, full_page=whole)
+
+    def close(self) -> None:
+        """Close the window."""
+        self._context.close()
+
+
+@contextlib.contextmanager
+def viewing(browser: Any, base: str, **options: Any) -> Iterator[Viewer]:
+    """Open a window. At its end nothing may have gone wrong in it."""
+    viewer = Viewer(browser, base, **options)
+    try:
+        yield viewer
+        assert viewer.wrong == []
+    finally:
+        viewer.close()

@@ -1,0 +1,23 @@
+"""Chromium shows each page without an error, and axe finds nothing: light and dark, on a phone and on a desk."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.kit.browser import SCHEMES, WIDTHS
+from tests.web.browser.conftest import View
+from tests.web.test_pages import ADDRESSES
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_a_page_has_no_error_and_axe_finds_nothing(view: View, name: str) -> None:
+    found = []
+    with view() as viewer:
+        viewer.go(ADDRESSES[name])
+        for scheme, width in itertools.product(SCHEMES, WIDTHS):
+            viewer.show(scheme, width)
+            found += [f"{scheme}, {width} px: {each}" for each in viewer.findings()]
+
+    assert not found, "\n".join(found)

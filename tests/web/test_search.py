@@ -1,0 +1,220 @@
+"""The search of /jobs: its words, which source answers them, and the pages of claims that ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+
+from rq_core.errors import InvalidOption
+from rq_core.web.search import OUTCOMES, WORDS, asked_of, parse_search
+from sql_audit.queries import ended_claims
+from sql_audit.store.schema.tables import OUTCOMES as LOGGED_OUTCOMES
+from tests.web.conftest import QUEUE, Browse, Scene, read
+from tests.web.test_pages import parsed
+
+NOW_MS = 1_800_000_000_000
+
+
+def test_a_search_is_read_word_by_word() -> None:
+    text = 'queue:mail state:ready,dead  scope:"tenant=a b" since:"2027-01-15 08:00"'
+
+    assert parse_search(text) == {
+        "queue": "mail", "state": "ready,dead", "scope": "tenant=a b", "since": "2027-01-15 08:00",
+    }  # fmt: skip
+    assert parse_search("01a1ee") == parse_search("id:01a1ee") == {"id": "01a1ee"}
+    assert parse_search("id:user:42") == {"id": "user:42"}
+    assert parse_search("") == {}
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("color:red", "must have words of these: queue, task"), ("user:42", "id:user:42"), ("a b", "have id: once"),
+        ("queue:a queue:b", "once"), ("x" * 2_000, "at most 1000 characters"), ("state:asleep", "must be one of"),
+        ("outcome:done", "must be one of"), ("queue:a/b", "a/b"), ("task:a/b", "a/b"), ("since:yesterday", "like 2026"),
+        ("id:a/b", "a/b"), (f"worker:{'w' * 400}", "at most 300 characters"), ("outcome:any", "say queue:"),
+        ("state:dead error:E", "state is asked of Redis"), ("lane:2 outcome:failed queue:a", "lane is asked of Redis"),
+    ],
+)  # fmt: skip
+def test_a_word_that_cannot_be_answered_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(Exception, match=re.escape(why)):
+        asked_of({}, {"q": text}, NOW_MS)
+
+
+def test_the_box_and_the_address_say_the_same() -> None:
+    box = asked_of({}, {"q": "since:1h outcome:died queue:mail task:send"}, NOW_MS)
+    address = asked_of(
+        {}, {"queue": "mail", "task": "send", "outcome": "died", "since": "1h"}, NOW_MS
+    )
+
+    assert box == address
+    assert box.text == "queue:mail task:send outcome:died since:1h"
+    assert box.since_ms == NOW_MS - 3_600_000
+    assert box.path(task=None, since="2h") == "/jobs?queue=mail&outcome=died&since=2h"
+    assert parse_search(asked_of({}, {"scope": "k=a b"}, NOW_MS).text) == {"scope": "k=a b"}
+
+
+def test_the_outcomes_are_those_of_the_log() -> None:
+    assert set(OUTCOMES) == set(LOGGED_OUTCOMES)
+
+
+@pytest.mark.parametrize("behind", ["x", "1/2", "1/2/q/", "9" * 20 + "/1-1/q/j", "1/1-1/q"])
+def test_an_invalid_place_of_a_page_is_refused(behind: str) -> None:
+    with pytest.raises(InvalidOption, match="behind"):
+        asked_of({}, {"behind": behind}, NOW_MS)
+
+
+# On a server.
+
+
+Ids = Callable[..., list[str]]
+
+
+@pytest.fixture
+def ids(busy: Scene, browse: Browse) -> Ids:
+    """Searches, and returns the ids that are found."""
+    page = browse()
+
+    def search(text: str, place: str = "jobs") -> list[str]:
+        found = page.get(f"/jobs.json?q={quote(text)}").json()
+        return sorted(each["id" if place == "jobs" else "job_id"] for each in found[place])
+
+    return search
+
+
+def test_jobs_that_are_alive_are_found_in_redis(ids: Ids) -> None:
+    alive = ["holds", "later", "ready", "scheduled", "waits"]
+    for text, found in (
+        ("", alive), ("worker:w-1", ["holds"]), ("worker:w-2", []), ("scope:tenant=acme", ["holds", "waits"]),
+        ("scope:tenant=other", []), ("state:ready task:t", ["later", "ready", "waits"]), ("state:dead", ["died"]),
+        ("lane:0+tenant=acme state:ready", ["waits"]),
+    ):  # fmt: skip
+        assert ids(f"queue:{QUEUE} {text}") == found, text
+
+
+def test_claims_that_ended_are_found_in_the_log(ids: Ids) -> None:
+    for text, found in (
+        ("outcome:any", ["died", "done"]), ("outcome:succeeded", ["done"]), ("outcome:failed", ["died"]),
+        ("error:SmtpError", ["died"]), ("error:Other", []), ("worker:w-1 since:1h", ["died", "done"]),
+        ("since:1h until:30m", []), ("outcome:any task:other", []), ("outcome:any scope:tenant=acme", []),
+    ):  # fmt: skip
+        assert ids(f"queue:{QUEUE} {text}", "claims") == found, text
+        assert ids(f"queue:{QUEUE} {text}") == []
+
+
+def test_failures_of_all_queues_are_found_without_a_queue(ids: Ids) -> None:
+    assert ids("outcome:failed", "claims") == ["died"]
+    assert ids("since:1h", "claims") == ["died"]
+
+
+def test_an_id_leads_to_its_job_in_whatever_queue(busy: Scene, browse: Browse) -> None:
+    other = busy.seed.of("other")
+    other.enqueue("only-there", "ready")
+    page = browse()
+
+    for text, place in (("only-there", "/jobs/other/only-there"), ("done", f"/jobs/{QUEUE}/done"),
+                        (f"queue:{QUEUE} id:done", f"/jobs/{QUEUE}/done")):  # fmt: skip
+        answer = page.get("/jobs", params={"q": text})
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+    assert page.get("/jobs.json", params={"q": "done"}).json()["leads_to"] == f"/jobs/{QUEUE}/done"
+    assert "No queue in Redis has a job with the id never" in read(page, "/jobs?q=never")
+
+
+def test_an_id_that_two_queues_have_is_shown_twice(busy: Scene, browse: Browse) -> None:
+    other = busy.seed.of("other")
+    other.enqueue("done")
+
+    text = read(browse(), "/jobs?q=done")
+
+    assert {f"/jobs/{QUEUE}/done", "/jobs/other/done"} <= set(parsed(text).links)
+
+
+def test_a_search_for_what_is_past_without_a_log_says_so(busy: Scene, browse: Browse) -> None:
+    page = browse(log=False)
+
+    text = read(page, f"/jobs?queue={QUEUE}&outcome=failed")
+
+    assert "start it with --audit URL" in text
+    assert "outcome=" not in read(page, f"/jobs?queue={QUEUE}")
+
+
+def test_pages_of_claims_lead_from_one_to_the_next(busy: Scene, browse: Browse) -> None:
+    seed = busy.seed
+    for first in range(0, 250, 50):
+        names = [f"n-{n}" for n in range(first, first + 50)]
+        seed.enqueue(*[seed.job(name, priority="critical") for name in names])
+        jobs = [seed.claim_one(name) for name in names]
+        seed.complete(*jobs)
+    busy.mirror()
+    page = browse()
+    path, found = f"/jobs?queue={QUEUE}&outcome=succeeded", []
+
+    while path:
+        place, _, asks = path.partition("?")
+        document = page.get(f"{place}.json?{asks}").json()
+        found.append([each["job_id"] for each in document["claims"]])
+        text = read(page, path)
+        assert ("go on →" in text) == bool(document["next"])
+        path = document["next"]
+
+    assert [len(each) for each in found] == [100, 100, 51]
+    assert len({each for some in found for each in some}) == 251
+    assert document["live"] is False
+
+
+def test_a_page_that_looked_at_its_fill_says_how_far_back(
+    busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_claims, "LOOKED_MAX", 1)
+    monkeypatch.setattr(ended_claims, "FIRST_STEP", 1)
+    page = browse()
+
+    document = page.get(f"/jobs.json?queue={QUEUE}&outcome=any&worker=nobody").json()
+    text = read(page, f"/jobs?queue={QUEUE}&outcome=any&worker=nobody")
+
+    assert (document["claims"], document["looked"]) == ([], 1)
+    assert document["searched_to_ms"] > 0
+    assert re.search(r"Searched back to <time", text)
+
+
+def test_each_word_and_each_chip_leads_to_a_search(busy: Scene, browse: Browse) -> None:
+    page = browse()
+    path = f"/jobs?queue={QUEUE}&task=t&state=ready"
+    document = json.loads(page.get(path.replace("/jobs", "/jobs.json")).text)
+
+    links = [each["without"] for each in document["words"]]
+    links += [each["path"] for some in document["choices"].values() for each in some]
+
+    assert [each["word"] for each in document["words"]] == ["queue", "task", "state"]
+    assert len(links) > 10
+    assert [link for link in links if page.get(link).status_code != 200] == []
+    on = [each["says"] for each in document["choices"]["states"] if each["on"]]
+    assert on == ["ready"]
+    assert set(WORDS) > {"queue", "task", "state"}
+
+
+def test_markup_in_a_search_is_shown_as_text(busy: Scene, browse: Browse) -> None:
+    page, markup = browse(), "<img/src=x/onerror=alert(1)>'{{7*7}}"
+
+    for text in (markup, f"worker:{markup} queue:{QUEUE}", f"error:{markup} scope:{markup}"):
+        answer = page.get("/jobs", params={"q": text})
+        assert "<img" not in answer.text
+        assert "&lt;img/src=x" in answer.text
+        assert parsed(answer.text).open == []
+
+
+def test_what_a_search_cannot_say_is_no_condition_of_a_link(scene: Scene, browse: Browse) -> None:
+    """An error's type may have any length."""
+    scene.die("died", json.dumps({"type": "E" * 5_000, "message": "", "traceback": ""}))
+    scene.mirror()
+    page = browse()
+
+    (deaths,) = page.get("/dead.json").json()["deaths"]
+
+    place, _, asks = deaths["path"].partition("?")
+    claims = page.get(f"{place}.json?{asks}").json()["claims"]
+    assert [each["job_id"] for each in claims] == ["died"]
