@@ -38,10 +38,13 @@ COLUMNS: Final[Mapping[str, str]] = {
 """The columns of each table, in their order."""
 
 AGE_MS: Final[Mapping[str, str]] = {
-    "postgresql": "CAST(EXTRACT(EPOCH FROM clock_timestamp() - created_at) * 1000 AS bigint)",
-    "sqlite": "CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER)",
+    "postgresql": (
+        "CASE WHEN isfinite(created_at)"
+        " THEN CAST(EXTRACT(EPOCH FROM clock_timestamp() - created_at) * 1000 AS bigint) ELSE 0 END"
+    ),
+    "sqlite": "coalesce(CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER), 0)",
 }
-"""The expression for the age of a row in ms, by the database's clock."""
+"""The expression for the age of a row in ms, by the database's clock. A row of other code whose time is none is new."""
 
 # A row's age counts from its INSERT, also in a long transaction; and all rows of one INSERT have the same.
 # Most of the table's rows are dead ones, so it is vacuumed by their number, whatever its size.
@@ -69,7 +72,7 @@ _POSTGRESQL: Final = {
   created_at timestamptz NOT NULL,
   why text NOT NULL,
   parked_at timestamptz NOT NULL DEFAULT statement_timestamp(),
-  PRIMARY KEY (queue, id)
+  PRIMARY KEY (queue, id, job_id)
 )""",
     RELAY: """CREATE TABLE rqc_relay (
   queue text PRIMARY KEY,
@@ -90,7 +93,8 @@ _POSTGRESQL: Final = {
 }
 
 _NOW: Final = "(strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
-# AUTOINCREMENT: an id does not come again once its row has left.
+# AUTOINCREMENT: an id does not come again once its row has left. CHECK: SQLite takes bytes as a text, and no relay
+# could read them.
 _SQLITE: Final = {
     INBOX: f"""CREATE TABLE rqc_inbox (
   queue TEXT NOT NULL,
@@ -102,7 +106,9 @@ _SQLITE: Final = {
   packed TEXT,
   created_at TEXT NOT NULL DEFAULT {_NOW},
   UNIQUE (queue, id),
-  UNIQUE (queue, job_id)
+  UNIQUE (queue, job_id),
+  CHECK (typeof(queue) = 'text' AND typeof(job_id) = 'text' AND typeof(task) = 'text' AND typeof(args) = 'text'),
+  CHECK (typeof(options) IN ('text', 'null') AND typeof(packed) IN ('text', 'null'))
 )""",
     PARKED: f"""CREATE TABLE rqc_inbox_parked (
   queue TEXT NOT NULL,
@@ -115,7 +121,7 @@ _SQLITE: Final = {
   created_at TEXT NOT NULL,
   why TEXT NOT NULL,
   parked_at TEXT NOT NULL DEFAULT {_NOW},
-  PRIMARY KEY (queue, id)
+  PRIMARY KEY (queue, id, job_id)
 )""",
     RELAY: """CREATE TABLE rqc_relay (
   queue TEXT PRIMARY KEY NOT NULL,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,8 +105,13 @@ def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None
 
     with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
         relay.turn(QUEUE)
-    stage.age_batches(29 * 86_400)
+    stage.age_batches(28 * 86_400)
     stage.insert("c")
+    stage.hand_over()
+    assert (stage.drain(), stage.parked()) == ([], {}), (
+        "a relay may be stopped for a day before it sends"
+    )
+    stage.age_batches(29 * 86_400)
     stage.hand_over()
     assert stage.parked() == {"a": EXPIRED, "b": EXPIRED}
     assert stage.drain() == ["c"]
@@ -276,3 +283,28 @@ def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
         stop.set()
         relay.join(10)
     assert stage.drain() == ["a"]
+
+
+def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup is moved over the file. The relay has the old one open, which nobody else sees any more."""
+    stop = threading.Event()
+    path = Path(stage.session.address.database or "")
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    relay.start()
+    try:
+        stage.insert("a")
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+        stage.session.close()
+        shutil.copy(path, path.with_suffix(".backup")).replace(path)
+        stage.insert("b")
+        wait_until(lambda: "is a copy" in caplog.text, "the relay says so")
+        assert stage.rows() == ["b"]
+        place.move_inbox(stage.session)
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+    assert stage.drain() == ["a", "b"]
