@@ -318,7 +318,7 @@ class Relay:
             except Unreadable as error:
                 transaction.park(queue.name, [each.id], ALTERED.format(why=error))
                 step.says.append(("queue %s: row %d is parked: %s", queue.name, each.id, error))
-                # Its place in the batch stays. Put back by a person, the row is none of the batch's.
+                # Its place in the batch stays. Put back by a person, the row does not belong to the batch.
                 ids[ids.index(each.id)] = LEFT
                 transaction.change(queue.name, ids)
         return RowBatch(of, ids, jobs)

@@ -44,7 +44,7 @@ AGE_MS: Final[Mapping[str, str]] = {
     ),
     "sqlite": "coalesce(CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER), 0)",
 }
-"""The expression for the age of a row in ms, by the database's clock. A row of other code whose time is none is new."""
+"""The expression for the age of a row in ms, by the database's clock. A row of other code without a valid time is new."""
 
 # A row's age counts from its INSERT, also in a long transaction; and all rows of one INSERT have the same.
 # Most of the table's rows are dead ones, so it is vacuumed by their number, whatever its size.

@@ -14,7 +14,7 @@ NOT_UTF_8 = "CAST(x'7bff7d' AS TEXT)"
 
 @pytest.mark.parametrize("packed", [None, "{}"], ids=["plain", "packed"])
 @pytest.mark.parametrize("created_at", ["yesterday", 1_764_126_000])
-def test_a_row_whose_time_is_none_counts_as_new(
+def test_a_row_without_a_valid_time_counts_as_new(
     stage: Stage, packed: str | None, created_at: Any
 ) -> None:
     stage.insert("a", packed=packed, created_at=created_at)
@@ -48,7 +48,7 @@ def test_a_text_that_is_not_utf_8_is_parked(stage: Stage, column: str, packed: s
 
 
 def test_two_rows_may_be_parked_under_one_place_in_line(stage: Stage) -> None:
-    """A person may have emptied the inbox and begun its ids anew."""
+    """A person may have emptied the inbox and let its ids begin at 1 again."""
     for job in ("a", "b"):
         stage.insert(job, id=7, args="{")
         stage.hand_over()

@@ -288,7 +288,7 @@ def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
 def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backup is moved over the file. The relay has the old one open, which nobody else sees any more."""
+    """A backup is moved over the file. The relay has the old one open, which no producer sees any more."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)
