@@ -7,7 +7,7 @@ A schedule belongs to the queue of its job. Workers compute its instants; Redis 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from rq_core.app.queue_producer import QueueProducer
@@ -294,22 +294,16 @@ def _store(
     reason: str,
     by: str | None,
 ) -> Plan[SchedulesStored]:
-    from rq_core.protocol.calls.schedules import PUT_MAX
-
     found: dict[str, list[str]] = {"changed": [], "same": [], "other": []}
 
-    def put(queue: str, made: list[Declaration]) -> Plan[None]:
-        changes = yield from calls.schedules.put(queue, made, by=by, why=reason)
+    def note(changes: dict[str, ScheduleChange]) -> None:
         for name, change in changes.items():
             found[change.outcome if change.outcome in found else "other"].append(name)
 
-    waiting: dict[str, list[Declaration]] = {}
-    for name, job, options in schedules:
-        made = declaration_of(name, job, options)
-        chunk = waiting.setdefault(job.queue, [])
-        chunk.append(made)
-        if len(chunk) == PUT_MAX:
-            yield from put(job.queue, waiting.pop(job.queue))
-    for queue, chunk in waiting.items():
-        yield from put(queue, chunk)
+    def declarations() -> Iterator[tuple[str, Declaration]]:
+        for name, job, options in schedules:
+            made = declaration_of(name, job, options)
+            yield job.queue, made
+
+    yield from calls.schedules.put_many(declarations(), note, by=by, why=reason)
     return SchedulesStored(*(tuple(names) for names in found.values()))

@@ -112,7 +112,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """For each blocked lane that no event would open: the scope with room that blocks it."""
+        """The blocked lanes that no event would open although their scope has room, each with this scope."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)

@@ -110,7 +110,8 @@ def _wake(image: Image) -> Iterator[Finding]:
 
 
 def _gated(image: Image) -> bool:
-    """Return whether claims give out no job for now. See claim/claiming.lua."""
+    """Return whether claims give out no job for now: the queue is paused or at its cap, or its backlog is too large.
+    See claim/claiming.lua."""
     view = image.view
     most = view.limit(QUEUE).most
     full = most is not None and len(image.in_state(*CLAIMED_STATES)) >= most

@@ -46,9 +46,9 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot (see Operations.snapshot). ``keys``: key names for commands that an operator
-    types. ``log``: None: read the log from the snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms);
-    None: do not check for times that are too far ahead."""
+    """Return the findings of a snapshot (see Operations.snapshot). ``keys`` are the key names for commands that an
+    operator types. Without ``log``, the log is read from the snapshot's outbox. ``now_ms`` is Redis' time after the
+    snapshot (Unix ms); without it, times that are too far ahead are not found."""
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
     differing = comparison.edits_by_owner(image)
     of_facts = list(log_check.log_findings(image, differing))
@@ -103,8 +103,8 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 
 
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
-    """Return the findings whose members still have their values, read at one moment. The queue changed while it was
-    read in pages; the other findings are differences between the times of the pages."""
+    """Read the members of all findings at one moment, and return the findings whose members still have their values.
+    The other findings only show that the queue changed while its pages were read."""
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))
     return [each for each in found if all(is_kept(edit, now) for edit in each.edits)]
@@ -120,8 +120,8 @@ def repair(
 ) -> list[Finding]:
     """Repair the findings and examine the queue again. Return the findings that are left. A second repair does no harm.
 
-    A member that has changed since it was read is not edited, and is examined again. ``by`` is written into the log;
-    ``audit`` as in diagnose. Raises the errors of Client.run.
+    If another client has changed a member since the doctor read it, the member is not edited, and is examined again.
+    ``by`` is written into the log. ``audit`` also reads an audit database. Raises the errors of Client.run.
     """
     found = list(findings)
     for _ in range(PASSES):
@@ -141,7 +141,8 @@ def repair(
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
     """Carry out the edits of findings.
 
-    Return the number of repaired findings; a finding whose members have changed since is not repaired.
+    Return the number of repaired findings. A finding is not repaired if one of its members has changed since the doctor
+    read the queue.
     """
     mended = 0
     # Each job is put at the head of its list, so the jobs that are first in line come last.

@@ -109,9 +109,9 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line according to the log. Return None if the line must be removed: it is another job's, and the log
-    lacks the data for this job's line, or Redis keeps nothing of it. A line that a call needs, to find that its id is
-    remembered, is kept."""
+    """Return the line according to the log. Return None if the line must be removed: it is another job's and the log
+    lacks the data for this job's line, or this job's id and result are not kept. A line that a call needs, to find that
+    its id is remembered, is kept."""
     if not _is_of(result, end):
         return line
     is_other = result.outcome not in _OUTCOMES[end.event]

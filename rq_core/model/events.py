@@ -204,8 +204,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """Return a message if an event that leads to ``state`` does not fit the record; None if it fits, or if earlier
-    events are unknown."""
+    """Return a message if an event that leads to ``state`` contradicts the record of its job; None if it does not, or
+    if the job's earlier events are unknown."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None

@@ -311,8 +311,8 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Return a message if a job's JSON is unreadable, or does not match ``task`` and ``digest`` (that of arguments and
-    timeout; None: unknown). Return None if it matches."""
+    """Return a message if a job's JSON is unreadable, or differs from ``task``, or from ``digest``, the digest of the
+    job's arguments and timeout (None: unknown). Return None if the JSON is right."""
     try:
         read = read_spec(spec)
     except (ValueError, RecursionError):

@@ -126,7 +126,7 @@ class AuditQuestions(Protocol):
         ...
 
     def tail(self, queues: Sequence[str], lines: int, /) -> list[dict[str, Any]]:
-        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        """Return the last events of these queues, at most ``lines`` of each queue, in the order of their times."""
         ...
 
     def events(
@@ -176,7 +176,8 @@ class AuditQuestions(Protocol):
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by ``outcome``; ``queue`` None: of all queues."""
+        """Return how many claims ended in each minute, by ``outcome``. If there is no ``queue``, claims of all queues
+        count."""
         ...
 
     def errors(self, since_ms: int, queue: str | None, /) -> list[dict[str, Any]]:

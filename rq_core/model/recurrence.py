@@ -185,13 +185,9 @@ class Recurrence:
 
     def to_json(self) -> str:
         """Return the rule as Redis and the log have it, without the name. Equal rules are equal texts."""
-        when = (
-            {"every_ms": self.every_ms} if self.cron is None else {"cron": self.cron, "tz": self.tz}
-        )
-        spread = {"spread_ms": self.spread_ms} if self.spread_ms else {}
-        grace = {} if self.grace_ms is None else {"grace_ms": self.grace_ms}
-        said = when | spread | {"overlap": self.overlap, "catch_up": self.catch_up} | grace
-        return json.dumps(said, separators=(",", ":"))
+        return _json_of(
+            self.cron, self.tz, self.every_ms, self.spread_ms, self.overlap, self.catch_up, self.grace_ms
+        )  # fmt: skip
 
 
 def recurrence(
@@ -205,7 +201,7 @@ def recurrence(
     catch_up: CatchUp = "latest",
     grace: Duration | None = None,
 ) -> Recurrence:
-    """Return the rule of a schedule. Raises InvalidOption.
+    """Return the rule of a schedule. Raises InvalidOption for an option that is wrong or does not go with another one.
 
     Exactly one of ``cron`` and ``every`` says when; ``tz`` belongs to ``cron`` and is UTC if it is left out.
     """
@@ -246,8 +242,26 @@ def from_json(name: str, text: str) -> Recurrence:
         raise InvalidOption.of("schedule", text, must) from None
 
 
+@lru_cache(maxsize=1024)
+def _json_of(
+    cron: str | None,
+    tz: str,
+    every_ms: int,
+    spread_ms: int,
+    overlap: Overlap,
+    catch_up: CatchUp,
+    grace_ms: int | None,
+) -> str:
+    """Return the JSON of a rule. The cache is for many schedules that differ in their names alone."""
+    when = {"every_ms": every_ms} if cron is None else {"cron": cron, "tz": tz}
+    spread = {"spread_ms": spread_ms} if spread_ms else {}
+    grace = {} if grace_ms is None else {"grace_ms": grace_ms}
+    said = when | spread | {"overlap": overlap, "catch_up": catch_up} | grace
+    return json.dumps(said, separators=(",", ":"))
+
+
 def check_schedule_name(name: str) -> str:
-    """Return the name, if a schedule may have it. Raises InvalidOption."""
+    """Return the name if a schedule may have it. Raises InvalidOption if not."""
     given: object = name
     if not isinstance(given, str) or not re.fullmatch(NAME_PATTERN, given):
         must = f"must be 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ . : -"
@@ -256,7 +270,7 @@ def check_schedule_name(name: str) -> str:
 
 
 def check_zone(tz: str) -> str:
-    """Return the name of a time zone that this system knows. Raises InvalidOption."""
+    """Return the name if this system knows a time zone of this name. Raises InvalidOption if not."""
     given: object = tz
     if not isinstance(given, str) or not given:
         raise InvalidOption.of("tz", tz, _ZONE)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 
 from rq_core.errors import InvalidOption
 from rq_core.model.job import NewJob
 from rq_core.model.lib.text import shorten
 from rq_core.model.limits.scopes import TICK, lane_name, scope, scopes_of
-from rq_core.model.recurrence import NAME_PATTERN, Recurrence
+from rq_core.model.recurrence import NAME_PATTERN, Overlap, Recurrence
 
 TICK_MARK: Final = "tick|"
 """The member of ``scheduled`` at the time when the first schedule is due."""
@@ -97,11 +98,11 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
     ``skip``: it holds a name of the schedule until it ends. ``queue`` and ``replace``: until it is claimed, and it runs
     in a scope of the schedule, whose cap is 1.
     """
-    ties: dict[str, Any] = json.loads(job.ties) if job.ties else {}
     if job.call:
         must = "must not say idempotency_key or remember: each instant has an id of its own"
         raise InvalidOption.of("job", job.profile.task, must)
-    if job.due_ms or "expires_at" in ties:
+    ties = _ties_under(rule.overlap, job.ties)
+    if job.due_ms or ties is None:
         must = "must not name an instant (at, or expires as a datetime): say delay, or expires in seconds"
         raise InvalidOption.of("job", job.profile.task, must)
     if rule.overlap == "allow":
@@ -112,10 +113,22 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
         )
         raise InvalidOption.of("overlap", rule.overlap, must)
     lane = job.lane
-    if rule.overlap == "skip":
-        ties["unique"] = "keep"
-    else:
-        ties |= {"unique": "keep" if rule.overlap == "queue" else "replace", "after": 0, "most": 0}
+    if rule.overlap != "skip":
         lane = lane_name(job.profile.rank, [*scopes_of(lane), scope(TICK, rule.name)])
-    said = json.dumps(ties, separators=(",", ":"))
-    return job._replace(ties=said, name=f"~/{rule.name}", lane=lane)
+    return job._replace(ties=ties, name=f"~/{rule.name}", lane=lane)
+
+
+@lru_cache(maxsize=1024)
+def _ties_under(overlap: Overlap, given: str) -> str | None:
+    """Return the ties of a job whose schedule has this rule for overlaps; None if they name an instant.
+
+    The cache is for many schedules of one task.
+    """
+    ties: dict[str, Any] = json.loads(given) if given else {}
+    if "expires_at" in ties:
+        return None
+    if overlap == "skip":
+        ties["unique"] = "keep"
+    elif overlap != "allow":
+        ties |= {"unique": "keep" if overlap == "queue" else "replace", "after": 0, "most": 0}
+    return json.dumps(ties, separators=(",", ":"))

@@ -266,8 +266,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
-    """Return a room: a function that is called once, with the values that it takes from others, and returns the values
-    that others take from it."""
+    """Return the Lua text of a room: a function that is called once. Its arguments are the values that its files take
+    from other rooms, and its results are the values that other rooms take from its files."""
     names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
     given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)
     lines = [
@@ -282,8 +282,8 @@ def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]
 
 
 def _block(file: _File) -> str:
-    """Return an include between `do` and `end`. The names that others take from it are declared before, so they outlive
-    the block."""
+    """Return an include between `do` and `end`. The names that other files take from the include are declared before
+    the block, so they outlive the block."""
     code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
     if "reset" in file.source.defines:
         code += f"\n{RESET}"

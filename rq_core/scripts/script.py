@@ -77,7 +77,7 @@ class Script:
         tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
         """Return the whole command, from the ``head`` for its queue. ``tail`` has a note, which may be empty, and a
-        text by the place of a record, from 1; a call without the keys on demand leaves them out."""
+        text for some records, by the record's place from 1. A call without the keys on demand carries no tail."""
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
         for record in each:
@@ -89,8 +89,8 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """Return the beginning of the command: the verb, the number of keys, and the keys, including those of these
-        facts."""
+        """Return the beginning of the command: the verb, the number of keys, the keys that every call carries, and the
+        keys that calls to queues with ``facts`` carry, too."""
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
 
@@ -102,7 +102,7 @@ class Script:
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """Return the beginning of a command (cached), see Script.head."""
+    """Return the beginning of a command, as Script.head does. The result is cached."""
     return (*verb, len(names), *map(keys, names))
 
 

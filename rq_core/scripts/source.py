@@ -44,9 +44,10 @@ class Part:
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code; if all its names are among ``outside``, which are declared before, `local` is left out.
+        """Return the code. `local` is left out if all names that the code defines are in ``outside``, the names that
+        are declared before it.
 
-        Raises HeaderError if only some are.
+        Raises HeaderError if only some of the names are in ``outside``.
         """
         there = [name in outside for name in self.names]
         if not any(there):

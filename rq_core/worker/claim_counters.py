@@ -182,7 +182,8 @@ class FlowTable:
         self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
 
     def _counts(self, queue: str, task: str) -> _Counts:
-        """Return the counts of a row, a new row if needed; OTHER's if the table is full."""
+        """Return the counts of a queue's task. A task without a row gets a new row, or the row of OTHER if the table is
+        full."""
         counts = self._known.get((queue, task))
         if counts is not None:
             return counts

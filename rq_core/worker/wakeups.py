@@ -63,7 +63,8 @@ class WatchedQueue:
 
     @property
     def promising(self) -> bool:
-        """Return whether a claim may find jobs, also beside a claim under way that cannot take all of them."""
+        """Return whether another claim may find jobs: the worker should claim from the queue, or the last claim left
+        jobs and the claim under way may not take all of them."""
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:

@@ -304,7 +304,8 @@ def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
-    """Check that each field of the records is bound in one place, at its position, and used."""
+    """Yield a phrase for each name that the code takes from beyond a record's last field or from another field's
+    position, and for each declared field that the code does not use."""
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
     for names in _EACH.findall(bare):
         for place, word in enumerate(w.strip() for w in names.split(",")):

@@ -177,7 +177,7 @@ class Transaction:
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""
-        found = self.run(self._said.load, queue, self._said.ids(ids)).all()
+        found = self.run(self._said.load, queue, *self._said.ids(ids)).all()
         return list(map(_inbox_row, found))
 
     def begin(
@@ -207,12 +207,14 @@ class Transaction:
     def delete(self, queue: str, ids: Sequence[int]) -> None:
         """Delete rows."""
         if ids:
-            self.run(self._said.delete, queue, self._said.ids(ids))
+            values = (queue, *self._said.ids(ids))
+            if self.run(self._said.delete, *values).rowcount != len(ids):
+                self.run(self._said.delete_rest, *values)
 
     def park(self, queue: str, ids: Sequence[int], why: str) -> None:
         """Move rows into ``rqc_inbox_parked``."""
         # Both databases refuse NUL in a text, or end the text there.
-        self.run(self._said.park, why.replace("\0", "\\0"), queue, self._said.ids(ids))
+        self.run(self._said.park, why.replace("\0", "\\0"), queue, *self._said.ids(ids))
         self.delete(queue, ids)
 
     def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:

@@ -30,8 +30,8 @@ _STEP: Final = "SELECT min(queue) FROM rqc_inbox"
 class Statements(NamedTuple):
     """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
 
-    ids: Callable[[Sequence[int]], Any]
-    """Makes the value of a statement that takes many ids."""
+    ids: Callable[[Sequence[int]], tuple[Any, ...]]
+    """Makes the values of a statement that takes many ids. At least one is needed."""
     settings: str
     """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
@@ -57,6 +57,9 @@ class Statements(NamedTuple):
     end: str
     """Ends a batch, and adds to the counts."""
     delete: str
+    """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
+    delete_rest: str
+    """Deletes rows by their ids, in any case."""
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
     pack: str
@@ -67,12 +70,13 @@ class Statements(NamedTuple):
 
 def _statements(
     *,
-    ids: Callable[[Sequence[int]], Any],
+    ids: Callable[[Sequence[int]], tuple[Any, ...]],
     among: str,
     age: str,
     sent: str,
     now: str,
     lock: str,
+    delete: str = "DELETE FROM rqc_inbox WHERE {}",
     bound: str = "",
     settings: str = "",
 ) -> Statements:
@@ -102,10 +106,11 @@ def _statements(
         change="UPDATE rqc_relay SET ids = ? WHERE queue = ?",
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
         end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
-        delete=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
+        delete=delete.format(f"queue = ? AND id {among}"),
+        delete_rest=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
         park=(
             f"INSERT INTO rqc_inbox_parked ({_COLUMNS}, why) SELECT {_COLUMNS}, ? FROM rqc_inbox"
-            f" WHERE queue = ? AND id {among} ON CONFLICT DO NOTHING"
+            f" WHERE queue = ? AND id {among} ORDER BY id ON CONFLICT DO NOTHING"
         ),
         pack="UPDATE rqc_inbox SET job_id = ?, args = ?, packed = ? WHERE queue = ? AND id = ?",
         has_id="SELECT 1 FROM rqc_inbox WHERE job_id = ? AND queue = ? AND id <> ?",
@@ -120,7 +125,7 @@ def _for_psycopg(made: Statements) -> Statements:
 
 STATEMENTS: Final = {
     "sqlite": _statements(
-        ids=json.dumps,
+        ids=lambda ids: (json.dumps(ids),),
         among="IN (SELECT value FROM json_each(?))",
         age=AGE_MS["sqlite"],
         sent=AGE_MS["sqlite"].replace("created_at", "sent_at"),
@@ -129,8 +134,13 @@ STATEMENTS: Final = {
     ),
     "postgresql": _for_psycopg(
         _statements(
-            ids=list,
-            among="= ANY(?)",
+            ids=lambda ids: (list(ids), min(ids), max(ids)),
+            among="= ANY(?) AND id BETWEEN ? AND ?",
+            # The order makes PostgreSQL find the rows by the index of ids. By that of the jobs' ids it would read all
+            # rows of the queue.
+            delete=(
+                "DELETE FROM rqc_inbox WHERE ctid = ANY(ARRAY(SELECT ctid FROM rqc_inbox WHERE {} ORDER BY id))"
+            ),
             age=AGE_MS["postgresql"],
             sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
             now="clock_timestamp()",

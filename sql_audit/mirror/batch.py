@@ -39,7 +39,8 @@ class Batch:
         return bool(self.fork or self.breaks or taken.completes_baseline or quarantined)
 
     def quarantine_rows(self, queue: str) -> list[dict[str, Any]]:
-        """Return the rows of ``quarantine`` for the entries that cannot be mirrored, or not unchanged."""
+        """Return the rows of ``quarantine`` for the entries that cannot be mirrored at all, or can be mirrored only
+        with changes."""
         kept = [] if self.fork is None else [*self.fork.passed]
         kept += [each for intake in self.taken.intakes for each in intake.quarantined]
         return [

@@ -46,8 +46,8 @@ _FIRST: Final = text(
 
 
 class Behind(Exception):
-    """Redis has no epoch with which the mirror can continue. The mirror attaches the queue again with ``known``, so
-    that Redis begins one (see OutboxSource.attach)."""
+    """Redis has no epoch with which the mirror can continue. The mirror then attaches the queue again and passes
+    ``known``, an epoch that SQL has, so that Redis begins an epoch after it (see OutboxSource.attach)."""
 
     def __init__(self, known: int, why: str) -> None:
         super().__init__(why)

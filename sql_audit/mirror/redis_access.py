@@ -44,8 +44,8 @@ class OutboxSource(Protocol):
         """Return the names of the queues that Redis has, in any order."""
 
     def stamp(self, queue: str) -> str | None:
-        """Return the stamp that Redis keeps of a queue; an empty text if the queue has no stamp, None if Redis has no
-        such queue."""
+        """Return the stamp of a queue, a random mark that Redis keeps; an empty text if the queue has no stamp, None if
+        Redis has no such queue."""
 
     def holder(self, queue: str) -> str | None:
         """Return the id of the audit database that mirrors a queue; None if no database does."""

@@ -62,7 +62,8 @@ class BatchProof:
         """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after a prune, with the head and the counts that ``cut`` has, a row of ``mirror_prune``."""
+        """Begin after a prune. ``cut``, the prune's row of ``mirror_prune``, has the head and the counts with which the
+        check begins."""
         self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
         self.seen |= dict.fromkeys({cut.head} & self._wanted, cut.cut_batch)

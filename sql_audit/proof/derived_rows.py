@@ -180,8 +180,9 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``. An
-        end concerns all live jobs of the queue."""
+        """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``.
+        Each of ``ends`` is a loss, or a complete baseline, that ended all live jobs of the queue without an event since
+        its epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return
@@ -339,8 +340,9 @@ class Derivation:
         ends: Sequence[LossEnd] = (),
         recall: Callable[[str], Derived | None] = lambda _job_id: None,
     ) -> None:
-        """Begin without jobs. ``ends`` are the ends of all live jobs of the queue for which the jobs have no event,
-        oldest first. ``recall`` returns a job that is not in ``jobs``; None if the job had no event before.
+        """Begin without jobs. ``ends``, oldest first, are the losses and complete baselines that ended live jobs of the
+        queue without an event of the jobs themselves. ``recall`` returns a job that is not in ``jobs``; None if the job
+        had no event before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}

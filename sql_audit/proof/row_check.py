@@ -112,7 +112,7 @@ class RowProof:
         self._since_look = self._jobs_compared = self._claims_compared = 0
 
     def feed(self, rows: Sequence[EventRow]) -> None:
-        """Derive the rows that the next events give, and compare rows if LOOKED_AT_ONCE is reached."""
+        """Derive the rows that the next events give. Compare rows after every LOOKED_AT_ONCE events or so."""
         if self._orphaned:
             gone = [row for row in rows if orphans.in_any(row[1:3], self._orphaned)]
             self._again.update(row[6] for row in gone if row[6] is not None)

@@ -136,7 +136,7 @@ class LogQuestions:
         )
 
     def tail(self, queues: Sequence[str], lines: int) -> list[dict[str, Any]]:
-        """Return the last events of these queues, at most ``lines`` of each queue, by when they happened."""
+        """Return the last events of these queues, at most ``lines`` of each queue, in the order of their times."""
         return self._ask(
             lambda engine: [EVENTS.document(e) for e in last_events(engine, queues, lines).rows]
         )
@@ -183,7 +183,7 @@ class LogQuestions:
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:
         """Return how many claims ended in each minute, by outcome, from ``since_ms`` on and before ``until_ms``.
 
-        ``queue`` None: of all queues.
+        If there is no ``queue``, claims of all queues count.
         """
         asked = {"since": since_ms, "until": until_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _MINUTES, asked))

@@ -106,7 +106,9 @@ def test_the_age_of_the_oldest_ready_job_skips_a_cancelled_job(seed: Seed) -> No
     assert found.oldest_ready_exact
 
 
-def test_the_age_is_unknown_if_only_cancelled_jobs_were_read(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_is_unknown_if_only_cancelled_jobs_were_read(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b", "c", "old")
     seed.cancel("a", "b", "c")
 
@@ -163,7 +165,9 @@ def test_a_full_cap_is_not_reported_while_no_job_waits(seed: Seed, cap: str) -> 
     assert found.full_scopes == ()
 
 
-def test_the_age_is_a_lower_bound_if_not_all_blocked_lanes_were_read(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lanes_were_read(
+    seed: Seed,
+) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(*(seed.job(f"j{n}", scopes=[f"tenant={n}"]) for n in range(20)))
     seed.claim()

@@ -59,7 +59,7 @@ def test_a_server_that_evicts_jobs_is_refused_with_one_line(
     assert "--force" in line
 
 
-def test_force_turns_a_refusal_into_a_warning(
+def test_the_option_force_turns_a_refusal_into_a_warning(
     redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     evicting(redis_server)

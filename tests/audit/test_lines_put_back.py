@@ -68,7 +68,7 @@ def test_the_doctor_restores_a_lost_line_from_the_audit_log(
 
 
 @pytest.mark.parametrize("job", ["named", "lane", "late"])
-def test_without_the_audit_log_the_doctor_removes_nothing_of_a_job_without_a_line(
+def test_without_the_audit_log_the_doctor_removes_nothing_of_a_job_without_a_state_line(
     seed: Seed, job: str
 ) -> None:
     seed.control.hdel(seed.keys("state"), job)
@@ -95,7 +95,7 @@ def test_the_doctor_removes_arguments_of_a_job_that_has_ended_by_the_audit_log(
     assert "first" not in seed.snapshot()["jobs"]
 
 
-def test_the_doctor_removes_arguments_without_a_line_if_the_queue_has_no_mirror(
+def test_the_doctor_removes_arguments_of_a_job_without_a_state_line_if_no_mirror_exists(
     valkey_url: str,
 ) -> None:
     with Seed(valkey_url) as seed:
@@ -120,7 +120,7 @@ def test_the_doctor_removes_arguments_without_a_line_if_the_queue_has_no_mirror(
         ("runs", "expires=1", "expires=8"),
     ],
 )
-def test_the_doctor_corrects_a_changed_field_of_a_line_from_the_audit_log(
+def test_the_doctor_restores_a_changed_field_of_a_state_line_from_the_audit_log(
     seed: Seed, database: Database, job: str, was: str, lie: str
 ) -> None:
     before = seed.snapshot()
@@ -137,7 +137,7 @@ def test_the_doctor_corrects_a_changed_field_of_a_line_from_the_audit_log(
 
 
 @pytest.mark.parametrize(("was", "lie"), [("unique=t/x", "unique=t/z"), ("expires=1", "expires=8")])
-def test_the_doctor_corrects_a_changed_field_of_a_line_from_the_outbox(
+def test_the_doctor_restores_a_changed_field_of_a_state_line_from_the_outbox(
     valkey_url: str, was: str, lie: str
 ) -> None:
     with Seed(valkey_url) as seed:

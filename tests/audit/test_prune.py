@@ -353,7 +353,7 @@ def test_a_head_older_than_a_forged_prune_proves_nothing(
 def test_verify_finds_rewritten_events_despite_forged_records_of_a_prune(
     batch: str, writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks old events that were rewritten and whose batches were deleted, while the rows keep the true head."""
+    """Checks rewritten events whose batches were deleted; the forged records of a prune name the true head."""
     two_seasons(writer, small)
     (cut,) = plan(database, Rules(90 * DAY), now_ms=writer.now_ms)
     *_, known = auditlog.rows(database, "SELECT batch, head FROM mirror_batch ORDER BY batch")

@@ -74,7 +74,7 @@ def test_minutes_and_errors_are_returned_as_numbers(asks: LogQuestions) -> None:
     assert asks.errors(now + 600_000, None) == []
 
 
-def test_a_whole_log_has_no_findings(asks: LogQuestions) -> None:
+def test_a_complete_log_has_no_findings(asks: LogQuestions) -> None:
     assert asks.findings() == {
         "losses": [], "gaps": [], "quarantine": [], "proofs": [], "prunes": []
     }  # fmt: skip

@@ -19,7 +19,7 @@ README = (Path(__file__).parents[2] / "docs" / "how-to" / "audit-log.md").read_t
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_page_has_at_least_five_queries() -> None:
+def test_the_page_of_queries_has_at_least_five_queries() -> None:
     assert len(QUERIES) >= 5
 
 

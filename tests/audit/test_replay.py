@@ -463,6 +463,23 @@ def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed
     assert found.job_id == "e"
 
 
+def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
+    log: MemoryWriter,
+) -> None:
+    """Redis then lets the rate go on after one interval of the new time."""
+    log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
+    enqueue(log, *"abcde", lane="2+tenant@1s=acme")
+    rate = [["tenant@1s=acme", 10, 1000, 3]]
+    for job_id in "abc":
+        log.jobs("claimed", [job_id, 1, rate])
+    log.now_ms -= 20_000
+    log.jobs("claimed", ["d", 1, rate])
+    log.now_ms += 20_000
+    log.jobs("claimed", ["e", 1, rate])
+
+    assert [] == replay(log).violations
+
+
 def test_replay_forgets_rates_that_have_recovered(log: MemoryWriter) -> None:
     for n in range(5_000):
         enqueue(log, f"j{n}")
@@ -959,7 +976,7 @@ def test_a_log_without_events_gives_a_note() -> None:
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_since(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_since_ms(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1

@@ -140,7 +140,7 @@ def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_
     assert [w.backlog() for w in writers] == [(0, 0)] * 3
 
 
-def test_events_that_exist_at_a_stop_are_still_mirrored(
+def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     stop = threading.Event()
@@ -155,7 +155,7 @@ def test_events_that_exist_at_a_stop_are_still_mirrored(
     assert done.entries == 21
 
 
-def test_a_postponed_queue_is_tried_once_more_at_a_stop(
+def test_the_mirror_tries_a_postponed_queue_again_before_it_stops(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     """Checks a queue whose server was away and is back: its entries are mirrored before the service stops."""

@@ -1,5 +1,6 @@
 """Calls of producers in a cluster: each call goes to the shard of its queue."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,15 @@ from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.schedules import Declaration, tick
+from rq_core.protocol.calls.schedules import Declaration, ScheduleChange, Told, tick
 from rq_core.protocol.engine import server_check
 from rq_core.protocol.engine.plan import Patience, Unsent
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
+from rq_core.worker.ticker import instants_of
 from tests.kit.clusters import RedisCluster
 from tests.kit.servers import free_port
+from tests.kit.wait import wait_until
 
 ids = JobIds()
 
@@ -64,6 +67,32 @@ def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
         for queue in queues:
             assert sum(client.run(client.calls.reads.counts(queue)).ready.values()) == 3
             assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
+
+
+def test_schedules_are_stored_and_fired_on_the_shard_of_their_queue(cluster: RedisCluster) -> None:
+    queues = names(cluster)
+    with Client(cluster.url) as client:
+        made = [
+            Declaration.of(
+                NewJob("-", queue, Profile("send"), "{}"),
+                recurrence("beat", every=1, overlap=overlap),
+            )
+            for queue, overlap in zip(queues, itertools.cycle(("skip", "queue")))
+        ]
+        found: list[dict[str, ScheduleChange]] = []
+        client.run(client.calls.schedules.put_many(zip(queues, made, strict=True), found.append))
+        assert [each["beat"].outcome for each in found] == ["changed"] * len(queues)
+
+        for queue in queues:
+            handed = wait_until(
+                lambda: (answer := client.run(tick(queue, "w-1"))).due and answer,  # noqa: B023
+                "the schedule is due",
+            )
+            assert handed
+            told = client.run(tick(queue, "w-1", instants_of(handed.due, handed.now_ms))).told
+            assert told == {"beat": Told("fired")}
+            (claim,) = client.run(claims.claim(queue, "w-1", 10)).jobs
+            assert claim.id.startswith("tick-beat-")
 
 
 def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:

@@ -133,7 +133,7 @@ def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
     engine.dispose()
 
 
-def test_the_demo_reports_too_few_files_in_one_line(tmp_path: Path) -> None:
+def test_the_demo_reports_in_one_line_that_a_folder_has_too_few_files(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sql_audit.demo", "--path", str(tmp_path)],
         capture_output=True,

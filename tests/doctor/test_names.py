@@ -46,7 +46,9 @@ def test_a_queue_with_names_of_every_kind_has_no_findings(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", ["t/waits", "t/runs", "t/again", "t/last"])
 @pytest.mark.parametrize("plant", ["lost", "another job's"])
-def test_repair_restores_a_name_that_a_line_implies(seed: Seed, name: str, plant: str) -> None:
+def test_repair_restores_a_name_that_a_state_line_implies(
+    seed: Seed, name: str, plant: str
+) -> None:
     fill(seed)
     field, before = f"unique|{name}", fields(seed)
     if plant == "lost":

@@ -130,8 +130,8 @@ def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
     ids = said.ids([1, 2])
     hot: dict[str, tuple[Any, ...]] = {
         "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 250),
-        "load": ("q", ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
-        "end": (1, 0, 0, "q"), "delete": ("q", ids), "pack": ("j", "{}", "{}", "q", 1),
+        "load": ("q", *ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
+        "end": (1, 0, 0, "q"), "delete": ("q", *ids), "pack": ("j", "{}", "{}", "q", 1),
         "has_id": ("j", "q", 1),
     }  # fmt: skip
     explain = "EXPLAIN QUERY PLAN " if kind == "sqlite" else "EXPLAIN (COSTS OFF) "
@@ -163,6 +163,14 @@ def test_a_batch_is_read_by_the_index_although_the_statistics_say_that_the_table
         explain = "EXPLAIN (ANALYZE, BUFFERS OFF, COSTS OFF, TIMING OFF, SUMMARY OFF) "
         choose = explain + STATEMENTS["postgresql"].choose
         plan = [row[0] for row in transaction.run(choose, QUEUE, 250)]
+        ids = [row.id for row in transaction.choose(QUEUE, 250)]
+        delete = explain + STATEMENTS["postgresql"].delete
+        deletes = [
+            row[0] for row in transaction.run(delete, QUEUE, *STATEMENTS["postgresql"].ids(ids))
+        ]
     read = [line for line in plan if "Index Scan using rqc_inbox_pkey" in line]
     assert read, plan
     assert "rows=250" in read[0], plan
+    # A row each: the index of the jobs' ids would be read to its end.
+    assert any("Index Scan using rqc_inbox_pkey" in each for each in deletes), deletes
+    assert not any("Removed by Filter" in each for each in deletes), deletes

@@ -128,7 +128,9 @@ class Viewer:
         self.page.on("request", self._asked)
 
     def _said(self, said: Any) -> None:
-        if said.type in ("error", "warning"):
+        # A page that is left while it looks again says so, too. An answer that is missing has other words as well.
+        left = "htmx:error: Failed to fetch" in said.text or "AbortError" in said.text
+        if said.type in ("error", "warning") and not left:
             self.wrong.append(f"the console: {said.text}")
 
     def _asked(self, asked: Any) -> None:
@@ -147,7 +149,7 @@ class Viewer:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """What axe finds in the page as it is shown, and whether it is wider than the window."""
+        """Findings of axe in the page as it is shown, and whether it is wider than the window."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
@@ -173,6 +175,6 @@ def viewing(browser: Any, base: str, **options: Any) -> Iterator[Viewer]:
     viewer = Viewer(browser, base, **options)
     try:
         yield viewer
-        assert viewer.wrong == []
+        assert not viewer.wrong, "\n".join(viewer.wrong)
     finally:
         viewer.close()

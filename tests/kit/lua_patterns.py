@@ -125,8 +125,8 @@ def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
 def hard_texts(pattern: str) -> set[tuple[str, str]]:
     """Return pairs of a beginning and a text to repeat after it.
 
-    Each piece that the pattern matches is repeated after each beginning of the pattern, and so is each letter that it
-    names.
+    The beginnings are texts that match a beginning of the pattern. The texts to repeat are those that match a piece of
+    the pattern, and the letters that the pattern names.
     """
     letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
     for frontier, item, more in _ITEM.findall(pattern):

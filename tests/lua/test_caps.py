@@ -98,7 +98,7 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_a_rate_place_of_a_refused_job_goes_to_the_next_job_of_the_same_claim(
+def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
     """Checks that the place that the day's rate granted to a refused job goes to the next job.

@@ -322,7 +322,8 @@ def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed)
 
 
 def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
-    """The bug: a raised rate resumed by its old limit if its jobs waited for a cap at the time."""
+    """The bug: a rate was raised while its jobs waited for a cap, and admitted the next job only when the old rate
+    would have."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])

@@ -42,7 +42,7 @@ def test_a_lane_opens_when_its_limit_is_raised(seed: Seed, scope: str) -> None:
     expect(seed, "next")
 
 
-def test_a_lane_opens_when_its_rate_resumes(seed: Seed) -> None:
+def test_a_lane_opens_when_its_rate_admits_jobs_again(seed: Seed) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@10s=x"])
     seed.claim()
@@ -59,7 +59,7 @@ def taken(seed: Seed) -> int:
 
 
 @pytest.mark.parametrize("scopes", [1, 120], ids=["one", "more than a claim re-evaluates"])
-def test_a_rate_resumes_within_its_interval_after_the_clock_went_back(
+def test_a_rate_admits_a_job_within_its_interval_after_the_clock_went_back(
     seed: Seed, scopes: int
 ) -> None:
     """Checks that the rate's jobs do not wait for as long as the clock has gone back."""
@@ -76,7 +76,7 @@ def test_a_rate_resumes_within_its_interval_after_the_clock_went_back(
     assert taken(seed) == len(names), waiting_in_vain(seed.snapshot())
 
 
-def test_a_raised_rate_resumes_within_its_new_interval(seed: Seed) -> None:
+def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) -> None:
     seed.cap("tenant@3600s", "1/3600000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@3600s=x"])
     assert taken(seed) == 1

@@ -126,7 +126,7 @@ def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
 
 
 @scenes
-def test_a_wrong_type_of_any_key_changes_no_byte(seed: Seed, name: str) -> None:
+def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
     """Checks a key of a wrong type, as an operator's mistake in redis-cli leaves: the call raises before it writes.
 
     The script remembers nothing, so that it reads each key again; the function may remember some keys.

@@ -830,7 +830,7 @@ def test_an_unneeded_password_is_reported(redis_url: str) -> None:
         client.run(client.calls.delivery.handshake("q"))
 
 
-def test_a_password_that_is_set_later_is_reported_as_missing(
+def test_a_client_reports_a_password_that_the_server_began_to_require(
     start_redis: Callable[..., Any],
 ) -> None:
     """Checks a long command without a greeting before it: Redis' answer must not be read as a damaged queue."""

@@ -50,7 +50,7 @@ def test_every_script_has_enough_lua_names_left() -> None:
     } == {}
 
 
-def test_the_check_counts_locals_and_outside_names() -> None:
+def test_the_check_of_lua_limits_counts_the_locals_and_the_upvalues_of_a_function() -> None:
     """Checks a loop, which has three hidden locals, and upvalues, which count in each function between."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}

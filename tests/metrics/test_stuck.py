@@ -136,7 +136,7 @@ def test_top_reports_no_cause_for_a_healthy_queue(valkey_url: str, client: Clien
         assert top(valkey_url, None)["causes"] == []
 
 
-def test_top_reports_an_unreachable_server_as_a_cause(valkey: RedisServer) -> None:
+def test_the_top_command_names_the_alert_for_an_unreachable_server(valkey: RedisServer) -> None:
     url = f"redis://127.0.0.1:{free_port()}/0"
 
     shown = top(url, None)

@@ -34,6 +34,7 @@ from tests.rigs.live import tasks, wakeups
 from tests.rigs.live.crew import crew
 from tests.rigs.once import expiring, keeping
 from tests.rigs.once import race as once_race
+from tests.rigs.schedules.commands import schedules
 from tests.rigs.stage import directory, served
 from tests.rigs.waits.stages import SECONDS_MAX, STAGES, prove
 
@@ -51,6 +52,9 @@ engine: Final = click.option(
 def main() -> None:
     """Show a promise with real processes on real servers; exit with 1 if a figure falls short."""
     click.get_current_context().call_on_close(close_reaper)
+
+
+main.add_command(schedules)
 
 
 @contextlib.contextmanager

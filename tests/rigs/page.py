@@ -34,7 +34,7 @@ NOON_MS: Final = 43_200_000
 
 
 class Shown(NamedTuple):
-    """What to look at in a state."""
+    """Pages to look at in a state."""
 
     paths: dict[str, str]
     says: tuple[str, ...] = ()

@@ -243,7 +243,7 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
     assert (job.queue, job.profile.priority) == ("other", "low")
 
 
-def test_a_job_with_at_carries_the_instant_and_not_a_delay(app: App) -> None:
+def test_a_job_with_the_option_at_carries_the_instant_and_not_a_delay(app: App) -> None:
     """Checks the instant because a delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)

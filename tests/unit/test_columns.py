@@ -33,5 +33,5 @@ def test_a_very_long_word_is_broken_before_a_column_is_dropped() -> None:
     assert Column("job", ["x" * 500], whole=True).least == 500
 
 
-def test_wide_characters_count_as_two() -> None:
+def test_a_wide_character_takes_two_columns() -> None:
     assert Column("name", ["東京都"]).least == 6

@@ -124,21 +124,22 @@ def test_schedule_many_returns_the_names_of_the_stored_schedules() -> None:
 
 
 def test_a_schedule_is_paused_resumed_run_and_removed() -> None:
+    # An hour apart, so that the time that the test takes passes no second instant.
     app, report = made()
-    app.schedule("beat", report.job(), every=10, overlap="allow")
+    app.schedule("beat", report.job(), every=3600, overlap="allow")
 
     with testing.fake(app) as fake:
         assert "changed" == app.pause_schedule("reports", "beat", reason="migration").outcome
-        fake.advance(100)
+        fake.advance(36_000)
         assert [] == fake.enqueued()
         assert "run" == app.run_schedule("reports", "beat").outcome
         assert 1 == len(fake.drain())
         assert "changed" == app.resume_schedule("reports", "beat").outcome
-        fake.advance(10)
+        fake.advance(3600)
         assert 1 == len(fake.drain())
         assert "same" == app.release_schedule("reports", "beat").outcome
         assert "changed" == app.remove_schedule("reports", "beat").outcome
-        fake.advance(100)
+        fake.advance(36_000)
         assert [] == fake.enqueued()
         assert "gone" == app.pause_schedule("reports", "none").outcome
 

@@ -346,7 +346,9 @@ def test_the_error_without_fakeredis_or_lupa_says_what_to_install(
     assert app.connections is before
 
 
-def test_a_job_with_at_waits_for_its_instant_in_a_drain(fake: testing.Fake) -> None:
+def test_a_drain_runs_a_job_with_the_option_at_after_the_jobs_that_are_due(
+    fake: testing.Fake,
+) -> None:
     at = datetime.now(UTC) + timedelta(hours=2)
     send.with_options(at=at).enqueue(to="later")
     send.with_options(at=at - timedelta(days=1)).enqueue(to="at once")

@@ -1,4 +1,4 @@
-"""Requests that nobody sends by accident: the page answers each in a sentence, soon, and gives nothing away."""
+"""Hostile requests: the page answers each soon, in a sentence, and shows nothing that its sender may not see."""
 
 from __future__ import annotations
 

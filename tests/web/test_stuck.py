@@ -1,4 +1,4 @@
-"""Somebody on call, who knows nothing else, sees on the page why a queue is stuck, and why it was yesterday.
+"""An operator on call sees on the page alone why a queue is stuck, and why it was stuck yesterday.
 
 scripts/prove/live page shows the same in Chromium, on one screen.
 """

@@ -72,7 +72,7 @@ async def test_dependencies_are_exited_before_a_success(
 
 
 @ALL
-async def test_dependencies_are_exited_before_a_failure(
+async def test_dependencies_are_exited_before_the_worker_reports_a_failure(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
 ) -> None:
     async with run_worker():

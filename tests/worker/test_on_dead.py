@@ -202,7 +202,8 @@ def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
 async def test_a_hook_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Checks that a search does not end at the unreadable job, so that hooks of later deaths run, too."""
+    """Checks that the worker's search for dead jobs does not end at the unreadable job, so that hooks of later deaths
+    run, too."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():

@@ -53,7 +53,8 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Return the n-th job: ten async and ten sync in turn, and ten of twenty in separate processes.
+    """Return the n-th job. Of each 200 jobs the first ten run in separate processes; of the others, ten are async and
+    ten sync in turn.
 
     Some of each kind fail or are late.
     """

@@ -92,7 +92,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """A step: one of the jobs has ended."""
+    """The step of a wait in which one of its jobs has ended."""
 
     handle: H
     outcome: Outcome[Any]

@@ -26,7 +26,7 @@ class LogReading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Mark the read as done, with the ends that it found or with its error."""
+        """Mark the read as done, with how the jobs ended (``found``), or with the read's error."""
         self._found, self._error = found, error
         self.is_done = True
 

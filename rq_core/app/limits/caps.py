@@ -135,7 +135,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """Return the key's name for a cap without a name: the name of the argument, or of the function."""
+    """Return the name of the argument or the function that gives a cap its key."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 

@@ -65,8 +65,6 @@ def _bounded(text: str) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number followed by ``one`` if the number is 1, else by ``many`` (by default ``one`` and an s).
 
-    Both may contain a verb: ``counted(n, "job waits", "jobs wait")``.
-
-    A verb may stand in both: ``counted(n, "job waits", "jobs wait")``.
+    Both texts may contain a verb: ``counted(n, "job waits", "jobs wait")``.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

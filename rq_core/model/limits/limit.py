@@ -127,7 +127,8 @@ def shown(limit: Limit) -> str:
 
 
 def read_limit(text: str) -> Limit:
-    """Return the limit that a text means, as operators write limits or as Redis stores them. Raises InvalidOption."""
+    """Return the limit that a text means, as operators write limits or as Redis stores them. Raises InvalidOption for
+    any other text."""
     try:
         rate = _TYPED_RATE.fullmatch(text)
         if rate is None:

@@ -71,8 +71,8 @@ class Naming(NamedTuple):
     """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
-        """Return the name of a job with these arguments (in the types of JSON). ``key`` is the value that the function
-        would return."""
+        """Return the name of a job with these arguments (in the types of JSON). ``key`` is the value that the rule's
+        function, if it has one, returns for the job."""
         if self.function:
             return unique_name(task, {self.function: _text(key)})
         whole = {**self.defaults, **values}

@@ -8,11 +8,12 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import starmap
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import RqCoreError
 from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
+from rq_core.protocol.engine.ahead import Ahead
 from rq_core.protocol.engine.delivery import Begun, Delivery
 from rq_core.protocol.engine.plan import Call, Plan
 
@@ -28,7 +29,6 @@ ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 _BARE: Final = frozenset({"duplicate", "mismatch"})
 """Outcomes that consist of the job's id alone, without a scope or another job."""
 
-T = TypeVar("T")
 Record = tuple[str, str, str, str, str]
 
 
@@ -118,7 +118,7 @@ class Enqueue:
         job.
         """
         parts: list[Accepted] = []
-        calls = _Ahead(starmap(self.chunk, _chunks(jobs)))
+        calls = Ahead(starmap(self.chunk, _chunks(jobs)))
         try:
             for call in calls:
                 call.meanwhile = calls.prepare
@@ -263,36 +263,6 @@ def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) ->
     return json.dumps(kind, separators=(",", ":"))
 
 
-class _Ahead(Generic[T]):
-    """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
-
-    An error from making an item is raised when the item's turn comes.
-    """
-
-    def __init__(self, items: Iterable[T]) -> None:
-        self._items = iter(items)
-        self._made: list[T] = []
-        self._error: BaseException | None = None
-
-    def prepare(self) -> None:
-        """Make the next item, unless it has been made. Does not raise."""
-        if self._made or self._error is not None:
-            return
-        try:
-            self._made.append(next(self._items))
-        except BaseException as error:  # noqa: BLE001 - also StopIteration; __next__ raises it
-            self._error = error
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> T:
-        self.prepare()
-        if self._error is not None:
-            raise self._error
-        return self._made.pop()
-
-
 # One job's enqueue as one command, without a plan: what producers send most often.
 #
 # A plan takes a producer longer than the command that it makes. So the command is made here, from cached parts.
@@ -306,7 +276,7 @@ KINDS_MAX: Final = 1_000
 
 
 class Single:
-    """Enqueues of one job."""
+    """The calls that enqueue a single job."""
 
     def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
         self._delivery = delivery

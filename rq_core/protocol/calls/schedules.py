@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from rq_core.model.schedule import JOB_FIELD, JOB_MAX, Schedule, job_of
 from rq_core.protocol.calls.admin import check_why
 from rq_core.protocol.calls.caps import DECLARED_WHY, VERSION_MAX, Caps
 from rq_core.protocol.calls.enqueue import pack_jobs
+from rq_core.protocol.engine.ahead import Ahead
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of
 from rq_core.protocol.reads.reads import Reads
@@ -192,16 +193,41 @@ class Schedules:
         replaces a rule that was set live, nor brings back one that it declared before, or one that an operator removed
         (``kept``).
         """
-        check_whole("version", version, -1, VERSION_MAX)
         changes: dict[str, ScheduleChange] = {}
-        for chunk in _chunks(declarations):
+        of_queue = ((queue, each) for each in declarations)
+        said: dict[str, Any] = {"source": source, "version": version, "by": by, "why": why}
+        yield from self.put_many(of_queue, changes.update, **said)
+        return changes
+
+    def put_many(
+        self,
+        declarations: Iterable[tuple[str, Declaration]],
+        on_chunk: Callable[[dict[str, ScheduleChange]], None],
+        *,
+        source: str = "live",
+        version: int = -1,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[None]:
+        """Store schedules, each with its queue. ``on_chunk`` is called with what became of the schedules of each call.
+
+        One call is under way at a time, while the schedules of the next one are prepared. See ``put``.
+        """
+        check_whole("version", version, -1, VERSION_MAX)
+        chunks = Ahead(_chunks(declarations))
+        for queue, chunk in chunks:
             yield from self._cap_runs(queue, chunk)
             rules = {each.rule.name: each.rule for each in chunk}
             packed = {each.rule.name: each.packed for each in chunk}
             args = self._args("put", source, by, why, chunk[0].spec_max)
             after = dict.fromkeys(rules, (yield from self._reads.now_ms(queue)))
-            changes |= yield from self._until_accepted(queue, args, rules, packed, version, after)
-        return changes
+            on_chunk(
+                (
+                    yield from self._until_accepted(
+                        queue, args, rules, packed, version, after, chunks.prepare
+                    )
+                )
+            )
 
     def change(
         self,
@@ -284,6 +310,7 @@ class Schedules:
         packed: dict[str, str],
         version: int,
         after: dict[str, int],
+        meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
         """Send a change of schedules, whose next instants lie after these moments, until none has passed meanwhile."""
         changes: dict[str, ScheduleChange] = {}
@@ -291,9 +318,8 @@ class Schedules:
             records = [
                 _record(rules[name], at, packed.get(name), version) for name, at in after.items()
             ]
-            made = yield from self._delivery.call(
-                Call("schedule", queue, args, parse_changes, tuple(records))
-            )
+            call = Call("schedule", queue, args, parse_changes, tuple(records), meanwhile=meanwhile)
+            made = yield from self._delivery.call(call)
             changes |= made
             after = {n: change.next_ms for n, change in made.items() if change.outcome == "late"}
             if not after:
@@ -309,18 +335,38 @@ def _record(rule: Recurrence, after: int, packed: str | None, version: int) -> R
     return (rule.name, version, instant, due_ms, rule.to_json(), packed)
 
 
-def _chunks(declarations: Iterable[Declaration]) -> Iterator[list[Declaration]]:
-    """Cut schedules into chunks that each fit into a call: different names, one ``spec_max``."""
-    chunk: list[Declaration] = []
-    names: set[str] = set()
-    size = 0
-    for each in declarations:
-        is_other = chunk and chunk[0].spec_max != each.spec_max
-        if is_other or each.rule.name in names or len(chunk) == PUT_MAX or size >= PUT_BYTES:
-            yield chunk
-            chunk, names, size = [], set(), 0
-        chunk.append(each)
-        names.add(each.rule.name)
-        size += len(each.packed)
-    if chunk:
-        yield chunk
+class _Chunk:
+    """The schedules of one queue that are collected for a call, and the bytes of their jobs."""
+
+    __slots__ = ("names", "schedules", "size")
+
+    def __init__(self) -> None:
+        self.schedules: list[Declaration] = []
+        self.names: set[str] = set()
+        self.size = 0
+
+    def takes(self, declaration: Declaration) -> bool:
+        """Return whether a schedule may be in the call: names differ, and all have one ``spec_max``."""
+        first = self.schedules[0]
+        return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
+
+
+def _chunks(
+    declarations: Iterable[tuple[str, Declaration]],
+) -> Iterator[tuple[str, list[Declaration]]]:
+    """Yield schedules by queue, in chunks that each fit into a call; order within a queue is kept."""
+    waiting: dict[str, _Chunk] = {}
+    for queue, each in declarations:
+        chunk = waiting.get(queue)
+        if chunk is not None and not chunk.takes(each):
+            yield queue, waiting.pop(queue).schedules
+            chunk = None
+        if chunk is None:
+            chunk = waiting[queue] = _Chunk()
+        chunk.schedules.append(each)
+        chunk.names.add(each.rule.name)
+        chunk.size += len(each.packed)
+        if len(chunk.schedules) == PUT_MAX or chunk.size >= PUT_BYTES:
+            yield queue, waiting.pop(queue).schedules
+    for queue, chunk in waiting.items():
+        yield queue, chunk.schedules

@@ -176,7 +176,7 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the promised rows: target, bound, median, spread, and the budgets that hold it."""
+    """Return the promised rows: target, bound, median, spread, and the budgets that hold what the target depends on."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")

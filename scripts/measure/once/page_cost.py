@@ -1,4 +1,4 @@
-"""What each page of `rq-core web` costs, with very many jobs in Redis and a very long log.
+"""Costs of each page of `rq-core web`, with very many jobs in Redis and a very long log.
 
     scripts/measure/once/run page-cost --log DIR [--jobs N] [--lanes N] [--requests N] [--redis URL]
                                           [--part NAME] [--json FILE]
@@ -213,7 +213,7 @@ def times(site: Site, path: str, requests: int) -> list[float]:
 
 @contextlib.contextmanager
 def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
-    """So many tabs look at a page every two seconds, as browsers do; gives the ms of their answers."""
+    """Tabs look at a page every two seconds, as browsers do; gives the ms of their answers."""
     stop, took = threading.Event(), list[float]()
 
     def tab(number: int) -> None:
@@ -242,7 +242,7 @@ def percentile(values: list[float], part: float) -> float:
 
 @contextlib.contextmanager
 def filled(jobs: int, lanes: int) -> Iterator[str]:
-    """A server of its own with so many jobs."""
+    """A server of its own, with jobs."""
     with tempfile.TemporaryDirectory() as directory:
         server = RedisServer(engines()[0], Path(directory)).start()
         try:
@@ -253,7 +253,7 @@ def filled(jobs: int, lanes: int) -> Iterator[str]:
 
 
 def fill(url: str, jobs: int, lanes: int) -> None:
-    """Put so many jobs into an empty server."""
+    """Put the jobs into an empty server."""
     with Client(url) as client:
         print(scrape_cost.fill(client, jobs, lanes, QUEUES))
 
@@ -329,7 +329,7 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """What so many tabs at the first page cost Redis in a second, and how long they wait for an answer."""
+    """Commands a second that tabs at the first page cost Redis, and the ms for which they wait for an answer."""
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)
         took.clear()

@@ -143,7 +143,7 @@ _WHY: Final = (
 
 
 def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
-    """Read and compare both sides. Return the evidence and the queue's cursor."""
+    """Read a queue from Redis and from SQL, and compare the two. Return the evidence and the queue's cursor."""
     try:
         both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:

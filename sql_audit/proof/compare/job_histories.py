@@ -256,7 +256,7 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """Return the end with ``is_last`` set: whether no job of this id can have ended later."""
+        """Return the end with its field ``is_last``, which is true if no job of this id can have ended later."""
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:

@@ -129,6 +129,8 @@ class Replay:
                 self.windows.pass_to(row[5])
                 if self._first_row and row[5] < self._first_row[5]:
                     found.clock_went_back(self._first_row)
+                    # Redis has moved rates that were used up to the time that its clock shows now.
+                    self.holders.forget_rates()
                 self._first_row = row
             if row[3] != self._ordinal and self._quarantined != entry:
                 found.violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")

@@ -238,7 +238,9 @@ def test_waits_poll_if_workers_may_not_publish_and_log_one_warning(
     assert "the user of a worker may lack" in said[0]
 
 
-def test_roles_that_wait_may_subscribe_to_ends(as_: As, control: Any, rare: None) -> None:
+def test_roles_that_wait_for_jobs_may_subscribe_to_the_ends_of_jobs(
+    as_: As, control: Any, rare: None
+) -> None:
     """Checks that `rq-core acl` gives producers and workers the right to subscribe, so that Redis refuses nothing."""
     with App(as_("producer")) as app, App(as_("worker")) as worker:
         app.task(queue=QUEUE)(note)

@@ -27,7 +27,7 @@ from tests.kit.secrets import SECRET
 from tests.kit.wait import wait_until
 
 
-def test_the_command_reports_the_restored_jobs_and_the_jobs_that_cannot_be_restored(
+def test_the_restore_command_reports_restored_jobs_and_jobs_that_cannot_be_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full"), job("digest", spec_max=0)]))

@@ -110,7 +110,7 @@ def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
     assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
 
 
-def test_a_job_that_was_lost_before_the_baseline_after_a_gap_is_uncertain(
+def test_the_loss_of_a_job_is_uncertain_if_no_baseline_followed_the_gap_after_its_last_event(
     client: Client, database: Database
 ) -> None:
     """Checks a Redis that is flushed before its baseline after the gap has listed the live jobs."""

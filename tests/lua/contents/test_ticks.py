@@ -1,66 +1,26 @@
 """Instants of schedules: a claim reports due schedules, one worker gets them, and each instant happens once."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from rq_core.errors import AuditBacklogFull
-from rq_core.model.recurrence import from_json, recurrence
 from rq_core.model.schedule import Schedule
-from rq_core.protocol.calls.schedules import Declaration, Instant, Ticked, Told, tick
+from rq_core.protocol.calls.schedules import Instant, Told, tick
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import Seed
-
-EVERY_MS = 10_000
-HAND_MS = 5_000
-
-
-def put(seed: Seed, *names: str, job: Any = None, source: str = "code", **rule: Any) -> Schedule:
-    made = [
-        Declaration.of(job or seed.job("-", task="ping"), recurrence(n, **(rule or {"every": 10})))
-        for n in names or ("beat",)
-    ]
-    seed.client.run(seed.client.calls.schedules.put(seed.queue, made, source=source))
-    return stored(seed, made[0].rule.name)
-
-
-def stored(seed: Seed, name: str = "beat") -> Schedule:
-    return seed.client.run(seed.client.calls.schedules.stored(seed.queue))[name]
-
-
-def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Ticked:
-    answer = seed.client.run(tick(seed.queue, worker, instants, **how))
-    assert_consistent(seed.snapshot())
-    return answer
-
-
-def judged(due: dict[str, str], now: int) -> list[Instant]:
-    """Return the reports that a worker makes for schedules that it was given."""
-    found = []
-    for name, entry in due.items():
-        schedule = Schedule.parse(entry)
-        passed = from_json(name, schedule.rule).judge(schedule.next_ms, now)
-        found.append(Instant.of(name, schedule, passed))
-    return found
-
-
-def fire(seed: Seed, **how: Any) -> dict[str, Told]:
-    """Report the due schedules, as a worker does."""
-    handed = send(seed)
-    return send(seed, *judged(handed.due, handed.now_ms), **how).told
-
-
-def until_due(seed: Seed, name: str = "beat", more_ms: int = 0) -> Schedule:
-    found = stored(seed, name)
-    seed.live(max(0, found.due_ms - seed.now) + more_ms)
-    return found
-
-
-def told(seed: Seed) -> list[tuple[Any, ...]]:
-    outbox = seed.snapshot()["outbox"]
-    return [tuple(t) for _, e in outbox if e["type"] == "ticked" for t in json.loads(e["jobs"])]
+from tests.lua.contents.ticking import (
+    EVERY_MS,
+    HAND_MS,
+    fire,
+    judged,
+    put,
+    send,
+    stored,
+    told,
+    until_due,
+)
 
 
 def ids(jobs: Sequence[Any]) -> list[str]:

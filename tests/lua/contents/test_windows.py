@@ -288,7 +288,7 @@ def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_the_last_debounced_job_of_a_call_keeps_the_latest_instant_of_the_first(
+def test_the_last_debounced_job_of_a_call_is_due_by_the_latest_instant_of_the_first_job(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")

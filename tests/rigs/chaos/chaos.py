@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rq_core.connections.client import Client
+from rq_core.model.table.machine import Event
 from tests.kit.servers import Engine, PostgresServer
 from tests.kit.wait import wait_until
 from tests.rigs.chaos import tasks
@@ -23,6 +25,7 @@ from tests.rigs.chaos.records import (
     read_named,
     read_told,
     read_witness,
+    told_of_ticks,
 )
 from tests.rigs.chaos.stage import MIRROR, PRODUCER, SUPERVISOR, Stage, audit_verify
 from tests.rigs.judge.times import percentile
@@ -46,6 +49,8 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     gaps: int = 0
     """Times that an outbox was emptied before the mirror had read it. The log records each, not what was in it."""
+    ticks: int = 0
+    """Instants of schedules that the log tells."""
 
     def document(self) -> dict[str, Any]:
         """Return the last line of the output under ``--json``."""
@@ -60,7 +65,7 @@ class Outcome:
             "unreported_loss": f.unreported_loss,
             "recovery_p99_s": round(f.recovery_p99_s, 3),
             "mirror_lag_p99_s": round(f.mirror_lag_p99_s, 3),
-            "verify": self.verify, "gaps": self.gaps,
+            "verify": self.verify, "gaps": self.gaps, "ticks": self.ticks,
             "held_p50_s": round(percentile(f.held_s, 0.5), 3),
             "held_max_s": round(max(f.held_s, default=0.0), 3),
             "kinds": {
@@ -124,6 +129,7 @@ def run(
         stage.mend()
         stage.rest(1.0)
         stage.stop(PRODUCER)
+        _end_schedules(client)
         problems += _wait(stage, lambda: stage.drained(client), "jobs are left", DRAIN_S)
         stage.stop(WORKER, SUPERVISOR)
         problems += _wait(stage, lambda: stage.level(client), "SQL is behind", DRAIN_S)
@@ -137,6 +143,7 @@ def run(
     records.progress = stage.progress
     records.told = read_told(stage.told())
     records.witness = read_witness(stage.witness)
+    records.told |= told_of_ticks(records, tasks.SCHEDULES)
     findings = judge(records)
     findings.cap_violations += sum(each["invariant"] == "I3" for each in said["violations"])
     problems += [f"verify: {json.dumps(each)}" for each in said["violations"]]
@@ -148,9 +155,16 @@ def run(
         if (name, note["number"]) not in trimmed
     ]
     problems += findings.problems
+    ticks = sum(each.event == Event.TICKED for each in records.events)
     return Outcome(
-        seed, minutes, len(records.faults), findings, said["verdict"], problems, len(trimmed)
+        seed, minutes, len(records.faults), findings, said["verdict"], problems, len(trimmed), ticks
     )
+
+
+def _end_schedules(client: Client) -> None:
+    """Let no more jobs come. Workers that are started again do not bring back what was removed."""
+    for name, queue in tasks.SCHEDULES.items():
+        client.run(client.calls.schedules.change(queue, name, "remove"))
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:

@@ -122,7 +122,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return the end of the first loss after this line; claims that were lost in it no longer count."""
+        """Return when the first loss of Redis after this line of the witness ended (Unix ms); None without one. A claim
+        that the loss forgot counts only up to then."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -342,7 +343,7 @@ def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return the times at which SQL had advanced."""
+    """Return the times at which SQL was seen with a new last event of a queue."""
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:

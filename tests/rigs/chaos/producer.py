@@ -3,11 +3,13 @@
     python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
 
 Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
-has accepted it. A job with a try and no ack may exist or not. RATE is in jobs per second.
+has accepted it. A job with a try and no ack may exist or not. RATE is in jobs per second. Now and
+then the producer changes a schedule, as an operator does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -19,11 +21,15 @@ from typing import Final
 
 from rq_core.errors import QueueFull, RqCoreError, ServerError
 from rq_core.model.job import NewJob
+from rq_core.model.recurrence import Overlap
 from rq_core.model.table.machine import Priority
 from tests.rigs.chaos import tasks
 
 PRIORITIES: Final = (*Priority, Priority.NORMAL)
 """Most are normal."""
+CHANGES: Final = 0.05
+"""The chance that a producer changes a schedule after a call."""
+OVERLAPS: Final[tuple[Overlap, ...]] = ("skip", "allow", "queue", "replace")
 
 
 def one(draw: random.Random) -> NewJob:
@@ -53,9 +59,23 @@ def one(draw: random.Random) -> NewJob:
     return tasks.lethal.job()
 
 
+def change_a_schedule(draw: random.Random) -> None:
+    """Edit it, let it rest, go on or go, or let it come once more."""
+    name, queue = draw.choice(list(tasks.SCHEDULES.items()))
+    task = tasks.beating if queue == tasks.OPEN else tasks.ticking
+    what = draw.choice(("edit", "pause", "resume", "resume", "remove", "run"))
+    if what == "edit":
+        overlap = draw.choice(OVERLAPS)
+        tasks.app.schedule_many(
+            [(name, task.job(), {"every": draw.choice((1, 1.5, 3)), "overlap": overlap})]
+        )
+    else:
+        getattr(tasks.app, f"{what}_schedule")(queue, name)
+
+
 def main() -> None:
     url, path, seed, rate = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-    draw = random.Random(seed)
+    draw, changes = random.Random(seed), random.Random(f"{seed} schedules")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     tasks.app.connect_to(url)
@@ -77,6 +97,9 @@ def main() -> None:
                 raise
             # Of several queues, one may have accepted its part before the other could not be reached.
             accepted = getattr(error, "accepted", None)
+        if changes.random() < CHANGES:
+            with contextlib.suppress(ServerError, QueueFull):
+                change_a_schedule(changes)
         ids = accepted.ids if accepted else ()
         say("ack", [job for job in jobs if job.id in ids])
         stop.wait(draw.expovariate(rate / 2.5))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import text
 
+from rq_core.model.schedule import tick_of
 from rq_core.model.table.machine import Event, State
 from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import GONE, LOST
@@ -117,6 +118,23 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
             else:
                 found[job_id] = found[job_id]._replace(acknowledged_ms=float(at_ms))
     return found
+
+
+def told_of_ticks(records: Records, queues: Mapping[str, str]) -> dict[str, Told]:
+    """The jobs of schedules, whose queues these are, as if a producer had sent each at its instant.
+
+    Redis has acknowledged those that the log has and that were not forgotten.
+    """
+    enqueued = {
+        e.job: e.at_ms for e in records.events if e.event == Event.ENQUEUED and not e.orphaned
+    }
+    seen = {each.job for each in records.events} | {each.job for each in records.witness}
+    seen |= set(records.live)
+    return {
+        job_id: Told(queues[tick.name], tick.instant_ms, enqueued.get(job_id))
+        for job_id in seen
+        if (tick := tick_of(job_id)) is not None
+    }
 
 
 def read_witness(witness: Witness) -> list[Line]:

@@ -95,3 +95,23 @@ async def lethal() -> None:
     with noted(scopes=()):
         if current_job().claim == 1:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue=OPEN, max_losses=_losses_max)
+async def beating() -> None:
+    """Run for a schedule whose instants are skipped while an earlier job is alive."""
+    with noted(scopes=()):
+        await asyncio.sleep(0.02)
+
+
+@app.task(queue=CAPPED, max_losses=_losses_max)
+async def ticking() -> None:
+    """Run for a schedule that has one running job and one waiting job at most."""
+    with noted(scopes=()):
+        await asyncio.sleep(0.02)
+
+
+SCHEDULES: Final = {"beat": OPEN, "tick": CAPPED}
+"""The queue of each schedule."""
+app.schedule("beat", beating.job(), every=1)
+app.schedule("tick", ticking.job(), every=2, overlap="queue", spread=1)

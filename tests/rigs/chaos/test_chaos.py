@@ -34,6 +34,7 @@ def test_a_short_chaos_run_loses_no_job_unreported(tmp_path: Path) -> None:
     assert 200 < document["acknowledged"] <= document["attempted"]
     assert 200 < document["succeeded"] + document["dead"]
     assert document["faults"] >= 5
+    assert document["ticks"] > 10
     for kind, recovery in found.findings.recoveries.items():
         assert len(recovery.seconds) == recovery.times, f"nothing went on after {kind}"
 
@@ -41,7 +42,7 @@ def test_a_short_chaos_run_loses_no_job_unreported(tmp_path: Path) -> None:
 KEYS = [
     "seed", "minutes", "faults", "attempted", "acknowledged", "succeeded", "dead", "lost", "unexpected",
     "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
-    "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps",
+    "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps", "ticks",
 ]  # fmt: skip
 """What the last line under --json has, for whoever reads it by machine."""
 

@@ -22,7 +22,7 @@ def section(name: str) -> str:
     return TEXT.partition(f"## {name}\n")[2].partition("\n## ")[0]
 
 
-def test_the_page_describes_every_kind_of_fault() -> None:
+def test_the_page_on_reliability_describes_every_kind_of_fault() -> None:
     described = set(re.findall(r"^\| `(\w+)` \|", section("The faults"), flags=re.MULTILINE))
 
     assert described == set(KINDS)

@@ -25,7 +25,7 @@ def test_the_tools_find_the_lies_that_the_page_claims() -> None:
     assert sum(outcome.found.get("verify", False) for outcome in told) > 40
 
 
-def test_the_page_has_every_kind_of_lie() -> None:
+def test_the_page_of_lies_has_every_kind_of_lie() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
 
     missing = [kind for kind in (*OF_ROWS, *OF_SCHEMA) if f"| {kind} | " not in written]

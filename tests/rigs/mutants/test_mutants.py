@@ -33,7 +33,7 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
     assert sum(mutant.quick for mutant in MUTANTS) == 6
 
 
-def test_no_catcher_is_a_slow_test() -> None:
+def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
     """Checks the marks because `scripts/test` omits slow tests, and must catch every mutant."""
     slow = []
     for catcher in {mutant.catcher for mutant in MUTANTS}:
@@ -54,7 +54,7 @@ def test_no_catcher_is_a_slow_test() -> None:
     assert slow == []
 
 
-def test_the_page_lists_exactly_these_mutants() -> None:
+def test_the_page_of_mutants_lists_exactly_the_planted_mutants() -> None:
     told = TABLE.read_text(encoding="utf-8")
     rows = [
         line.split("|")[1].strip(" *")

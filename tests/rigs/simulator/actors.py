@@ -21,12 +21,13 @@ from rq_core.connections.client import Client
 from rq_core.connections.connection import Connection
 from rq_core.connections.transport import Meanwhile
 from rq_core.model.job import Claim, NewJob, profile, read_spec, ties_of
+from rq_core.model.keys import queue_keys
 from rq_core.model.limits.scopes import lane_name
 from rq_core.model.result_encoding import DIGEST, FULL, pack_result
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import Priority
 from rq_core.protocol.calls.admin import Change
-from rq_core.protocol.engine.plan import Patience
+from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, successes_in
@@ -35,6 +36,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
+from tests.rigs.simulator import schedules
 from tests.rigs.simulator.strand import Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated
 
@@ -134,9 +136,17 @@ class Actor(ABC):
             clock=world.seconds,
             scripts=self.simulation.plant.scripts,
         )
+        calls = Operations(delivery)
+
+        def now_ms(queue: str) -> Plan[int]:
+            """Ask as Reads.now_ms does, and take the time of the simulation."""
+            yield from delivery.ask([["HGET", queue_keys(queue)("meta"), "epoch"]], queue)
+            return world.server_ms
+
+        calls.reads.now_ms = now_ms  # type: ignore[method-assign]
         return Client(
             world.url,
-            calls=Operations(delivery),
+            calls=calls,
             transport=StepTransport(strand),
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )
@@ -308,8 +318,13 @@ class Worker(Actor):
     def work(self, strand: Strand) -> None:
         client = self.client(strand, FOREVER)
         client.run(client.calls.delivery.handshake(QUEUE))
+        code = self.simulation.code_of(self.name)
+        if code is not None and not self.healing:
+            schedules.declare(client, code)
         while True:
             self.turn(client)
+            if code is not None and not self.healing and self.random.random() < schedules.AGAIN:
+                schedules.declare(client, code)
             pause = 400 if self.healing else self.random.choice((10, 60, 250))
             # As a worker does, every third of a lease at least: no lease ends while the fleet seems to stand still.
             looks = self.now_ms + min(pause, self.simulation.lease_ms // 3)
@@ -335,6 +350,8 @@ class Worker(Actor):
             self.settled(settlement, results[-1].refused.get(settlement.claim.id))
         for claim in results[-1].jobs:
             self.start(claim)
+        if results[-1].ticks:
+            schedules.serve(client, self.name)
 
     def start(self, claim: Claim) -> None:
         self.simulation.write(Line("began", claim.id, claim.fence, self.name))
@@ -423,6 +440,8 @@ class Operator(Actor):
             self.do_something(client)
             self.sleep(strand, self.random.choice((20, 200, 800)))
         client.run(client.calls.admin.configure(QUEUE, {"paused": 0}))
+        if self.simulation.schedules:
+            schedules.remove_all(client)
         for scope, entry in client.run(client.calls.caps.stored(QUEUE)).items():
             if entry.limit.most == 0 or entry.limit.window_ms is not None:
                 client.run(client.calls.caps.set(QUEUE, [(scope, "none", -1)]))
@@ -432,6 +451,7 @@ class Operator(Actor):
         some = self.random.sample(some, min(len(some), 4))
         choices = ["cap", "cap", "cap", "rate", "pause", "requeue", "prune"]
         choices += ["edit"] * (3 if self.simulation.ties else 0)
+        choices += ["schedule"] * (6 if self.simulation.schedules else 0)
         choices += ["room"] * (0 if self.simulation.has_room else 2)
         match self.random.choice(choices):
             case "cap":
@@ -446,6 +466,8 @@ class Operator(Actor):
                 client.run(
                     client.calls.admin.configure(QUEUE, {"paused": self.random.choice((0, 0, 1))})
                 )
+            case "schedule":
+                schedules.change_something(client, self.random)
             case "room":
                 room = self.random.choice(ROOMS)
                 client.run(client.calls.admin.configure(QUEUE, {"kept_max_bytes": room}))

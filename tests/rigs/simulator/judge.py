@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rq_core.doctor import examine
+from rq_core.model.events import Entry
+from rq_core.model.schedule import tick_of
 from rq_core.model.table.machine import Event
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -40,20 +43,15 @@ def judge(simulation: Simulation) -> dict[str, int]:
 def _check_told(simulation: Simulation) -> None:
     """Check I1: acknowledged jobs are in the log, unless the server lost them; refused jobs are not."""
     watch, told = simulation.watch, simulation.told
-    logged = {
-        e.job_id for entry in watch.entries for e in entry.jobs if entry.event is Event.ENQUEUED
-    }
-    ever = logged | {
-        e.job_id for entry in watch.forgotten for e in entry.jobs if entry.event is Event.ENQUEUED
-    }
+    logged = set(_produced(watch.entries))
+    ever = logged | set(_produced(watch.forgotten))
     if stray := told.strangers(ever):
         raise Violated(f"unexpected: nobody enqueued {stray}")
     if stray := told.contradicting(ever, logged):
         raise Violated(f"unexpected: {stray} are in the log, and were refused")
     entries = [*watch.entries, *watch.forgotten]
-    times = Counter(
-        e.job_id for entry in entries for e in entry.jobs if entry.event is Event.ENQUEUED
-    )
+    # The watch has looked at the jobs of schedules.
+    times = Counter(_produced(entries))
     if (twice := sorted((times - simulation.sent).keys())) and not simulation.lost:
         raise Violated(f"I10: {twice} were enqueued more often than producers wanted")
     if lost := told.missing(ever):
@@ -64,6 +62,13 @@ def _check_told(simulation: Simulation) -> None:
         record = watch.records[job_id]
         if record.state is not None and str(record.state) != "dead":
             raise Violated(f"I11: {job_id} is {record.state} when all is worked off")
+
+
+def _produced(entries: Iterable[Entry]) -> Iterator[str]:
+    """The jobs that producers enqueued, each time that they were."""
+    for entry in entries:
+        if entry.event is Event.ENQUEUED:
+            yield from (each.job_id for each in entry.jobs if tick_of(each.job_id) is None)
 
 
 def _check_witness(simulation: Simulation) -> None:

@@ -29,6 +29,7 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob
+from rq_core.model.schedule import tick_of
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Lost, Unsent
 from rq_core.protocol.operations import Operations
@@ -40,7 +41,7 @@ from sql_audit.store.connection.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
-from tests.rigs.simulator import judge, results
+from tests.rigs.simulator import judge, results, schedules
 from tests.rigs.simulator.actors import (
     CAPS,
     RATE,
@@ -75,6 +76,9 @@ TIED_EVERY: Final = 6
 """Of so many rounds of seeds through all profiles, one has jobs with names and deadlines, and edits."""
 KEPT_EVERY: Final = 11
 """Of so many rounds the last three have jobs whose results are kept, half of them in little room."""
+SCHEDULED_EVERY: Final = 13
+"""Of so many rounds two have schedules."""
+SCHEDULED_AT: Final = (2, 7)
 LOOK_EVERY: Final = 5
 """Calls of scripts after which all jobs are looked at as callers do who wait."""
 COMPARE_EVERY: Final = 40
@@ -247,7 +251,10 @@ class Simulation:
         """Whether results of some jobs are kept."""
         self.has_room = not self.keeps or random.Random(f"{self.seed} room").random() < 0.5
         """Whether there is room for all of them."""
-        self.steps = rng.randrange(150, 400)
+        self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
+        """Whether there are schedules, and the server's clock may be set."""
+        # The steps of schedules come on top of the others.
+        self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
         """How long a step may take, in ms."""
@@ -266,6 +273,12 @@ class Simulation:
         many = self.profile.many
         at = sorted(rng.sample(range(20, self.steps), min(many, self.steps - 20)))
         self._faults = {step: rng.choice(self.profile.faults) for step in at} if many else {}
+        dice = random.Random(f"{self.seed} clock")
+        if self.schedules:
+            # The shortest interval of schedules is a second.
+            self.pace = dice.choice(schedules.PACES)
+            if dice.random() < 0.5:
+                self._faults[dice.randrange(20, self.steps)] = "clock"
 
     @property
     def audit_url(self) -> str:
@@ -279,6 +292,11 @@ class Simulation:
         if self.ties:
             job = tie(job, random.Random(f"{self.seed} {job.id} ties"))
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
+
+    def code_of(self, worker: str) -> int | None:
+        """Which version of the code a worker runs; None: no code has schedules."""
+        dice = random.Random(f"{self.seed} {worker} code")
+        return dice.randrange(schedules.CODES) if self.schedules else None
 
     def write(self, line: Line) -> None:
         self.lines.append(line)
@@ -479,7 +497,8 @@ class Simulation:
     def check_results(self) -> None:
         """Read all jobs' results, as waiting callers do. Raises Violated."""
         client = self.direct()
-        found = client.run(client.calls.endings.look(QUEUE, sorted(self.told.attempted)))
+        known = self.told.attempted | {each for each in self.watch.records if tick_of(each)}
+        found = client.run(client.calls.endings.look(QUEUE, sorted(known)))
         wrong = self.watch.results.problems(
             found, self.returned, self.world.clock, has_room=self.has_room
         )
@@ -533,6 +552,12 @@ class Simulation:
         ms = self.random.choice((self.lease_ms // 2, self.lease_ms, self.lease_ms * 3))
         self.world.now_ms += ms
         self._note("everybody", f"JUMP {ms} ms")
+
+    def _fault_clock(self) -> None:
+        """Set the server's clock."""
+        ms = random.Random(f"{self.seed} {self.step} clock").choice(schedules.CLOCK_MS)
+        self.world.skew_ms += ms
+        self._note("server", f"CLOCK {ms} ms")
 
     def _fault_sql(self) -> None:
         """Let SQL fail under a mirror, which continues."""

@@ -11,6 +11,7 @@ from rq_core.model.table.machine import Event
 from tests.kit.consistency import problems
 from tests.kit.fleet import QUEUE
 from tests.rigs.judge.caps import Proof
+from tests.rigs.judge.schedules import Schedules
 from tests.rigs.simulator.results import Results
 
 RawEntry = tuple[str, dict[str, str]]
@@ -31,6 +32,7 @@ class Watch:
         """Entries that Redis had and has no more."""
         self.results = Results()
         self._proof = Proof()
+        self._schedules = Schedules()
 
     @property
     def last(self) -> str:
@@ -63,7 +65,7 @@ class Watch:
             raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
-        """Check I2, I4, I6 and I9 by folding, and I3 by the caps in each claim."""
+        """Check I2, I4, I6 and I9 by folding, I3 by the caps in each claim, and I15 by the rules of schedules."""
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
@@ -73,6 +75,9 @@ class Watch:
         unjustified = self._proof.add(entry)
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
+        wrong = self._schedules.add(entry)
+        if check and wrong:
+            raise Violated(f"I15: {'; '.join(wrong)}")
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
         """Continue from an earlier log, which may have entries that Redis had forgotten: they are known again."""
@@ -83,15 +88,17 @@ class Watch:
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
         self.records, self.results, self._proof = {}, Results(), Proof()
+        self._schedules = Schedules()
         for entry in self.entries:
             self._apply(entry, check=False)
 
     def compare(self, client: Client) -> None:
-        """Check that the state lines, all indexes and the whole log agree (I4, I5, I8, I10). Raises Violated."""
+        """Check that the state lines, all indexes and the whole log agree (I4, I5, I8, I10, I15). Raises Violated."""
         snapshot = client.run(client.calls.reads.snapshot(QUEUE))
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
         found = problems({**snapshot, "outbox": self.log})
+        found += self._schedules.differences(snapshot["schedules"])
         if found:
             raise Violated("; ".join(found))
 

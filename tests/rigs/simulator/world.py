@@ -98,6 +98,11 @@ class World:
         return self.now_ms / 1000
 
     @property
+    def server_ms(self) -> int:
+        """The time of the server now."""
+        return self.now_ms + self.skew_ms
+
+    @property
     def clock(self) -> Clock:
         """Return the server's clock."""
         return Clock(self._told_ms, self._latest_ms)
@@ -107,7 +112,7 @@ class World:
     ) -> tuple[list[Any], list[Any]]:
         """Run commands one after the other. Returns the replies, and the outbox entries after ``last``."""
         head: list[Sequence[Any]] = []
-        if self._told_ms != self.now_ms + self.skew_ms:
+        if self._told_ms != self.server_ms:
             self._note_time()
             head.append(["SET", CLOCK_KEY, self._told_ms])
         tail = ["XRANGE", OUTBOX, f"({last}", "+"]
@@ -115,7 +120,7 @@ class World:
         return replies[len(head) : -1], replies[-1]
 
     def _note_time(self) -> None:
-        self._told_ms = self.now_ms + self.skew_ms
+        self._told_ms = self.server_ms
         self._latest_ms = max(self._latest_ms, self._told_ms)
 
     def _tell(self) -> None:

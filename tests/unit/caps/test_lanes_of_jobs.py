@@ -120,7 +120,7 @@ def test_a_key_longer_than_the_limit_is_refused(app: App) -> None:
             task.job(long)
 
 
-def test_a_missing_key_gives_the_job_no_scope_of_its_cap(app: App) -> None:
+def test_a_job_without_a_key_is_in_no_scope_of_the_cap_on_that_key(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)
@@ -129,7 +129,7 @@ def test_a_missing_key_gives_the_job_no_scope_of_its_cap(app: App) -> None:
     assert lane(task.job("a", n=1)) == "2+send.n=1"
 
 
-def test_the_default_of_an_argument_is_a_key(app: App) -> None:
+def test_the_default_value_of_an_argument_is_used_as_a_key(app: App) -> None:
     """Checks a default that is omitted from the JSON of the arguments."""
 
     def work(tenant: str = "acme") -> None: ...

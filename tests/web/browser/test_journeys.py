@@ -1,4 +1,4 @@
-"""What a person does on the page: from an alert to when it began; by keys; without scripts; while it updates."""
+"""Journeys of a person on the page: from an alert to when it began; by keys; without scripts; while it updates."""
 
 from __future__ import annotations
 

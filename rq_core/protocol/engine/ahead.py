@@ -1,0 +1,38 @@
+"""Items that are made while the server works on the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Ahead(Generic[T]):
+    """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
+
+    An error from making an item is raised when the item's turn comes.
+    """
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+        self._made: list[T] = []
+        self._error: BaseException | None = None
+
+    def prepare(self) -> None:
+        """Make the next item, unless it has been made. Does not raise."""
+        if self._made or self._error is not None:
+            return
+        try:
+            self._made.append(next(self._items))
+        except BaseException as error:  # noqa: BLE001 - also StopIteration; __next__ raises it
+            self._error = error
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        self.prepare()
+        if self._error is not None:
+            raise self._error
+        return self._made.pop()

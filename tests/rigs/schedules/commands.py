@@ -1,0 +1,109 @@
+"""``scripts/prove/live schedules``: the proofs of schedules, at length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
+from tests.kit.servers import Engine, engines
+from tests.rigs.schedules import declaring, many, minute, restarts
+from tests.rigs.stage import directory, served
+
+ENGINES: Final = {each.name: each for each in engines()}
+WITHIN_MS: Final = 1_000
+"""The longest time from a minute to the report of its last instant."""
+
+engine: Final[Callable[[Any], Any]] = click.option(
+    "--engine",
+    type=click.Choice(list(ENGINES)),
+    default=next(iter(ENGINES)),
+    callback=lambda _context, _option, name: ENGINES[name],
+    show_default=True,
+)
+
+
+def conclude(line: str, problems: Sequence[str]) -> None:
+    """Say what was found, and end with status 1 if anything fell short."""
+    click.echo(line)
+    for problem in problems:
+        click.echo(f"FELL SHORT: {problem}", err=True)
+    if problems:
+        raise SystemExit(1)
+    click.echo("all held")
+
+
+@click.group()
+def schedules() -> None:
+    """Each instant of a schedule happens once, or is reported as missed; whatever restarts."""
+
+
+@schedules.command("many")
+@click.option("--schedules", "count", default=100_000, show_default=True)
+@click.option("--times", default=5, show_default=True)
+@click.option(
+    "--beside", default=100_000, show_default=True, help="Schedules beside claims; 0: count none."
+)
+@engine
+def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
+    """Very many schedules in one queue: 15,000 a second, 700 bytes each; a claim costs what it costs beside a delayed job.
+
+    Claims are counted under valgrind, with redis-server.
+    """
+    with directory() as place, served(engine, place) as server:
+        found = many.declare(server.url, count, times)
+    lines, problems = [found.line()], found.problems
+    if found.rate < many.RATE_MIN:
+        problems.append(f"only {found.rate:,.0f} schedules a second were stored")
+    if max(each.bytes_each for each in found.runs) > many.BYTES_MAX:
+        problems.append("a schedule takes too many bytes")
+    if beside:
+        counted = many.claims(beside)
+        lines.append(counted.line())
+        problems += counted.problems
+    conclude("\n".join(lines), problems)
+
+
+@schedules.command("minute")
+@click.option("--schedules", "count", default=10_000, show_default=True)
+@click.option("--failover", is_flag=True, help="Kill the primary of a Sentinel in the middle.")
+@engine
+def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
+    """All schedules of one minute, fired by two workers: within a second, each once.
+
+    With a failover: the history that continued has each once, however late.
+    """
+    with directory() as place:
+        run = minute.fire_through_a_failover if failover else minute.fire
+        found = run(place, engine, count)
+    problems = found.problems
+    if len(found.by) < 2:
+        problems.append("only one worker took part")
+    if not failover and found.last_ms > WITHIN_MS:
+        problems.append(f"the last instant was reported {found.last_ms} ms after the minute")
+    conclude(found.line(), problems)
+
+
+@schedules.command("restarts")
+@click.option("--restarts", "count", default=100, show_default=True)
+@click.option("--seconds", default=5.0, show_default=True, help="How long a worker is away.")
+@click.option("--every", default=10.0, show_default=True, help="Seconds between instants.")
+@engine
+def restart_workers(count: int, seconds: float, every: float, engine: Engine) -> None:
+    """One schedule through rolling restarts of two workers, some killed: SQL has each instant."""
+    with directory() as place:
+        found = restarts.restart(place, engine, count, seconds=seconds, every=every)
+    conclude(found.line(), found.problems)
+
+
+@schedules.command("declaring")
+@click.option("--rounds", default=10_000, show_default=True)
+@click.option("--clients", default=declaring.CLIENTS, show_default=True)
+@engine
+def declare_at_once(rounds: int, clients: int, engine: Engine) -> None:
+    """Old and new code declares one schedule at once, from two processes: one version a round, no duplicates, and what
+    old code declares does not come back."""
+    with directory() as place, served(engine, place) as server:
+        found = declaring.declare(server.url, rounds, clients)
+    conclude(found.line(), found.problems)
