@@ -177,7 +177,7 @@ class Transaction:
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""
-        found = self.run(self._said.load, queue, *self._said.ids(ids)).all()
+        found = self.run(self._said.load, queue, *self._said.ids(ids)).all() if ids else []
         return list(map(_inbox_row, found))
 
     def begin(
@@ -213,6 +213,8 @@ class Transaction:
 
     def park(self, queue: str, ids: Sequence[int], why: str) -> None:
         """Move rows into ``rqc_inbox_parked``."""
+        if not ids:
+            return
         # Both databases refuse NUL in a text, or end the text there.
         self.run(self._said.park, why.replace("\0", "\\0"), queue, *self._said.ids(ids))
         self.delete(queue, ids)

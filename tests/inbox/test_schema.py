@@ -118,10 +118,12 @@ def test_an_id_does_not_come_again_after_its_row_has_left(audit_url: str, engine
         "INSERT INTO rqc_inbox_place (one) VALUES (1)",
         "INSERT INTO rqc_inbox (queue) VALUES ('q')",
         "INSERT INTO rqc_inbox (task) VALUES ('t')",
+        "INSERT INTO rqc_inbox (queue, task, id) VALUES ('q', 't', 0)",
     ],
 )
 def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> None:
-    """A job's id twice in a queue, a second row of the place, a row without queue or task."""
+    """A job's id twice in a queue, a second row of the place, a row without queue or task, or with an id that a
+    batch has for rows that have left it."""
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):

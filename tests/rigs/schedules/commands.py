@@ -47,7 +47,7 @@ def schedules() -> None:
 )
 @engine
 def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
-    """Very many schedules in one queue: 15,000 a second, 700 bytes each; a claim costs what it costs beside a delayed job.
+    """Very many schedules in one queue: 15,000 a second, 700 bytes each; a claim costs as much as beside a delayed job.
 
     Claims are counted under valgrind, with redis-server.
     """
