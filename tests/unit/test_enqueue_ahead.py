@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rq_core.protocol.engine.ahead import Ahead
+from rq_core.protocol.engine.prepared_items import PreparedItems
 
 
 def test_at_most_one_item_is_prepared_ahead() -> None:
@@ -17,7 +17,7 @@ def test_at_most_one_item_is_prepared_ahead() -> None:
             made.append(n)
             yield n
 
-    ahead = Ahead(items())
+    ahead = PreparedItems(items())
     ahead.prepare()
     ahead.prepare()
 
@@ -31,7 +31,7 @@ def test_an_error_of_a_prepared_item_is_raised_at_its_turn_and_each_time_after()
         yield 1
         raise KeyError("two")
 
-    ahead = Ahead(items())
+    ahead = PreparedItems(items())
     assert next(ahead) == 1
     ahead.prepare()
 
@@ -41,7 +41,7 @@ def test_an_error_of_a_prepared_item_is_raised_at_its_turn_and_each_time_after()
 
 
 def test_the_end_of_the_iterator_may_be_reached_ahead() -> None:
-    ahead = Ahead([1])
+    ahead = PreparedItems([1])
     assert next(ahead) == 1
     ahead.prepare()
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from rq_core import errors
 from rq_core.errors import RqCoreError
 from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
-from rq_core.protocol.engine.ahead import Ahead
 from rq_core.protocol.engine.delivery import Begun, Delivery
 from rq_core.protocol.engine.plan import Call, Plan
+from rq_core.protocol.engine.prepared_items import PreparedItems
 
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
@@ -118,7 +118,7 @@ class Enqueue:
         job.
         """
         parts: list[Accepted] = []
-        calls = Ahead(starmap(self.chunk, _chunks(jobs)))
+        calls = PreparedItems(starmap(self.chunk, _chunks(jobs)))
         try:
             for call in calls:
                 call.meanwhile = calls.prepare

@@ -17,9 +17,9 @@ from rq_core.model.schedule import JOB_FIELD, JOB_MAX, Schedule, job_of
 from rq_core.protocol.calls.admin import check_why
 from rq_core.protocol.calls.caps import DECLARED_WHY, VERSION_MAX, Caps
 from rq_core.protocol.calls.enqueue import pack_jobs
-from rq_core.protocol.engine.ahead import Ahead
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, pairs_of
+from rq_core.protocol.engine.prepared_items import PreparedItems
 from rq_core.protocol.reads.reads import Reads
 
 HAND_MAX: Final = 250
@@ -214,7 +214,7 @@ class Schedules:
         One call is under way at a time, while the schedules of the next one are prepared. See ``put``.
         """
         check_whole("version", version, -1, VERSION_MAX)
-        chunks = Ahead(_chunks(declarations))
+        chunks = PreparedItems(_chunks(declarations))
         for queue, chunk in chunks:
             yield from self._cap_runs(queue, chunk)
             rules = {each.rule.name: each.rule for each in chunk}

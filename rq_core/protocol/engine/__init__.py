@@ -3,7 +3,7 @@
 Read ``plan`` first.
 
 - ``plan``, ``delivery``: the vocabulary of plans; call slots, re-sending and the handshake.
-- ``ahead``: the next call of many, made while the server works.
+- ``prepared_items``: the next call of many, made while the server works.
 - ``replies``: the answers of scripts, and the errors that callers get for refusals and for errors of Redis.
 - ``retried_commands``: plain commands, sent until there is an answer, and their errors.
 - ``prepare``, ``server_check``, ``queue_check``: loading functions; whether a server is fit; whether this version can

@@ -8,7 +8,7 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Generic[T]):
+class PreparedItems(Generic[T]):
     """An iterator over ``items`` whose :meth:`prepare` makes the next item ahead of time.
 
     An error from making an item is raised when the item's turn comes.
