@@ -113,10 +113,10 @@ def _seconds(ms: int | None) -> str:
 @json_option
 def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
     """List rows that became no job, the last ones first, each with the reason."""
-    from sql_audit.inbox.admin import parked as rows_of
+    from sql_audit.inbox.admin import parked_rows
 
     with _session(url) as session:
-        rows = rows_of(session, queue=queue, most=most)
+        rows = parked_rows(session, queue=queue, most=most)
     if as_json:
         print_json(rows)
         return
