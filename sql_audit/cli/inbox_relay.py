@@ -219,7 +219,7 @@ def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
     for each in found if not as_json else ():
         says = each.finding or "as many"
         say(f"queue {each.queue}: {each.relayed} rows, {each.events} events: {says}")
-        if each.note:
-            say(f"queue {each.queue}: {each.note}")
+        for note in each.notes:
+            say(f"queue {each.queue}: {note}")
     if any(each.finding for each in found):
         raise click.exceptions.Exit(1)
