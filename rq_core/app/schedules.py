@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 from rq_core.app.queue_producer import QueueProducer
 from rq_core.app.task import PreparedTask
-from rq_core.errors import InvalidOption, InvalidTask, QueueFull
+from rq_core.errors import InvalidOption, QueueFull, UsageError
 from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class ScheduleOptions(TypedDict, total=False):
     while the job of an earlier instant is alive: "skip" (the default) enqueues none, "allow" another one; with "queue"
     one runs and one waits; with "replace" the one that waits is replaced, and the one that runs is asked to stop.
     ``catch_up`` "latest" (the default) runs one job for all instants that were missed, "skip" none that is late by
-    more than a minute. ``grace`` is how late an instant may be run, in seconds or a timedelta.
+    more than a minute: it is a ``grace`` of 60 s. ``grace`` is how late an instant may be run, in seconds or a
+    timedelta; if it is given, it holds with either.
     """
 
     cron: str | None
@@ -83,18 +84,21 @@ class ScheduleProducer(QueueProducer):
     ) -> Callable[[AnyTask], AnyTask]:
         """Declare a schedule of the task below: ``@app.scheduled("nightly", cron="0 2 * * *")`` above ``@app.task``.
 
-        All arguments of the task must have defaults. Raises InvalidOption, or InvalidTask.
+        All arguments of the task must have defaults. Raises InvalidOption, or UsageError if they have none.
         """
 
         def decorate(task: AnyTask, /) -> AnyTask:
             given: object = task
             if not isinstance(given, PreparedTask):
-                why = "it is not a task yet: write @app.scheduled(…) above @app.task"
-                raise InvalidTask(task=getattr(given, "__name__", repr(given)), why=why)
+                called = getattr(given, "__name__", repr(given))
+                raise UsageError(
+                    f"{called} is not a task yet, so it cannot have a schedule: write @app.scheduled(…) above @app.task"
+                )
             needed = [n for n in task.arguments.names if n not in task.arguments.defaults]
             if needed:
-                why = f"{', '.join(needed)} has no default: use app.schedule({name!r}, {task.name}.job(…), …)"
-                raise InvalidTask(task=task.name, why=why)
+                lacks = f"its {', '.join(needed)} has no default"
+                use = f"use app.schedule({name!r}, {task.name}.job(…), …)"
+                raise UsageError(f"{task.name} cannot have @app.scheduled, since {lacks}: {use}")
             self.schedule(name, task.job(), **options)
             return task
 
@@ -142,8 +146,9 @@ class ScheduleProducer(QueueProducer):
             # A worker must come up on a full server, too: it runs what is there.
             return [f"the schedules of queue {queue} were not stored: {error}"]
         return [
-            f"queue {queue} keeps schedule {name} as it is: an operator, or newer code, set it otherwise;"
-            f" `rq-core schedule set {queue} {name}` changes it"
+            f"queue {queue} keeps schedule {name} as it is: an operator set or removed it, or newer code or another"
+            f" program declares it otherwise; `rq-core schedules {queue}` shows it, and `rq-core schedule release`,"
+            f" `resume` or `set` changes it"
             for name, change in changes.items()
             if change.outcome == "kept"
         ]
@@ -301,8 +306,14 @@ def _store(
             found[change.outcome if change.outcome in found else "other"].append(name)
 
     def declarations() -> Iterator[tuple[str, Declaration]]:
+        seen: dict[str, set[str]] = {}
         for name, job, options in schedules:
             made = declaration_of(name, job, options)
+            names = seen.setdefault(job.queue, set())
+            if name in names:
+                must = f"is there twice for queue {job.queue!r}: choose another name"
+                raise InvalidOption.of("name", name, must)
+            names.add(name)
             yield job.queue, made
 
     yield from calls.schedules.put_many(declarations(), note, by=by, why=reason)

@@ -220,7 +220,9 @@ def recurrence(
             raise InvalidOption.of("tz", tz, "does not go with every, which counts elapsed seconds")
         every_ms = ms_of("every", every, minimum=EVERY_S_MIN)
     elif cron is None:
-        raise InvalidOption.of("cron", None, "must be given, or every: one of them says when")
+        raise InvalidOption.of(
+            "cron", None, "must be given, or every must be: one of them says when"
+        )
     else:
         cron = check_cron(cron)
         check_zone(tz := "UTC" if tz is None else tz)
@@ -315,7 +317,10 @@ def _why(fields: list[str], error: str) -> str:
     usual = {
         "minute": (0, "0 to 59"),
         "hour": (1, "0 to 23"),
-        "day-of-month": (2, "1 to 31, or L (the last day), and a date that its months have"),
+        "day-of-month": (
+            2,
+            "1 to 31, or L (the last day), and a day that the month in the fourth field has",
+        ),
         "month": (3, "1 to 12, or JAN to DEC"),
         "day-of-week": (
             4,

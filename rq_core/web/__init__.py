@@ -7,9 +7,9 @@ Read ``pages`` first: one table has each page's address, reads, view and templat
 
 - ``pages``: the table of pages, and what each asks of Redis and of the audit log.
 - ``search``: the words of an address and of the search box of /jobs.
-- ``views``, ``job_lists``, ``schedules``: the documents of the pages, pure: the templates show them, and ``.json`` is
-  them.
-- ``rows``, ``minutes``: their rows; their charts.
+- ``views``, ``job_lists``, ``schedules``: the documents of the pages, without input or output: the templates show a
+  document, and ``.json`` sends it.
+- ``rows``, ``minutes``: the rows of a document; its charts.
 - ``words``: times, texts and addresses in them.
 - ``sources``: what is asked of Redis and of the audit log, within bounds of time.
 - ``access``, ``tokens``: the viewers; the file of their tokens.

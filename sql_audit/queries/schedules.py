@@ -30,7 +30,9 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 LATE_MS: Final = 2_000
-"""An instant that is later than this is late: workers look at least once a second."""
+"""An instant that is later than this is late: a worker with free places looks when it is due."""
+FULL_MS: Final = 7_000
+"""Maximum silence of workers that have no free places: these look every five seconds."""
 LOOKED_AT: Final = 1_000
 """Maximum number of events before a late instant that are read to find out why."""
 
@@ -202,7 +204,9 @@ def _of_change(said: dict[str, Any], by: str | None, *, orphaned: bool) -> str:
     state, source = said.get("state"), said.get("source")
     who = f"the code of {by}" if source == "code" else str(by)
     reason = f" ({said['why']})" if said.get("why") and source != "code" else ""
-    following = f", next at {readable(said['next_ms'])}" if said.get("next_ms") else ""
+    following = (
+        f", next at {readable(said['next_ms'])}" if said.get("next_ms") and state == "on" else ""
+    )
     if source == "released":
         did = "gave it back to code"
     elif said.get("new") is None:
@@ -210,9 +214,9 @@ def _of_change(said: dict[str, Any], by: str | None, *, orphaned: bool) -> str:
     elif said.get("old") is None:
         did = "declared it" if source == "code" else "set it"
     elif state == "paused" and said["old"] == said["new"]:
-        did, following = "paused it", ""
+        did = "paused it"
     elif state == "removed":
-        did, following = "removed it, although code declares it", ""
+        did = "removed it, although code declares it"
     elif said["old"] == said["new"]:
         did = "resumed it" if source != "code" else "declared it again"
     else:
@@ -233,6 +237,8 @@ def _tick(
     words = [_outcome(connection, queue, logged, changes)]
     if logged.late_ms > LATE_MS and outcome not in (*_BY_ASKING, "undeclared"):
         words.append(_cause(connection, queue, logged))
+    elif outcome == "fired" and said["missed"] and (silence := _silence(connection, queue, logged)):
+        words.append(silence)
     if outcome == "fired" and (began := _began(connection, queue, logged)):
         words.append(began)
     if orphaned:
@@ -254,7 +260,7 @@ def _outcome(
         case "fired":
             late = f"{span(late_ms)} late" if late_ms > LATE_MS else "on time"
             passed = counted(said["missed"], "instant", "instants")
-            over = f", in place of {passed} before it, too" if said["missed"] else ""
+            over = f", and for {passed} before it, too" if said["missed"] else ""
             return f"enqueued {late}{over}"
         case "skipped":
             return f"no job, since {_holder(connection, queue, logged)}"
@@ -312,20 +318,32 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
     served = [e for e in meanwhile if e.type in _OF_WORKERS and e.at_ms < logged.at_ms - LATE_MS]
     if not served:
         last = next((e for e in events if e.type in _OF_WORKERS and e.at_ms < due_ms), None)
-        seen = (
-            ""
-            if last is None
-            else f" (the last before was {last.worker}, at {readable(last.at_ms)})"
-        )
-        return (
-            f"until then no worker of the queue did anything: none ran, or none reached Redis{seen}"
-        )
+        return _silent(last, logged.at_ms)
     first_ms = served[-1].at_ms - due_ms
     if first_ms > LATE_MS and len(before) < LOOKED_AT:
         return (
             f"no worker of the queue did anything for {span(first_ms)}, and then {_busy(meanwhile)}"
         )
     return _busy(meanwhile)
+
+
+def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
+    """Return why instants before one that is on time were passed over; empty if workers did something just before."""
+    before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
+    last = next((e for e in before if e.type in _OF_WORKERS and e.at_ms != logged.at_ms), None)
+    if last is None or logged.at_ms - last.at_ms <= LATE_MS:
+        return ""
+    return _silent(last, logged.at_ms)
+
+
+def _silent(last: Row[Any] | None, at_ms: int) -> str:
+    """Return why no worker did anything before ``at_ms``; ``last`` is the last event of a worker before the silence."""
+    seen = (
+        "" if last is None else f" (the last before was {last.worker}, at {readable(last.at_ms)})"
+    )
+    if last is not None and at_ms - last.at_ms <= FULL_MS:
+        return f"the workers may have been full: a worker without free places looks every 5 s{seen}"
+    return f"until then no worker of the queue did anything: none ran, or none reached Redis{seen}"
 
 
 def _busy(meanwhile: Sequence[Row[Any]]) -> str:
@@ -364,7 +382,8 @@ def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], la
         if last.new is None or last.state == "removed":
             return f"it is removed, since {readable(last.at_ms)}"
         if last.state != "on":
-            return f"it is {last.state}, since {readable(last.at_ms)}: {last.says}"
+            began = _began_to_be(last, changes)
+            return f"it is {last.state}, since {readable(began.at_ms)}: {began.says}"
     if last.next_ms is None:
         return f"it stopped at {readable(last.at_ms)}: no worker's code declared it"
     shift_ms = ticks[-1].due_ms - ticks[-1].nominal_ms if ticks else 0
@@ -375,6 +394,17 @@ def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], la
             f"its instant {at} was not served when the log ends, {span(late_ms)} after it was due"
         )
     return f"its next instant is {readable(last.next_ms)}"
+
+
+def _began_to_be(last: ScheduleEdit, changes: Sequence[ScheduleEdit]) -> ScheduleEdit:
+    """Return the change that brought the state of the last one: a rule may be set during a pause."""
+    began = last
+    alive = [each for each in changes if not each.orphaned]
+    for each in sorted(alive, key=lambda each: OutboxId.parse(each.number), reverse=True):
+        if each.state != last.state:
+            break
+        began = each
+    return began
 
 
 def _is_run(each: ScheduleTick | ScheduleEdit) -> bool:

@@ -95,6 +95,19 @@ def test_the_last_worker_before_silence_is_named(scene: Scene) -> None:
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
+def test_a_worker_without_free_places_is_not_called_absent(scene: Scene) -> None:
+    scene.put(every=4, overlap="allow")
+    scene.until_due()
+    scene.serve()
+    scene.until_due(more_ms=3_000)
+    scene.serve()
+
+    told = scene.says()
+
+    assert "enqueued 3 s late; the workers may have been full" in told
+    assert "looks every 5 s (the last before was w-1, at 20" in told
+
+
 def test_workers_that_come_back_are_distinguished_from_workers_that_serve_others(
     scene: Scene,
 ) -> None:
@@ -214,6 +227,33 @@ def test_its_state_says_that_it_is_paused_or_was_not_served(scene: Scene) -> Non
     found = scene.history()
     assert "it is paused, since 20" in found.says
     assert "ada paused it (migration)" in found.says
+
+
+def test_a_rule_that_is_set_during_a_pause_does_not_hide_who_paused(scene: Scene) -> None:
+    scene.put()
+    change = scene.seed.calls.schedules.change
+    scene.seed.client.run(change("q", "beat", "pause", by="ada", why="migration"))
+    paused_at = scene.history().says
+    scene.seed.advance(MINUTE)
+    scene.put(every=120)
+
+    found = scene.history()
+
+    assert paused_at == found.says
+    assert "next at" not in found.changes[-1].says
+
+
+def test_instants_that_one_on_time_passed_over_have_a_cause(scene: Scene) -> None:
+    scene.put(every=60, overlap="allow")
+    scene.until_due()
+    scene.serve()
+    scene.until_due(more_ms=10 * MINUTE)
+    scene.serve()
+
+    told = scene.says()
+
+    assert told.startswith("enqueued on time, and for 10 instants before it, too; until then no")
+    assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
 def test_only_the_last_instants_are_read_and_of_this_name_alone(scene: Scene) -> None:

@@ -63,18 +63,22 @@ def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
 def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
 
-    assert "nightly changed, version 2\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
-    assert "nightly is the same\n" == cli.ok("schedule", "pause", *where)
-    assert "nightly changed, version 3\n" == cli.ok("schedule", "resume", *where)
-    assert "nightly changed, version 4\n" == cli.ok("schedule", "set", *where, "--every", "60")
+    assert "nightly is paused (version 2)\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
+    assert "nightly is paused already\n" == cli.ok("schedule", "pause", *where)
+    assert "nightly is on again (version 3), next at 20" in cli.ok("schedule", "resume", *where)
+    assert "nightly is on already\n" == cli.ok("schedule", "resume", *where)
+    assert "nightly is set (version 4)\n" == cli.ok("schedule", "set", *where, "--every", "60")
     assert "nightly is enqueued\n" == cli.ok("schedule", "run", *where)
     assert "is in its place" in cli.line(1, "schedule", "run", *where)
     assert {"outcome": "changed", "version": 5}.items() <= cli.json(
         "schedule", "remove", *where
     ).items()
-    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "run", *where)
+    assert "nightly of queue mail is removed" in cli.line(1, "schedule", "run", *where)
     assert "nightly of queue mail is removed" in cli.line(1, "schedule", "next", *where)
-    assert "queue mail has no schedule nightly" == cli.line(1, "schedule", "pause", *where)
+    assert "`rq-core schedule resume mail nightly`" in cli.line(1, "schedule", "pause", *where)
+    assert "queue mail has no schedule none" == cli.line(1, "schedule", "pause", "mail", "none")
+    made = cli.line(1, "schedule", "set", "mail", "none", "--every", "60")
+    assert "queue mail has no schedule none: --task makes one" == made
     assert "queue mail has no schedule none" == cli.line(1, "schedule", "next", "mail", "none")
 
 
@@ -82,7 +86,7 @@ def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
     cli.ok("schedule", "set", *where, "--every", "60")
 
-    assert "nightly changed, version 3\n" == cli.ok("schedule", "release", *where)
+    assert "nightly is given back to code (version 3): " in cli.ok("schedule", "release", *where)
 
     assert "released" in cli.ok("schedules", "mail")
     app.apply_settings()

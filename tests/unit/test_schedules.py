@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, InvalidOption, InvalidTask, NewJob, Unique, current_job, testing
+from rq_core import App, Cap, InvalidOption, NewJob, Unique, UsageError, current_job, testing
 from rq_core.model.schedule import Tick, tick_of
 from rq_core.worker.ticker import instants_of
 
@@ -105,6 +105,18 @@ def test_tick_of_reads_the_schedule_and_the_instant_from_the_id_of_a_job() -> No
     assert tick_of("tick-a-179531280000") is None
     assert tick_of("tick-1795312800000") is None
     assert tick_of("order-1795312800000") is None
+
+
+def test_schedule_many_takes_no_name_twice_in_a_queue() -> None:
+    app, report = made()
+    one: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 60})
+    other: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 90})
+
+    with (
+        testing.fake(app),
+        pytest.raises(InvalidOption, match="is there twice for queue 'reports': choose another"),
+    ):
+        app.schedule_many([one, other])
 
 
 def test_schedule_many_returns_the_names_of_the_stored_schedules() -> None:
@@ -219,9 +231,13 @@ def test_the_decorator_needs_a_task_whose_arguments_have_defaults() -> None:
     @app.task
     def send(to: str, subject: str = "hi") -> None: ...
 
-    with pytest.raises(InvalidTask, match=r"write @app.scheduled\(…\) above @app.task"):
+    with pytest.raises(
+        UsageError, match=r"^plain is not a task yet.*write @app.scheduled\(…\) above @app.task"
+    ):
         app.scheduled("a", every=5)(plain)  # type: ignore[type-var]
-    with pytest.raises(InvalidTask, match=r"to has no default: use app.schedule\('a', send.job"):
+    with pytest.raises(
+        UsageError, match=r"^send cannot have .*to has no default: use app.schedule\('a', send.job"
+    ):
         app.scheduled("a", every=5)(send)
 
 

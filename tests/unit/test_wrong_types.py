@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
             lambda verb=verb, **g: getattr(app(), f"{verb}_schedule")(**g),
             {"queue": "mail", "name": "nightly"},
         )
-        for verb in ("pause", "resume", "remove", "run")
+        for verb in ("pause", "resume", "remove", "release", "run")
     },
     "Task.with_options": (with_options, {}),
     "Cap": (Cap, {"n": 1}),
@@ -81,7 +81,7 @@ LIKE: dict[str, Any] = {
     "App.task": App.task, "App.queue": App.queue, "App.around": App.around, "App.job": App.job,
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
-    **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "run")},
+    **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
     "App.caps": App.caps, "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
 """Whose parameters are those of the call."""

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -78,8 +78,7 @@ def next_command(queue: str, name: str, count: int, **given: Any) -> None:
     with connect(given["redis_url"], given["prefix"]) as client:
         rule, state, after = _stored_rule(client, queue, name)
     if state == "removed":
-        how = f"`rq-core schedule resume {queue} {name}` brings it back"
-        raise click.ClickException(f"schedule {name} of queue {queue} is removed: {how}")
+        raise click.ClickException(_is_removed(queue, name))
     instants = [at for at, _ in zip(rule.instants(after), range(count), strict=False)]
     if given["as_json"]:
         print_json([{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants])
@@ -157,14 +156,16 @@ def _words(at: int, rule: Recurrence) -> str:
     return f"{local:%a %Y-%m-%d %H:%M:%S %z}  ({moment:%Y-%m-%d %H:%M:%S} UTC{shift})"
 
 
-def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, str, int]:
+def _stored_rule(
+    client: Client, queue: str, name: str, hint: str = ""
+) -> tuple[Recurrence, str, int]:
     """Return a schedule's rule, its state, and the moment after which its next instants lie. Raises ClickException."""
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
     stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
     if stored is None:
-        raise click.ClickException(f"queue {queue} has no schedule {name}")
+        raise click.ClickException(f"queue {queue} has no schedule {name}{hint}")
     after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
     return from_json(name, stored.rule), stored.state, after
 
@@ -187,7 +188,7 @@ def _stored_rule(client: Client, queue: str, name: str) -> tuple[Recurrence, str
 @click.option(
     "--catch-up",
     type=click.Choice(["latest", "skip"]),
-    help="After an outage: one job for all missed instants (latest), or none.",
+    help="After an outage: one job for all missed instants (latest), or none that is a minute late (skip).",
 )
 @click.option("--grace", type=float, metavar="SECONDS", help="How late an instant may be run.")
 @click.option("--task", help="The task of the job; else the stored job stays.")
@@ -245,7 +246,7 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
     from rq_core.model.schedule import JOB_FIELD
     from rq_core.protocol.calls.schedules import Declaration
 
-    before, _, _ = _stored_rule(client, queue, name)
+    before, _, _ = _stored_rule(client, queue, name, hint=": --task makes one")
     rule = recurrence(name, **{"overlap": before.overlap, **options})
     if rule.overlap != before.overlap:
         raise click.UsageError("--overlap needs --task: it is part of the stored job")
@@ -295,6 +296,7 @@ def run(queue: str, name: str, **given: Any) -> None:
         answer = client.run(
             client.calls.schedules.run(queue, name, by=actor(given["by"]), why=given["reason"])
         )
+        missing = _missing(client, queue, name) if answer.outcome == "gone" else ""
     if given["as_json"]:
         print_json(
             {"queue": queue, "name": name, "outcome": answer.outcome, "held_by": answer.holder}
@@ -302,7 +304,7 @@ def run(queue: str, name: str, **given: Any) -> None:
     elif answer.outcome == "run":
         say(f"{name} is enqueued")
     if answer.outcome == "gone":
-        raise click.ClickException(f"queue {queue} has no schedule {name}")
+        raise click.ClickException(missing)
     if answer.outcome != "run":
         why = f": {answer.holder} is in its place" if answer.holder else ""
         raise click.ClickException(f"{name} is not enqueued ({answer.outcome}{why})")
@@ -313,17 +315,56 @@ def _change(what: str, queue: str, name: str, given: dict[str, Any]) -> None:
         known_queues(client, queue)
         change = client.calls.schedules.change
         made = client.run(change(queue, name, what, by=actor(given["by"]), why=given["reason"]))
-    _print(queue, name, made.outcome, made.version, given)
+        missing = _missing(client, queue, name) if made.outcome == "gone" else ""
+    done, same = _DONE[what]
+    if what == "resume":
+        done += f", next at {utc(made.next_ms)}"
+    if what == "remove" and made.version:
+        done += (
+            f" although code declares it: `rq-core schedule resume {queue} {name}` brings it back"
+        )
+    _print(queue, name, made.outcome, made.version, given, (done, same), missing)
 
 
-def _print(queue: str, name: str, outcome: str, version: int, given: dict[str, Any]) -> None:
+_DONE: Final = {
+    "pause": ("is paused (version {})", "is paused already"),
+    "resume": ("is on again (version {})", "is on already"),
+    "remove": ("is removed", "is removed already"),
+    "release": (
+        "is given back to code (version {}): its rule holds until a worker declares what its code says",
+        "is not changed: its rule is what code declared",
+    ),
+}
+"""The words for each change, made or not needed."""
+
+
+def _is_removed(queue: str, name: str) -> str:
+    how = f"`rq-core schedule resume {queue} {name}` brings it back"
+    return f"schedule {name} of queue {queue} is removed: {how}"
+
+
+def _missing(client: Client, queue: str, name: str) -> str:
+    """Return why a schedule could not be changed: it was removed, or there never was one."""
+    stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
+    return _is_removed(queue, name) if stored else f"queue {queue} has no schedule {name}"
+
+
+def _print(
+    queue: str,
+    name: str,
+    outcome: str,
+    version: int,
+    given: dict[str, Any],
+    words: tuple[str, str] = ("is set (version {})", "is the same"),
+    missing: str = "",
+) -> None:
     """Print the outcome of a change. Raises ClickException if it was not made."""
     if given["as_json"]:
         print_json({"queue": queue, "name": name, "outcome": outcome, "version": version})
     elif outcome in ("changed", "same"):
-        say(f"{name} {'is the same' if outcome == 'same' else f'changed, version {version}'}")
+        say(f"{name} {words[outcome == 'same'].format(version)}")
     if outcome == "gone":
-        raise click.ClickException(f"queue {queue} has no schedule {name}")
+        raise click.ClickException(missing)
     if outcome == "undeclared":
         must = f"no code declares it: `rq-core schedule remove {queue} {name}` ends it"
         raise click.ClickException(f"{name} is not released: {must}")
