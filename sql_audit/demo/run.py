@@ -94,6 +94,7 @@ def _perform(
     with (
         _server(place, redis_url, keep=keep) as url,
         Client(url, patience=Patience(unsent=2.0)) as client,
+        contextlib.ExitStack() as pages,
     ):
         stage = Stage(
             client=client,
@@ -107,7 +108,6 @@ def _perform(
             f"{len(files)} files below {root}, {len(larger(files))} of the larger to compress as well;"
             f" {workers} worker processes, a lease of 2 s"
         )
-        pages = contextlib.ExitStack()
         page = None
         if web is not None:
             page = pages.enter_context(stage.page(web))
@@ -115,7 +115,6 @@ def _perform(
         try:
             deed = _work(stage, files, workers)
         except BaseException:
-            pages.close()
             _show_log(stage.log)
             if keep:
                 _show_keys(place, stage, own=redis_url is None)
@@ -136,10 +135,12 @@ def _perform(
             f" {outcome.again_ms / 1000:.1f} s after the kill."
         )
         if page is not None:
-            click.echo(f"The web page stays at http://{web}/ until Ctrl-C.")
-            with contextlib.suppress(KeyboardInterrupt), pages:
+            # The sentence asks for Ctrl-C, so Ctrl-C must be awaited before it is printed.
+            with contextlib.suppress(KeyboardInterrupt):
+                click.echo(f"The web page stays at http://{web}/ until Ctrl-C.")
                 page.wait()
                 _show_log(stage.log)
+            pages.close()
         if keep:
             _show_keys(place, stage, own=redis_url is None)
         else:
