@@ -79,8 +79,9 @@ class Waker:
                     self._thread = None
                     return
                 self._is_asked = False
-                client = self._client = self._client or self._make_client()
             with contextlib.suppress(Exception):
+                with self._lock:
+                    client = self._client = self._client or self._make_client()
                 client.run(_push(client.prefix))
 
 

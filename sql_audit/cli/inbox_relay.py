@@ -113,10 +113,10 @@ def _seconds(ms: int | None) -> str:
 @json_option
 def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
     """List rows that became no job, the last ones first, each with the reason."""
-    from sql_audit.inbox.admin import parked as rows_of
+    from sql_audit.inbox.admin import parked_rows
 
     with _session(url) as session:
-        rows = rows_of(session, queue=queue, most=most)
+        rows = parked_rows(session, queue=queue, most=most)
     if as_json:
         print_json(rows)
         return
@@ -219,7 +219,7 @@ def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
     for each in found if not as_json else ():
         says = each.finding or "as many"
         say(f"queue {each.queue}: {each.relayed} rows, {each.events} events: {says}")
-        if each.note:
-            say(f"queue {each.queue}: {each.note}")
+        for note in each.notes:
+            say(f"queue {each.queue}: {note}")
     if any(each.finding for each in found):
         raise click.exceptions.Exit(1)

@@ -108,7 +108,9 @@ def _parked_queues(
     return [(queue, count) for queue, count in found]
 
 
-def parked(session: Session, *, queue: str | None = None, most: int = 100) -> list[dict[str, Any]]:
+def parked_rows(
+    session: Session, *, queue: str | None = None, most: int = 100
+) -> list[dict[str, Any]]:
     """Return parked rows, the last ones first, by the columns of the table, with times as texts."""
     names = COLUMNS[PARKED].split()
     columns = ", ".join(f"CAST({n} AS text)" if n.endswith("_at") else n for n in names)

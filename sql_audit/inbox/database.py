@@ -77,6 +77,8 @@ def inbox_engine(url: URL, *, writes: bool = True) -> Engine:
     @event.listens_for(engine, "connect")
     def leave_transactions_to_us(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None
+        # A text of SQLite may be any bytes. One that is not UTF-8 must not hide the others.
+        connection.text_factory = lambda found: found.decode("utf-8", "surrogateescape")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

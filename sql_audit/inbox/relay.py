@@ -40,6 +40,9 @@ DAY_S: Final = 86_400.0
 PARK_MS: Final = 29 * 86_400_000
 """Milliseconds after which a batch without an answer is parked: Redis remembers its slot for 30 days after the
 slot's first call, and a slot is used for a day."""
+SEND_MS: Final = PARK_MS - 86_400_000
+"""Milliseconds after which a batch is not sent any more: between its turn and its call, a relay may be stopped for a
+day."""
 MISMATCH: Final = (
     "a job of this id is live or remembered, and it has another task or other arguments"
 )
@@ -47,6 +50,12 @@ EXPIRED: Final = (
     "its batch was on its way for 29 days, so whether Redis has carried it out is not known any more: look for the job,"
     " then retry or drop the row"
 )
+ALTERED: Final = (
+    "it cannot be read any more ({why}), and its batch was on its way, so whether Redis has carried it out is not"
+    " known: look for the job, then retry or drop the row"
+)
+LEFT: Final = 0
+"""The id, in a batch, of a row that has left it. No row has it."""
 SET_BACK: Final = (
     "queue %s: the database was set back to an older state: %d rows that were handed over are in it again, or will be"
     " sent again. Those whose jobs are live are duplicates; those whose jobs have ended, and whose ids are not"
@@ -144,7 +153,7 @@ class Relay:
         self.name = boot_id("r")
         self._session = session
         self._client = client
-        self._by = f"inbox:{inbox_id}"
+        self.inbox_id = inbox_id
         self._jobs = JobMaker(client)
         self._queues: dict[str, _Queue] = {}
         self._clock = clock
@@ -191,7 +200,7 @@ class Relay:
         if not batch.jobs:
             return BatchAnswer(batch.of, is_whole=is_whole)
         call = self._client.calls.enqueue.chunk(name, batch.jobs)
-        call.args["by"] = self._by
+        call.args["by"] = f"inbox:{self.inbox_id}"
         call.slot = named_slot(*batch.of)
         # The places count, not the ids: a repetition is answered as the first call was.
         call.parse = _others  # type: ignore[assignment]
@@ -221,8 +230,8 @@ class Relay:
                 says = "queue %s: %d rows are parked: %s"
                 step.says.append((says, queue.name, len(row.ids), EXPIRED))
                 ended = NOTHING
-            elif row.taken_by == self.name or row.age_ms >= ADOPT_MS:
-                step.batch = self._again(transaction, queue, row, row.ids, of)
+            elif row.age_ms < SEND_MS and (row.taken_by == self.name or row.age_ms >= ADOPT_MS):
+                step.batch = self._again(transaction, queue, row, row.ids, of, step)
                 return step
             else:
                 step.held = True
@@ -294,15 +303,25 @@ class Relay:
         transaction: Transaction,
         queue: _Queue,
         row: RelayRow,
-        ids: Sequence[int],
+        ids: list[int],
         of: Number,
+        step: _Step,
     ) -> RowBatch:
         """Return a batch that has no answer yet, as it was committed. Its number is part of it: under another one,
         Redis would carry it out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
-        rows = transaction.load(queue.name, ids)
-        return RowBatch(of, ids, [self._jobs.job(queue.name, each) for each in rows])
+        jobs = []
+        for each in transaction.load(queue.name, ids):
+            try:
+                jobs.append(self._jobs.job(queue.name, each))
+            except Unreadable as error:
+                transaction.park(queue.name, [each.id], ALTERED.format(why=error))
+                step.says.append(("queue %s: row %d is parked: %s", queue.name, each.id, error))
+                # Its place in the batch stays. Put back by a person, the row does not belong to the batch.
+                ids[ids.index(each.id)] = LEFT
+                transaction.change(queue.name, ids)
+        return RowBatch(of, ids, jobs)
 
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts

@@ -43,6 +43,7 @@ class JobMaker:
 
     def job(self, queue: str, row: InboxRow) -> NewJob:
         """Return the job of a packed row. Raise Unreadable."""
+        _check_unicode(row)
         return unpack(
             row.packed or "",
             queue=queue,
@@ -54,6 +55,7 @@ class JobMaker:
 
     def packed(self, queue: str, row: InboxRow) -> InboxRow:
         """Return a row of other code as a packed one. Raise Unreadable, or PolicyNeeded."""
+        _check_unicode(row)
         try:
             options = _options(row.options)
             keys = options.pop("keys", None)
@@ -72,6 +74,16 @@ class JobMaker:
         self, queue: str, task: str, arguments: dict[str, Any], options: dict[str, Any]
     ) -> Draft:
         return Draft(self._producer, None, queue, task, arguments, options)  # type: ignore[arg-type]
+
+
+def _check_unicode(row: InboxRow) -> None:
+    """Raise Unreadable for a row with a text that is not UTF-8, as SQLite may have."""
+    for name, text in zip(row._fields, row, strict=True):
+        if isinstance(text, str) and not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise Unreadable(f"{name} is not UTF-8") from None
 
 
 def _check_heard(job: NewJob) -> None:

@@ -68,6 +68,8 @@ class RelayService:
     """Whether the last round did something."""
     _listed_at: float = 0.0
     _error: str = ""
+    _file: tuple[int, int] | None = None
+    """The file of a SQLite database whose place was checked."""
     _woken: threading.Event = field(default_factory=threading.Event)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
@@ -83,6 +85,7 @@ class RelayService:
             # Read first: what is written from now on changes it.
             version = self._version()
             try:
+                self._look_at_file()
                 moved = self.round()
             except InboxError as error:
                 if once:
@@ -100,6 +103,14 @@ class RelayService:
             self._sleep(stop, version)
         if waker.is_alive():
             waker.join(TOKEN_WAIT_S + 1)
+
+    def _look_at_file(self) -> None:
+        """Leave a SQLite file that another one has replaced, and check whether that one is a copy. Raise InboxError."""
+        file = self.session.file()
+        if file != self._file:
+            self.session.close()
+            self.relay.inbox_id = check_place(self.session)
+            self._file = file
 
     def round(self) -> bool:
         """Make a turn for each queue whose pause is over. Return whether any turn did something. Raise InboxError."""

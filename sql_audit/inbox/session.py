@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
 from rq_core.errors import InboxMissing
+from sql_audit.errors import InboxUnavailable
 from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
 from sql_audit.inbox.schema import missing_tables
 from sql_audit.inbox.statements import STATEMENTS
@@ -98,6 +100,16 @@ class Session:
         """Return a statement for the database's driver. ``?`` marks a value."""
         return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
 
+    def file(self) -> tuple[int, int] | None:
+        """Return which file the path of a SQLite database names; None for PostgreSQL. Raise InboxUnavailable."""
+        if self.engine.dialect.name != "sqlite":
+            return None
+        try:
+            found = Path(self.address.database or "").stat()
+        except OSError as error:
+            raise InboxUnavailable(url=self.url, why=str(error)) from None
+        return found.st_dev, found.st_ino
+
     def version(self) -> int:
         """Return a number that changes when another connection changes a SQLite file."""
         with explaining(self.address):
@@ -168,7 +180,7 @@ class Transaction:
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""
-        found = self.run(self._said.load, queue, *self._said.ids(ids)).all()
+        found = self.run(self._said.load, queue, *self._said.ids(ids)).all() if ids else []
         return list(map(_inbox_row, found))
 
     def begin(
@@ -182,6 +194,10 @@ class Transaction:
     ) -> None:
         """Write a batch, and add to the counts for the one that it replaces."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
+
+    def change(self, queue: str, ids: Sequence[int]) -> None:
+        """Write the ids of the batch that is on its way."""
+        self.run(self._said.change, json.dumps(ids), queue)
 
     def take(self, queue: str, relay: str) -> None:
         """Write which relay has sent the batch last."""
@@ -200,6 +216,8 @@ class Transaction:
 
     def park(self, queue: str, ids: Sequence[int], why: str) -> None:
         """Move rows into ``rqc_inbox_parked``."""
+        if not ids:
+            return
         # Both databases refuse NUL in a text, or end the text there.
         self.run(self._said.park, why.replace("\0", "\\0"), queue, *self._said.ids(ids))
         self.delete(queue, ids)

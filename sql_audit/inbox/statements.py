@@ -50,6 +50,8 @@ class Statements(NamedTuple):
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
     """Writes a batch (slot, number, ids and relay), and adds to the counts."""
+    change: str
+    """Writes the ids of the batch that is on its way."""
     take: str
     """Writes which relay has sent the batch last."""
     end: str
@@ -101,6 +103,7 @@ def _statements(
             "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"
             f", sent_at = {now}, {_COUNTED} WHERE queue = ?"
         ),
+        change="UPDATE rqc_relay SET ids = ? WHERE queue = ?",
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
         end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
         delete=delete.format(f"queue = ? AND id {among}"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Engine, func, select
 
@@ -29,7 +29,22 @@ MORE: Final = (
     "the log has more events than rows were handed over: the inbox was set back to an older state and rows were handed"
     " over again, or its counts were altered"
 )
+AGAIN: Final = (
+    "{} events are of jobs that the inbox had handed over before: a row was put back by hand, or a program inserted the"
+    " id of an ended job again"
+)
 PRUNED: Final = "events of the queue were pruned, so that only too many of them can be noticed"
+
+
+class Events(NamedTuple):
+    """The ``enqueued`` events by the inbox in a queue's log."""
+
+    total: int = 0
+    again: int = 0
+    """The events of jobs that have an earlier one."""
+
+
+NONE: Final = Events()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,8 @@ class Comparison:
     """The ``enqueued`` events by the inbox in the log."""
     finding: str | None
     """The difference; None if the two agree."""
-    note: str | None = None
+    notes: tuple[str, ...] = ()
+    """Remarks that are no difference."""
 
 
 def compare_with_log(
@@ -59,35 +75,39 @@ def compare_with_log(
     until = time.monotonic() + wait_s
     while True:
         events, pruned = _events(log, by)
-        behind = [q for q, each in before.items() if events.get(q, 0) < each.relayed]
+        behind = [q for q, each in before.items() if events.get(q, NONE).total < each.relayed]
         if not set(behind) - pruned or time.monotonic() > until:
             break
         sleep(LOOK_EVERY_S)
     after = {each.queue: each for each in states(session)}
     return [
-        _judge(name, before.get(name), after.get(name), events.get(name, 0), name in pruned)
+        _judge(name, before.get(name), after.get(name), events.get(name, NONE), name in pruned)
         for name in sorted(before.keys() | events.keys())
     ]
 
 
 def _judge(
-    queue: str, before: QueueState | None, after: QueueState | None, events: int, pruned: bool
+    queue: str, before: QueueState | None, after: QueueState | None, events: Events, pruned: bool
 ) -> Comparison:
     least = before.relayed if before else 0
     most = after.relayed + after.sending if after else 0
     finding = None
-    if events > most:
+    if events.total > most:
         finding = MORE
-    elif events < least and not pruned:
+    elif events.total < least and not pruned:
         finding = LESS
-    return Comparison(queue, least, events, finding, PRUNED if pruned else None)
+    notes = [AGAIN.format(events.again)] if events.again else []
+    notes += [PRUNED] if pruned else []
+    return Comparison(queue, least, events.total, finding, tuple(notes))
 
 
-def _events(log: Engine, by: str) -> tuple[dict[str, int], set[str]]:
+def _events(log: Engine, by: str) -> tuple[dict[str, Events], set[str]]:
     """Return the counts of events by the inbox, by queue, and the queues whose log was pruned."""
     enqueued = (job_event.c.type == "enqueued") & (job_event.c.worker == by)
-    counts = select(job_event.c.queue, func.count()).where(enqueued).group_by(job_event.c.queue)
+    again = func.count() - func.count(job_event.c.job_id.distinct())
+    columns = (job_event.c.queue, func.count(), again)
+    counts = select(*columns).where(enqueued).group_by(job_event.c.queue)
     with log.connect() as connection:
-        found = {row[0]: row[1] for row in connection.execute(counts)}
+        found = {row[0]: Events(row[1], row[2]) for row in connection.execute(counts)}
         pruned = {queue for (queue,) in connection.execute(select(mirror_prune.c.queue).distinct())}
     return found, pruned

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rq_core.cli.root import root
 from rq_core.model import plugins
 from rq_core.process.companion import Companion
-from sql_audit.inbox.verify import LESS, MORE, Comparison, compare_with_log
+from sql_audit.inbox.verify import AGAIN, LESS, MORE, Comparison, compare_with_log
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from sql_audit.store.connection.database import Database
@@ -157,7 +157,9 @@ def test_a_row_that_was_put_back_after_its_batch_is_found(
     set_back = stage.saved()
     stage.insert("a")
     stage.hand_over()
-    assert proves().finding is None, "as many rows as events"
+    found = proves()
+    assert found.finding is None, "as many rows as events"
+    assert found.notes == (AGAIN.format(1),)
     set_back()
     assert proves().finding == MORE
 

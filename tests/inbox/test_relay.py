@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sqlite3
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,8 +106,13 @@ def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None
 
     with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
         relay.turn(QUEUE)
-    stage.age_batches(29 * 86_400)
+    stage.age_batches(28 * 86_400)
     stage.insert("c")
+    stage.hand_over()
+    assert (stage.drain(), stage.parked()) == ([], {}), (
+        "a relay may be stopped for a day before it sends"
+    )
+    stage.age_batches(29 * 86_400)
     stage.hand_over()
     assert stage.parked() == {"a": EXPIRED, "b": EXPIRED}
     assert stage.drain() == ["c"]
@@ -276,3 +284,31 @@ def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
         stop.set()
         relay.join(10)
     assert stage.drain() == ["a"]
+
+
+def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup is moved over the file. The relay has the old one open, which no producer sees any more."""
+    stop = threading.Event()
+    path = Path(stage.session.address.database or "")
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    relay.start()
+    try:
+        stage.insert("a")
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+        stage.session.close()
+        backup = path.with_suffix(".backup")
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(backup),))
+        backup.replace(path)
+        wait_until(lambda: "is a copy" in caplog.text, "the relay says so")
+        stage.insert("b")
+        assert stage.rows() == ["b"]
+        place.move_inbox(stage.session)
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+    assert stage.drain() == ["a", "b"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import IntegrityError
 
 from sql_audit.errors import InboxForeign, InboxUnavailable, InboxUrlInvalid
@@ -118,10 +118,12 @@ def test_an_id_does_not_come_again_after_its_row_has_left(audit_url: str, engine
         "INSERT INTO rqc_inbox_place (one) VALUES (1)",
         "INSERT INTO rqc_inbox (queue) VALUES ('q')",
         "INSERT INTO rqc_inbox (task) VALUES ('t')",
+        "INSERT INTO rqc_inbox (queue, task, id) VALUES ('q', 't', 0)",
     ],
 )
 def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> None:
-    """A job's id twice in a queue, a second row of the place, a row without queue or task."""
+    """A job's id twice in a queue, a second row of the place, a row without queue or task, or with an id that a
+    batch has for rows that have left it."""
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):
@@ -131,6 +133,19 @@ def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> No
 
     with pytest.raises(IntegrityError), engine.begin() as connection:
         connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
+def test_sqlite_refuses_bytes_at_the_insert(sqlite_url: str, column: str) -> None:
+    """json.dumps(…).encode(), or what some libraries make of JSON: no relay could read it."""
+    migrate(sqlite_url)
+    columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
+    engine = create_engine(inbox_url(sqlite_url))
+    with pytest.raises(IntegrityError, match="CHECK"), engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO rqc_inbox ({', '.join(columns)}) VALUES ({', '.join(columns.values())})"
+        )
+    engine.dispose()
 
 
 @pytest.mark.parametrize("table", ALL)

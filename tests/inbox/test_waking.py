@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from rq_core import App, WaitTimeout
 from rq_core.app import waking
+from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.inbox.service import run_relay
 from tests.inbox.conftest import prepared
@@ -130,6 +131,26 @@ def test_a_server_that_does_not_answer_delays_no_commit(path: str) -> None:
         wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
 
     assert took < 0.5
+
+
+def test_a_client_that_cannot_be_made_is_made_for_the_next_commit(
+    app: App, tokens: Callable[[], int]
+) -> None:
+    made: list[bool] = []
+
+    def make() -> Client:
+        made.append(True)
+        if len(made) == 1:
+            raise OSError("too many open files")
+        return Client(app.redis_url, prefix=app.prefix)
+
+    waker = waking.Waker(make)
+    for _ in range(2):
+        waker.wake()
+        wait_until(lambda: not waker.is_busy, "the end of the thread")
+    waker.close()
+
+    assert (len(made), tokens()) == (2, 1)
 
 
 def test_a_forked_child_pushes_by_a_thread_of_its_own(app: App, tokens: Callable[[], int]) -> None:

@@ -1,0 +1,82 @@
+"""Rows that no relay can make a job of, whatever their columns hold: they are parked, and block nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rq_core.errors import QueueFull
+from tests.kit.inbox import QUEUE, Stage, at
+
+NOT_UTF_8 = "CAST(x'7bff7d' AS TEXT)"
+
+
+@pytest.mark.parametrize("packed", [None, "{}"], ids=["plain", "packed"])
+@pytest.mark.parametrize("created_at", ["yesterday", 1_764_126_000])
+def test_a_row_without_a_valid_time_counts_as_new(
+    stage: Stage, packed: str | None, created_at: Any
+) -> None:
+    stage.insert("a", packed=packed, created_at=created_at)
+    stage.hand_over()
+    assert stage.drain() == ["a"]
+
+
+def test_a_row_from_the_end_of_time_blocks_nothing(on_postgres: Stage) -> None:
+    on_postgres.insert("a", created_at="infinity")
+    on_postgres.insert("b", created_at="-infinity", packed=None)
+    on_postgres.hand_over()
+    assert on_postgres.drain() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("column", "packed"), [("args", None), ("args", "'{}'"), ("options", None), ("task", "'{}'")]
+)
+def test_a_text_that_is_not_utf_8_is_parked(stage: Stage, column: str, packed: str | None) -> None:
+    stage.insert("before")
+    stage.insert("poison", packed=None)
+    stage.sql(
+        f"UPDATE rqc_inbox SET packed = {packed or 'NULL'}, {column} = {NOT_UTF_8} WHERE job_id = 'poison'"
+    )
+    stage.insert("behind")
+
+    stage.hand_over()
+
+    assert stage.drain() == ["before", "behind"]
+    assert stage.parked() == {"poison": f"{column} is not UTF-8"}
+    assert stage.rows() == []
+
+
+def test_two_rows_may_be_parked_under_one_place_in_line(stage: Stage) -> None:
+    """A person may have emptied the inbox and let its ids begin at 1 again."""
+    for job in ("a", "b"):
+        stage.insert(job, id=7, args="{")
+        stage.hand_over()
+    assert sorted(stage.parked()) == ["a", "b"]
+
+
+def test_a_row_that_was_altered_while_its_batch_was_on_its_way_is_parked(stage: Stage) -> None:
+    """A relay of an older release, which cannot read the row, does the same."""
+    stage.insert("a", "b", "c")
+
+    def fail() -> None:
+        raise QueueFull(queue=QUEUE)
+
+    with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
+        relay.turn(QUEUE)
+    stage.sql("UPDATE rqc_inbox SET packed = '{\"new\":1}' WHERE job_id = 'b'")
+    stage.age_batches()
+
+    with stage.relay(at("send", 1, fail)) as relay, pytest.raises(QueueFull):
+        relay.turn(QUEUE)
+    ((job, why),) = stage.parked().items()
+    assert (job, "does not know: 'new'" in why) == ("b", True)
+    # A person puts it back at once: it is handed over, although its old batch is not ended.
+    stage.sql(
+        "INSERT INTO rqc_inbox (queue, id, task, job_id, packed)"
+        " SELECT queue, id, task, job_id, '{}' FROM rqc_inbox_parked"
+    )
+    stage.age_batches()
+    stage.hand_over()
+    assert stage.drain() == ["a", "b", "c"]
+    assert stage.rows() == []
