@@ -12,10 +12,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from rq_core.metrics.alerts import ALERT_BY_NAME
-from rq_core.metrics.collector import OTHER, QueueCollector
+from rq_core.metrics.collector import QueueCollector
 from rq_core.web.access import LocalOnly
 from rq_core.web.dashboard import build_site
 from rq_core.web.sources import Sources
+from rq_core.worker.claim_counters import OTHER
 from sql_audit.inbox import watching
 from tests.kit.command import command
 from tests.kit.inbox import QUEUE, Stage
