@@ -138,11 +138,10 @@ def _schedules(view: View) -> Iterator[Finding]:
         logged = view.log.schedules.get(name)
         for kind, says in _schedule(name, entry, packed, logged, has_all=view.log.all_schedules):
             if not (view.is_fuzzy and f"{SCHEDULE_MARK}{name}" in view.log.moving):
-                fields = (name, f"{name}{JOB_FIELD}")
-                guards = [
-                    Edit("schedules", f, stored.get(f, ""), stored.get(f, "")) for f in fields
-                ]
-                yield Finding(kind, says, edits=tuple(guards))
+                moved = _moved_on(entry, logged) if kind is Kind.LOG_DIFFERS else None
+                values = [(name, entry, moved or entry), (f"{name}{JOB_FIELD}", packed, packed)]
+                edits = [Edit("schedules", f, was or "", now or "") for f, was, now in values]
+                yield Finding(kind, says, edits=tuple(edits))
 
 
 def _schedule(
@@ -164,6 +163,8 @@ def _schedule(
             )
         return
     how = "`rq-core schedule set` stores it again, `rq-core audit restore` as the log has it"
+    if _moved_on(entry, logged):
+        how = "repair moves it on to the next instant of the log"
     if entry is None or packed is None:
         half = "an entry and no job" if packed is None else "a job and no entry"
         yield Kind.UNREADABLE, f"schedule {_shown(name)} has {half}, so it does not run; {how}"
@@ -190,6 +191,26 @@ def _schedule(
             Kind.LOG_DIFFERS,
             f"schedule {name} differs from the log: {', '.join(differs)}: {_WHY}; {how}",
         )
+
+
+def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
+    """Return the entry of a schedule with the next instant of the log, if the log has a later one and nothing else
+    differs: a script that broke behind its event left the earlier one. None otherwise."""
+    with suppress(ValueError):
+        schedule = Schedule.parse(entry or "")
+        if (
+            logged is not None
+            and (schedule.state, schedule.version) == (logged.state, logged.version)
+            and logged.rule in (None, schedule.rule)
+            and logged.next_ms is not None
+            and logged.next_ms > schedule.next_ms
+        ):
+            due_ms = logged.next_ms + schedule.due_ms - schedule.next_ms
+            moved = schedule._replace(
+                next_ms=logged.next_ms, due_ms=due_ms, last_ms=schedule.next_ms
+            )
+            return str(moved)
+    return None
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
