@@ -40,7 +40,7 @@ SEARCHES: Final = {
     "dead letter queue": "how-to/tasks/",
     "DLQ": "how-to/tasks/",
     "outbox": "why/",
-    "transactional outbox": "compare/",
+    "transactional outbox": "how-to/inbox/",
     "rate limit": "how-to/caps/",
     "concurrency": "how-to/caps/",
     "deduplication": "glossary/",

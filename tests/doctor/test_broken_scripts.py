@@ -21,7 +21,7 @@ WRITES_ALLOWED = "test:writes-allowed"
 BREAK_AT_WRITE = f"""
 local redis = (function(server, made, writes)
   local most = tonumber(server.call('GET', '{WRITES_ALLOWED}'))
-  return {{call = function(command, ...)
+  return {{sha1hex = server.sha1hex, call = function(command, ...)
     if writes[command] then
       made = made + 1
       if made > most then

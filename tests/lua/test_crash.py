@@ -38,7 +38,7 @@ READS = {
 # A script may have 200 locals, and some have nearly as many: each of these adds one.
 RECORD = """
 local redis = (function(server)
-  return {call = function(command, ...)
+  return {sha1hex = server.sha1hex, call = function(command, ...)
     local reply = server.call(command, ...)
     server.call('RPUSH', 'test:calls', command .. ' ' .. tostring((...)))
     return reply
@@ -50,7 +50,7 @@ BREAK_AT = "test:break-at"
 BREAK = f"""
 local redis = (function(server, made)
   local at = tonumber(server.call('GET', '{BREAK_AT}'))
-  return {{call = function(...)
+  return {{sha1hex = server.sha1hex, call = function(...)
     made = made + 1
     if made == at then
       error('broken by the test')

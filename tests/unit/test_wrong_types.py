@@ -95,6 +95,7 @@ OF_AN_APP_ELSEWHERE = {
     "declaration": "a worker's own", "declare_schedules": "a worker's own", "spec_max_in": "a worker's own",
     "schedule": "tested in tests/unit/test_schedules.py", "scheduled": "tested in tests/unit/test_schedules.py",
     "schedule_many": "tested in tests/unit/test_schedules.py",
+    "within": "tested in tests/inbox", "wake_relay": "takes nothing",
     "close": "takes nothing", "aclose": "takes nothing",
     "async_client": "takes nothing",
     "new_job": "rq-core's own", "returned_of": "rq-core's own", "override": "tested in tests/unit/test_depends.py",

@@ -1,6 +1,6 @@
 """Timelines of Throttle, Debounce and Latest: which calls run, and when.
 
-The scenes are written by hand; ``tests/docs/test_timelines.py`` plays their calls through the scripts and fails if
+The scenes are written by hand; ``tests/docs/test_pictures.py`` plays their calls through the scripts and fails if
 another call runs than the one that is drawn, or at another time.
 """
 
