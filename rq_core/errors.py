@@ -161,7 +161,8 @@ class NotInTransaction(UsageError):
 
 class InboxMissing(UsageError):
     """the database has no inbox. Create its tables with `rq-core inbox migrate {url}`, or with the statements that
-    `rq-core inbox ddl {url}` prints. (PostgreSQL finds tables by the connection's search_path.)"""
+    `rq-core inbox ddl {url}` prints. If that URL has them already, the connection goes to another database, or on
+    PostgreSQL to another schema (search_path)."""
 
     url: str
 

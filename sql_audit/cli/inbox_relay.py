@@ -168,7 +168,7 @@ def _change(
     as_json: bool,
 ) -> None:
     if bool(jobs) == all_rows:
-        raise click.UsageError("name jobs, or give --all")
+        raise click.UsageError("name jobs, or give --all, but not both")
     with _session(url) as session:
         ids = does(session, jobs, queue=queue)
     if as_json:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -53,9 +54,9 @@ def shown(url: URL) -> str:
     return masked(url.set(drivername="postgresql").render_as_string(hide_password=True))
 
 
-def inbox_engine(url: URL, *, writes: bool = True) -> Engine:
+def inbox_engine(url: URL, *, writes: bool = True, creates: bool = False) -> Engine:
     """Return an engine for a user's database. On SQLite its transactions begin with the right to write, if it
-    ``writes``.
+    ``writes``. A file of SQLite that is missing is an error at the first connection, unless the engine ``creates`` it.
 
     Raise InboxUnavailable if the driver is not installed.
     """
@@ -73,6 +74,13 @@ def inbox_engine(url: URL, *, writes: bool = True) -> Engine:
     except ModuleNotFoundError:
         why = f"no driver is installed: {pip_install('postgres')}"
         raise InboxUnavailable(url=shown(url), why=why) from None
+
+    @event.listens_for(engine, "do_connect")
+    def require_file(*_: Any) -> None:
+        path = url.database or ""
+        if not creates and not path.startswith("file:") and not Path(path).exists():
+            why = f"there is no such file. `rq-core inbox migrate {shown(url)}` creates it"
+            raise InboxUnavailable(url=shown(url), why=why)
 
     @event.listens_for(engine, "connect")
     def leave_transactions_to_us(connection: sqlite3.Connection, _: Any) -> None:

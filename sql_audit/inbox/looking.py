@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sql_audit.inbox.database import explaining, inbox_engine, inbox_url
-from sql_audit.inbox.schema import INBOX, PARKED
+from rq_core.errors import InboxMissing
+from sql_audit.errors import InboxRefused
+from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
+from sql_audit.inbox.schema import INBOX, PARKED, missing_tables
 
 _IDS_MAX: Final = 500
 """Maximum number of ids in one statement."""
@@ -15,7 +17,7 @@ _IDS_MAX: Final = 500
 def find_in_inbox(url: str, queue: str, ids: Sequence[str]) -> dict[str, str]:
     """Return where the rows of jobs are, by the jobs' ids: ``inbox`` or ``parked``. Jobs without a row are left out.
 
-    Raise InboxUrlInvalid, InboxRefused or InboxUnavailable.
+    Raise InboxUrlInvalid, InboxMissing, InboxRefused or InboxUnavailable.
     """
     address = inbox_url(url)
     engine = inbox_engine(address, writes=False)
@@ -33,6 +35,11 @@ def find_in_inbox(url: str, queue: str, ids: Sequence[str]) -> dict[str, str]:
                         (queue, *some),
                     )
                     found |= dict.fromkeys(rows.scalars(), state)
+    except InboxRefused:
+        with explaining(address), engine.connect() as connection:
+            if missing_tables(connection):
+                raise InboxMissing(url=shown(address)) from None
+        raise
     finally:
         engine.dispose()
     return found

@@ -16,6 +16,11 @@ from sql_audit.inbox.session import InboxRow
 
 _INSTANTS: Final = ("at", "expires")
 """The options that may be instants, which JSON has as texts."""
+_OPTIONS: Final = (
+    "delay", "at", "expires", "timeout", "priority", "max_attempts", "max_losses", "remember", "idempotency_key",
+    "headers", "keep_result", "audit_result", "keys",
+)  # fmt: skip
+"""The options that a row of other code may have."""
 
 
 class PolicyNeeded(Exception):
@@ -132,12 +137,20 @@ def _options(text: str | None) -> dict[str, Any]:
     options = _object("options", text)
     if "id" in options:
         raise Unreadable("options has id: the job's id belongs into the column job_id")
+    for name in options:
+        if name not in _OPTIONS:
+            raise Unreadable(f"options has {name!r}: it may have {', '.join(_OPTIONS)}")
     for name in _INSTANTS:
-        if isinstance(options.get(name), str):
+        text = options.get(name)
+        if isinstance(text, str):
             try:
-                options[name] = datetime.fromisoformat(options[name])
+                options[name] = datetime.fromisoformat(text)
             except ValueError:
                 raise Unreadable(
-                    f"options has {name}={options[name]!r}, which is no time like 2026-11-21T10:00:00Z"
+                    f"options has {name}={text!r}, which is no time like 2026-11-21T10:00:00Z"
                 ) from None
+            if options[name].tzinfo is None:
+                raise Unreadable(
+                    f"options has {name}={text!r} without its offset: end it in Z, or in one as +01:00"
+                )
     return options

@@ -166,7 +166,7 @@ def migrate(url: str) -> tuple[str, ...]:
     Raise InboxUrlInvalid, InboxForeign, InboxRefused or InboxUnavailable.
     """
     address = inbox_url(url)
-    engine = inbox_engine(address)
+    engine = inbox_engine(address, creates=True)
     try:
         with explaining(address), engine.begin() as connection:
             if address.get_backend_name() == "postgresql":

@@ -59,6 +59,13 @@ def test_a_database_without_the_tables_names_the_command_that_creates_them(tmp_p
     result = command("inbox", "status", str(tmp_path / "app.db"))
     assert result.exit_code != 0
     assert f"rq-core inbox migrate {tmp_path / 'app.db'}" in result.stderr
+    assert list(tmp_path.iterdir()) == [], "a command that reads creates no file"
+
+
+def test_the_url_may_name_a_driver_for_asyncio(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'app.db'}"
+    assert "created rqc_inbox" in printed("migrate", url)
+    assert "the inbox is empty" in printed("status", url)
 
 
 def test_a_copy_is_settled_by_a_command(stage: Stage) -> None:

@@ -297,6 +297,12 @@ def test_a_database_that_can_have_no_inbox_is_refused(rich: App) -> None:
     engine.dispose()
 
 
+def test_a_url_is_no_connection_and_is_not_shown(rich: App) -> None:
+    with pytest.raises(InvalidOption, match="must be a Session") as caught:
+        rich.within("postgresql://shop:secret@localhost/shop")
+    assert "secret" not in str(caught.value)
+
+
 def test_the_wrong_kind_of_enqueue_is_named(rich: App, connection: sqlite3.Connection) -> None:
     for blocking in (rich.within(connection), rich.tasks["once"].within(connection)):
         for name in ("enqueue", "enqueue_many", "cancel"):

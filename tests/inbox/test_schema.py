@@ -29,7 +29,7 @@ ALL = (INBOX, PARKED, RELAY, PLACE)
 
 @pytest.fixture
 def engine(audit_url: str) -> Iterator[Engine]:
-    engine = inbox_engine(inbox_url(audit_url))
+    engine = inbox_engine(inbox_url(audit_url), creates=True)
     yield engine
     engine.dispose()
 

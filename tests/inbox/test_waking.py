@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from rq_core import App, WaitTimeout
+from rq_core import App, RqCoreError, WaitTimeout
 from rq_core.app import waking
 from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
@@ -223,7 +224,7 @@ def test_a_parked_row_is_the_state_of_its_job(app: App, path: str) -> None:
 def test_a_wait_for_a_job_in_the_inbox_goes_on_in_its_queue(app: App, path: str) -> None:
     """Without the look into the inbox the wait would say that the job is gone."""
     handle = enqueued(app, path)
-    with pytest.raises(WaitTimeout, match="still in the inbox: does a relay run"):
+    with pytest.raises(WaitTimeout, match="still in the inbox: check that a relay runs"):
         handle.result(0.1)
 
     found: list[Any] = []
@@ -241,6 +242,23 @@ async def test_a_wait_in_an_event_loop_looks_into_the_inbox(app: App, path: str)
     with pytest.raises(WaitTimeout, match="still in the inbox"):
         await handle.wait_async(0.1)
     await app.aclose()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_state_names_the_command_if_the_apps_inbox_has_no_tables(
+    valkey: RedisServer, tmp_path: Path, exists: bool
+) -> None:
+    empty = tmp_path / "typo.db"
+    if exists:
+        empty.touch()
+    with App(valkey.url, inbox=str(empty)) as app:
+        handle = app.handle_by_id("mail", "a")
+        with pytest.raises(RqCoreError, match=f"`rq-core inbox migrate {empty}`"):
+            handle.state()
+        # Missing tables end the wait at once; a missing file may come back.
+        with pytest.raises(RqCoreError, match=f"`rq-core inbox migrate {empty}`"):
+            handle.wait(timeout=0.3)
+    assert empty.exists() == exists
 
 
 def test_a_wait_for_a_job_that_never_was_ends_at_once(app: App) -> None:

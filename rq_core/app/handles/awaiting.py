@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 GRACE_S: Final = 2.0
 """Seconds after the timeout in which the answer of the last read, of Redis or of the log, is still accepted."""
 _WHY_ROW: Final = {
-    "inbox": "its row is still in the inbox: does a relay run (`rq-core inbox run`)?",
+    "inbox": "its row is still in the inbox: check that a relay runs (`rq-core inbox run`) for that database",
     "parked": "its row is parked: `rq-core inbox parked` shows why",
-    "": "the database of the inbox has not answered: does it run, and can it be reached?",
+    "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
 """Why a job has not ended that Redis does not have, by where its row is."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
@@ -133,6 +133,8 @@ class Ends(Generic[H]):
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
+        self._rows_trouble: RqCoreError | None = None
+        """Why the last look into the inbox failed."""
         self._reader: BackgroundLogReader | None = None
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""
@@ -261,6 +263,8 @@ class Ends(Generic[H]):
             told = yield LookInInbox(queue, [handle.id for handle in handles], by)
             if isinstance(told, RqCoreError):
                 self._waiting_rows |= dict.fromkeys(handles, "")
+                # A look that was late has an error of its own, which says nothing of the database.
+                self._rows_trouble = None if type(told) is RqCoreError else told
                 continue
             self._waiting_rows |= {h: told[h.id] for h in handles if h.id in told}
             left = [handle for handle in handles if handle.id not in told]
@@ -329,13 +333,16 @@ class Ends(Generic[H]):
         what = f"job {handle.id} {many} not ended" if many == "has" else f"{many} not ended"
         why = "wait again, or cancel what is no longer wanted"
         if handle in self._waiting_rows:
-            why = _WHY_ROW.get(self._waiting_rows[handle], _WHY_ROW[""])
+            where = self._waiting_rows[handle]
+            why = _WHY_ROW.get(where, _WHY_ROW[""])
+            if not where and self._rows_trouble is not None:
+                trouble = self._rows_trouble
         if handle in self._missing:
             trouble = self._log_trouble
             what = f"job {handle.id} has ended, but the audit database did not tell how"
             why = "the mirror is behind: does `rq-core audit run` work?"
         if trouble is not None:
-            why = str(trouble)
+            why = str(trouble).rstrip(".?")
         error = WaitTimeout(what=what, seconds=self._seconds, why=why, id=handle.id)
         error.__cause__ = trouble
         return error

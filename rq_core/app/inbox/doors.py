@@ -72,7 +72,7 @@ def door_to(connection: object) -> Any:
 
     Raises InvalidOption for an object that is no connection of a known library.
     """
-    if isinstance(connection, str):
+    if isinstance(connection, str) and "://" not in connection:
         return _door("django_door:DjangoDoor", connection)
     for kind in type(connection).__mro__:
         found = _DOORS.get((kind.__module__.partition(".")[0], kind.__name__))

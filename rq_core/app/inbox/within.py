@@ -65,7 +65,7 @@ class _Producing:
             """Raise AttributeError; InvalidOption for a method of asynchronous connections."""
             twin = name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
-                raise _wrong_kind(self, f"its connection blocks: call {twin}(…), without await")
+                raise _wrong_kind(name, f"the connection blocks: call {twin}(…), without await")
             raise _no_attribute(self, name)
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class _AsyncProducing:
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; InvalidOption for a method of blocking connections."""
             if hasattr(type(self), f"{name}_async"):
-                raise _wrong_kind(self, f"its connection is asynchronous: await {name}_async(…)")
+                raise _wrong_kind(name, f"the connection is asynchronous: await {name}_async(…)")
             raise _no_attribute(self, name)
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
@@ -314,8 +314,8 @@ def raise_if_missing(app: Producer, error: BaseException) -> None:
         each = getattr(each, "orig", None) or each.__cause__
 
 
-def _wrong_kind(of: object, must: str) -> InvalidOption:
-    return InvalidOption.of("connection", type(of).__name__, must)
+def _wrong_kind(method: str, must: str) -> InvalidOption:
+    return InvalidOption.of("method", method, must)
 
 
 def _no_attribute(of: object, name: str) -> AttributeError:

@@ -121,7 +121,8 @@ def normalise(text: str) -> URL:
         raise AuditUrlInvalid(url=url.render_as_string(), why=why)
     if not url.database or url.database == ":memory:":
         raise AuditUrlInvalid(url=text, why="an audit log in memory would be lost")
-    return url
+    # An application's URL may name a driver for asyncio, as sqlite+aiosqlite.
+    return url.set(drivername="sqlite")
 
 
 class Database:
