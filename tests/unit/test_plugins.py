@@ -35,6 +35,7 @@ def test_every_plugin_for_the_audit_log_is_declared_and_loads() -> None:
         "questions": plugins.questions_opener(),
         "relay": plugins.relay_command(),
         "inbox": plugins.inbox_finder(),
+        "inbox_reader": plugins.inbox_reader_opener(),
     }
 
     assert set(found) == set(DECLARED[plugins.AUDIT])

@@ -11,14 +11,8 @@ import math
 import os
 from collections import deque
 from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+    AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence,
+)  # fmt: skip
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
