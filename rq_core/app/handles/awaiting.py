@@ -11,8 +11,14 @@ import math
 import os
 from collections import deque
 from collections.abc import (
-    AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence,
-)  # fmt: skip
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -76,8 +82,7 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step: find out where the rows of jobs of a queue are. The driver sends back ``inbox`` or ``parked`` by id, or
-    an RqCoreError."""
+    """Find the rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
@@ -96,8 +101,7 @@ Steps = Generator[Until | ReadLog | LookInInbox | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """One wait for the ends of jobs. A forked child may continue its parent's wait: each process calls ``begin`` before
-    it waits."""
+    """One wait for the ends of jobs. A forked child may continue it: each process calls ``begin`` before it waits."""
 
     def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
@@ -329,8 +333,7 @@ class Ends(Generic[H]):
         if handle in self._waiting_rows:
             where = self._waiting_rows[handle]
             why = _WHY_ROW.get(where, _WHY_ROW[""])
-            if not where and self._rows_trouble is not None:
-                trouble = self._rows_trouble
+            trouble = trouble if where else self._rows_trouble or trouble
         if handle in self._missing:
             trouble = self._log_trouble
             what = f"job {handle.id} has ended, but the audit database did not tell how"
