@@ -191,7 +191,10 @@ async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")
         witness.let_end()
         await wait_until_async(lambda: len(witness.lines("end")) == 1, "the first thread ended")
-        assert [claim for _, claim, _ in worker._handlers.executor.running] == [handle.id]
+        await wait_until_async(
+            lambda: [claim for _, claim, _ in worker._handlers.executor.running] == [handle.id],
+            "the second claim runs alone",
+        )
         await wait_until_async(lambda: handle.state() == "dead", "its attempts are spent")
         witness.let_end(2)
 
