@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
 
 PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
-"""How long a token may take: what comes later, the relay's own look at the database has overtaken."""
+"""Maximum time to send a token. A later one is useless: by then the relay has looked at the database by itself."""
 TOKENS_MAX: Final = 16
 """Maximum number of tokens in the list, if no relay takes them."""
 JOIN_S: Final = 0.2
