@@ -90,6 +90,9 @@ def _judge(
     queue: str, before: QueueState | None, after: QueueState | None, events: Events, pruned: bool
 ) -> Comparison:
     least = before.relayed if before else 0
+    damage = (before and before.damage) or (after and after.damage)
+    if damage:
+        return Comparison(queue, least, events.total, damage)
     most = after.relayed + after.sending if after else 0
     finding = None
     if events.total > most:
