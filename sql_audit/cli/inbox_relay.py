@@ -33,10 +33,10 @@ all_option = click.option("--all", "all_rows", is_flag=True, help="All parked ro
 
 
 @contextlib.contextmanager
-def _session(url: str) -> Iterator[Session]:
+def _session(url: str, *, writes: bool = False) -> Iterator[Session]:
     from sql_audit.inbox.session import Session, require_tables
 
-    with contextlib.closing(Session(url)) as session:
+    with contextlib.closing(Session(url, writes=writes)) as session:
         require_tables(session)
         yield session
 
@@ -182,7 +182,7 @@ def _change(
 ) -> None:
     if bool(jobs) == all_rows:
         raise click.UsageError("name jobs, or give --all, but not both")
-    with _session(url) as session:
+    with _session(url, writes=True) as session:
         ids = does(session, jobs, queue=queue)
     if as_json:
         print_json(ids)
@@ -213,7 +213,7 @@ def settle(url: str, *, is_copy: bool, moved: bool, same_place: bool) -> None:
         raise click.UsageError("give --copy or --moved; --same-place goes with --copy")
     from sql_audit.inbox import place
 
-    with _session(url) as session:
+    with _session(url, writes=True) as session:
         done = (
             place.fork_inbox(session, same_place=same_place)
             if is_copy

@@ -10,5 +10,6 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 - ``rows``: makes jobs of rows.
 - ``relay``, ``service``: one turn for a queue; turns for all queues.
 - ``place``: notices a copied database.
+- ``rights``, ``doctor``: the rights of roles of PostgreSQL; what is wrong with an inbox, for ``rq-core doctor``.
 - ``admin``, ``verify``: the answers to a person: rows and parked rows; the comparison with the log.
 """

@@ -48,14 +48,15 @@ def check_place(session: Session) -> str:
     return inbox_id
 
 
-def compare_place(session: Session) -> None:
-    """Raise InboxCopied if an inbox was stored in another place. Write nothing."""
+def compare_place(session: Session) -> str:
+    """Return the inbox' id, and write nothing. Raise InboxCopied if the stored place is another one."""
     with explaining(session.address):
         here = place_of(session.engine)
     with session.transaction() as transaction:
-        _, bound = _stored(session, transaction)
+        inbox_id, bound = _stored(session, transaction)
     if bound is not None and not _is_same(bound, here):
         raise InboxCopied(url=session.url, bound=bound, here=here)
+    return inbox_id
 
 
 def _stored(session: Session, transaction: Transaction) -> tuple[str, str | None]:

@@ -218,6 +218,8 @@ class Transaction:
     def end(self, queue: str, counts: RowCounts) -> None:
         """End the batch without another one, and add to the counts."""
         self.run(self._said.end, *counts, queue)
+        if counts == NOTHING:
+            self.run(self._said.forget, queue)
 
     def delete(self, queue: str, ids: Sequence[int]) -> None:
         """Delete rows."""

@@ -56,6 +56,8 @@ class Statements(NamedTuple):
     """Writes which relay has sent the batch last."""
     end: str
     """Ends a batch, and adds to the counts."""
+    forget: str
+    """Forgets the slot of a batch that was not carried out: Redis need not know of it."""
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str
@@ -106,6 +108,7 @@ def _statements(
         change="UPDATE rqc_relay SET ids = ? WHERE queue = ?",
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
         end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
+        forget="UPDATE rqc_relay SET slot = NULL WHERE queue = ?",
         delete=delete.format(f"queue = ? AND id {among}"),
         delete_rest=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
         park=(
