@@ -17,17 +17,18 @@ from rq_core.app.handles.handle import JobHandle
 from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
 from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
+from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import InboxMissing, InvalidOption
 from rq_core.model.job import KEEP_TIE, NewJob
+from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
+    from rq_core.app.app import App
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-OwnJob = Callable[..., NewJob | None]
-"""Returns the job of a queue, task, args, keys and options; None if the app does not have the task."""
 
 
 class AsyncExecutes(Protocol):
@@ -53,20 +54,33 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """The common part of the objects for blocking connections."""
+    """The common part of all objects."""
 
-    def __init__(self, app: Producer, door: Door) -> None:
+    _is_async = False
+
+    def __init__(self, app: Any, door: Any, task: Any = None) -> None:
         self._app = app
         self._door = door
+        self._task = task
 
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; InvalidOption for a method of asynchronous connections."""
-            twin = name.removesuffix("_async")
+            """Raise AttributeError; InvalidOption for a method of the other kind of connection."""
+            twin = f"{name}_async" if self._is_async else name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
-                raise _wrong_kind(name, f"the connection blocks: call {twin}(…), without await")
-            raise _no_attribute(self, name)
+                must = f"the connection blocks: call {twin}(…), without await"
+                if self._is_async:
+                    must = f"the connection is asynchronous: await {twin}(…)"
+                raise InvalidOption.of("method", name, must)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class _Blocking(_Producing):
+    """The common part of the objects for blocking connections."""
+
+    _app: Producer
+    _door: Door
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
@@ -99,32 +113,22 @@ class _Producing:
 
     def _drive(self, statements: Statements) -> Any:
         answer: Any = None
-        while True:
-            try:
-                statement = statements.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = self._door.run(*statement)
-            except Exception as error:
-                raise_if_missing(self._app, error)
-                raise
+        try:
+            while True:
+                answer = self._door.run(*statements.send(answer))
+        except StopIteration as end:
+            return end.value
+        except Exception as error:
+            raise_if_missing(self._app, error)
+            raise
 
 
-class _AsyncProducing:
+class _Awaited(_Producing):
     """The common part of the objects for asynchronous connections."""
 
-    def __init__(self, app: Producer, door: AsyncDoor) -> None:
-        self._app = app
-        self._door = door
-
-    if not TYPE_CHECKING:  # Type checkers know what the object has.
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; InvalidOption for a method of blocking connections."""
-            if hasattr(type(self), f"{name}_async"):
-                raise _wrong_kind(name, f"the connection is asynchronous: await {name}_async(…)")
-            raise _no_attribute(self, name)
+    _is_async = True
+    _app: Producer
+    _door: AsyncDoor
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
@@ -153,24 +157,20 @@ class _AsyncProducing:
 
     async def _drive(self, statements: Statements) -> Any:
         answer: Any = None
-        while True:
-            try:
-                statement = statements.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = await self._door.run(*statement)
-            except Exception as error:
-                raise_if_missing(self._app, error)
-                raise
+        try:
+            while True:
+                answer = await self._door.run(*statements.send(answer))
+        except StopIteration as end:
+            return end.value
+        except Exception as error:
+            raise_if_missing(self._app, error)
+            raise
 
 
-class TaskWithin(_Producing, Generic[P, R]):
+class TaskWithin(_Blocking, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of a connection."""
 
-    def __init__(self, task: Prepares[P, R], door: Door) -> None:
-        super().__init__(task.app, door)
-        self._task = task
+    _task: Prepares[P, R]
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
@@ -184,12 +184,10 @@ class TaskWithin(_Producing, Generic[P, R]):
         return handle_in_inbox(self._app, job)
 
 
-class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
+class AsyncTaskWithin(_Awaited, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of an asynchronous connection."""
 
-    def __init__(self, task: Prepares[P, R], door: AsyncDoor) -> None:
-        super().__init__(task.app, door)
-        self._task = task
+    _task: Prepares[P, R]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See TaskWithin.enqueue."""
@@ -198,12 +196,10 @@ class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
         return handle_in_inbox(self._app, job)
 
 
-class Within(_Producing):
+class Within(_Blocking):
     """Enqueues jobs of an app within the transaction of a connection."""
 
-    def __init__(self, app: Producer, own_job: OwnJob, door: Door) -> None:
-        super().__init__(app, door)
-        self._own_job = own_job
+    _app: App
 
     @spelling_out_options
     def enqueue(
@@ -220,17 +216,15 @@ class Within(_Producing):
         Without the task's code nothing is sent to Redis now: the relay applies the options and caps that workers have
         registered, and parks a row that they refuse.
         """
-        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, queue, task, args, keys, options)
         self._insert([row])
         return handle
 
 
-class AsyncWithin(_AsyncProducing):
+class AsyncWithin(_Awaited):
     """Enqueues jobs of an app within the transaction of an asynchronous connection."""
 
-    def __init__(self, app: Producer, own_job: OwnJob, door: AsyncDoor) -> None:
-        super().__init__(app, door)
-        self._own_job = own_job
+    _app: App
 
     @spelling_out_options
     async def enqueue_async(
@@ -243,7 +237,7 @@ class AsyncWithin(_AsyncProducing):
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
         """See Within.enqueue."""
-        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, queue, task, args, keys, options)
         await self._insert([row])
         return handle
 
@@ -251,13 +245,13 @@ class AsyncWithin(_AsyncProducing):
 def task_within(task: Any, connection: object) -> Any:
     """Return the object for a task and a connection. Raises InvalidOption for an object that is no connection."""
     door = door_to(connection)
-    return AsyncTaskWithin(task, door) if door.is_async else TaskWithin(task, door)
+    return (AsyncTaskWithin if door.is_async else TaskWithin)(task.app, door, task)
 
 
-def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
+def app_within(app: App, connection: object) -> Any:
     """Return the object for an app and a connection. Raises InvalidOption for an object that is no connection."""
     door = door_to(connection)
-    return AsyncWithin(app, own_job, door) if door.is_async else Within(app, own_job, door)
+    return (AsyncWithin if door.is_async else Within)(app, door)
 
 
 def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
@@ -283,16 +277,16 @@ def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
 
 
 def _by_name(
-    app: Producer,
-    own_job: OwnJob,
+    app: App,
     queue: str,
     task: str,
     args: Mapping[str, Any] | None,
     keys: Mapping[str, str] | None,
     options: EnqueueOptions,
 ) -> tuple[Row, JobHandle[Any]]:
-    job = own_job(queue, task, args, keys, options)
-    if job is not None:
+    known = app.tasks.get(check_name("task", task))
+    if known is not None:
+        job = Draft(app, known, queue, task, args, options).job(keys)
         return row_of(job), handle_in_inbox(app, job)
     given = JobOptions(queue).changed(queue=queue, **options)
     args_json = dump_untyped(task, {} if args is None else args)
@@ -312,11 +306,3 @@ def raise_if_missing(app: Producer, error: BaseException) -> None:
         if code == _NO_TABLE or "no such table: rqc_" in str(each):
             raise InboxMissing(url=app.inbox_url or "URL") from error
         each = getattr(each, "orig", None) or each.__cause__
-
-
-def _wrong_kind(method: str, must: str) -> InvalidOption:
-    return InvalidOption.of("method", method, must)
-
-
-def _no_attribute(of: object, name: str) -> AttributeError:
-    return AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}")
