@@ -407,7 +407,7 @@ class InboxReader(Protocol):
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return what is wrong with the inbox besides what ``look`` shows: its tables, its place, the rights of a
+        """Return what is wrong with the inbox, except for what ``look`` shows: its tables, its place, the rights of a
         relay, and how its last batches differ from the Redis of a client. Raises as ``look`` does."""
         ...
 

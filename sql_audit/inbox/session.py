@@ -25,7 +25,7 @@ class RelayRow(NamedTuple):
     ids: list[int] | None
     """The ids of the rows of the batch that is on its way; None: no batch is."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock."""
+    """Milliseconds since the batch was chosen, by the database's clock; negative: its time is not valid."""
     taken_by: str | None
     relayed: int
     held: int
@@ -50,12 +50,12 @@ NOTHING: Final = RowCounts()
 SHOWN_MAX: Final = 60
 """Maximum number of characters of an altered value in an error."""
 BATCH_ALTERED: Final = (
-    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so its relay stands still. The"
+    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so relays leave the queue alone. The"
     " batch may have been carried out: look in the queue for the jobs of the first rows, delete the rows whose jobs"
     " were there, and set ids to NULL"
 )
 COUNTS_ALTERED: Final = (
-    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so its relay stands still: set relayed, held and"
+    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so relays leave the queue alone: set relayed, held and"
     " duplicate to whole numbers"
 )
 

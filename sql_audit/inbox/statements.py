@@ -82,7 +82,7 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
+    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms (-1: it has no valid time), ``now`` is the
     present time, ``lock`` locks rows that no other transaction has locked, and ``bound`` are values to select that set
     something for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
@@ -131,7 +131,7 @@ STATEMENTS: Final = {
         ids=lambda ids: (json.dumps(ids),),
         among="IN (SELECT value FROM json_each(?))",
         age=AGE_MS["sqlite"],
-        sent=AGE_MS["sqlite"].replace("created_at", "sent_at"),
+        sent=AGE_MS["sqlite"].replace("created_at", "sent_at").replace(", 0)", ", -1)"),
         now="strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
         lock="",
     ),
@@ -145,7 +145,7 @@ STATEMENTS: Final = {
                 "DELETE FROM rqc_inbox WHERE ctid = ANY(ARRAY(SELECT ctid FROM rqc_inbox WHERE {} ORDER BY id))"
             ),
             age=AGE_MS["postgresql"],
-            sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
+            sent=AGE_MS["postgresql"].replace("created_at", "sent_at").replace("ELSE 0", "ELSE -1"),
             now="clock_timestamp()",
             lock=" FOR UPDATE SKIP LOCKED",
             # Until the transaction's end, and without a round trip of their own.

@@ -33,7 +33,7 @@ def each_stage(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Stag
 
 
 def found(stage: Stage, *queues: str, url: str | None = None) -> list[str]:
-    """What the doctor says of the inbox."""
+    """Return what the doctor says of the inbox."""
     given = ["--inbox", url or stage.database_url, "--redis", stage.redis_url, "--json"]
     result = CliRunner().invoke(root, ["doctor", *queues, *given])
     assert isinstance(result.exception, SystemExit | None), result.exception

@@ -71,6 +71,9 @@ def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
         ("ids = '[1]'", ["b", "c"], MORE),
         ("ids = '[1, 2, 3, 99]'", [], LESS),
         ("relayed = relayed + 1", [], LESS),
+        ("sent_at = NULL", [], None),
+        ("sent_at = 'soon'", [], None),
+        ("sent_at = '2999-01-01T00:00:00.000Z'", [], None),
     ],
 )
 def test_a_batch_that_was_altered_is_found(
@@ -118,7 +121,7 @@ def test_a_row_of_a_relay_that_cannot_be_read_is_one_line_and_stops_one_queue(
     assert {each.queue: each.rows for each in watch.look().queues} == {"mail": 4, "other": 0}
     watch.close()
     assert (found := finding()) is not None
-    assert "stands still" in found
+    assert "relays leave the queue alone" in found
 
     stage.sql("UPDATE rqc_relay SET ids = NULL, relayed = 0, duplicate = 0 WHERE queue = 'mail'")
     stage.hand_over()

@@ -79,7 +79,7 @@ def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
     as_: As,
     control: Any,
 ) -> None:
-    """It adopts a batch, packs rows of other code, parks bad ones, and waits for a token."""
+    """A relay adopts a batch, packs rows of other code, parks bad ones, and waits for a token."""
     stage, url, redis = on_schema, as_sql("relay"), as_("relay")
     stage.insert("a", "b")
     stage.insert("bad", args="[")
