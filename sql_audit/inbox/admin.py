@@ -102,7 +102,7 @@ def _state(
         sending=sending,
         slot=row.slot if row else None,
         number=row.number if row else None,
-        sent_ms=row.age_ms if row is not None and row.ids is not None else None,
+        sent_ms=max(row.age_ms, 0) if row is not None and row.ids is not None else None,
         relay=row.taken_by if row else None,
         damage=damage,
     )

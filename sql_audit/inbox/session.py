@@ -50,13 +50,13 @@ NOTHING: Final = RowCounts()
 SHOWN_MAX: Final = 60
 """Maximum number of characters of an altered value in an error."""
 BATCH_ALTERED: Final = (
-    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so relays leave the queue alone. The"
-    " batch may have been carried out: look in the queue for the jobs of the first rows, delete the rows whose jobs"
-    " were there, and set ids to NULL"
+    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so relays leave the queue"
+    " alone. The batch may have been carried out: look in the queue for the jobs of the first rows, delete the rows"
+    " whose jobs were there, and set ids to NULL"
 )
 COUNTS_ALTERED: Final = (
-    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so relays leave the queue alone: set relayed, held and"
-    " duplicate to whole numbers"
+    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so relays leave the queue alone: set relayed,"
+    " held and duplicate to whole numbers"
 )
 
 

@@ -147,6 +147,16 @@ def test_commands_and_the_log_show_rows_without_control_characters(
     assert_harmless(caplog.text)
 
 
+def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage) -> None:
+    stage.insert("a", queue=HOSTILE, task=HOSTILE, args="[")
+    stage.hand_over()
+    stage.sql("UPDATE rqc_relay SET slot = ?, number = 1, ids = ?", HOSTILE, HOSTILE)
+    words = ["doctor", "--inbox", stage.database_url, "--redis", stage.redis_url]
+    output = CliRunner().invoke(root, words, color=True).output
+    assert "is parked" in output
+    assert_harmless(output)
+
+
 # The log.
 
 
