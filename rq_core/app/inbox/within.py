@@ -17,18 +17,17 @@ from rq_core.app.handles.handle import JobHandle
 from rq_core.app.inbox.doors import AsyncDoor, Door, door_to
 from rq_core.app.inbox.rows import Row, Statements, delete_row, inserts, row_by_name, row_of
 from rq_core.app.options import EnqueueOptions, JobOptions, spelling_out_options
-from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import InboxMissing, InvalidOption
 from rq_core.model.job import KEEP_TIE, NewJob
-from rq_core.model.keys import check_name
 
 if TYPE_CHECKING:
-    from rq_core.app.app import App
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+OwnJob = Callable[..., NewJob | None]
+"""Returns the job of a queue, task, args, keys and options; None if the app does not have the task."""
 
 
 class AsyncExecutes(Protocol):
@@ -58,10 +57,11 @@ class _Producing:
 
     _is_async = False
 
-    def __init__(self, app: Any, door: Any, task: Any = None) -> None:
+    def __init__(self, app: Producer, door: Any, of: Any) -> None:
+        """``of`` is a task, or makes the jobs of an app."""
         self._app = app
         self._door = door
-        self._task = task
+        self._of = of
 
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
@@ -79,7 +79,6 @@ class _Producing:
 class _Blocking(_Producing):
     """The common part of the objects for blocking connections."""
 
-    _app: Producer
     _door: Door
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
@@ -127,7 +126,6 @@ class _Awaited(_Producing):
     """The common part of the objects for asynchronous connections."""
 
     _is_async = True
-    _app: Producer
     _door: AsyncDoor
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
@@ -170,7 +168,7 @@ class _Awaited(_Producing):
 class TaskWithin(_Blocking, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of a connection."""
 
-    _task: Prepares[P, R]
+    _of: Prepares[P, R]
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
@@ -179,7 +177,7 @@ class TaskWithin(_Blocking, Generic[P, R]):
         only then whether the job is a duplicate, or another job holds its name. Raises the errors of PreparedTask.job,
         InvalidOption for a job that the queue might reject, NotInTransaction and InboxMissing.
         """
-        job = self._task.job(*args, **kwargs)
+        job = self._of.job(*args, **kwargs)
         self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
@@ -187,11 +185,11 @@ class TaskWithin(_Blocking, Generic[P, R]):
 class AsyncTaskWithin(_Awaited, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of an asynchronous connection."""
 
-    _task: Prepares[P, R]
+    _of: Prepares[P, R]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See TaskWithin.enqueue."""
-        job = self._task.job(*args, **kwargs)
+        job = self._of.job(*args, **kwargs)
         await self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
@@ -199,7 +197,7 @@ class AsyncTaskWithin(_Awaited, Generic[P, R]):
 class Within(_Blocking):
     """Enqueues jobs of an app within the transaction of a connection."""
 
-    _app: App
+    _of: OwnJob
 
     @spelling_out_options
     def enqueue(
@@ -216,7 +214,7 @@ class Within(_Blocking):
         Without the task's code nothing is sent to Redis now: the relay applies the options and caps that workers have
         registered, and parks a row that they refuse.
         """
-        row, handle = _by_name(self._app, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])
         return handle
 
@@ -224,7 +222,7 @@ class Within(_Blocking):
 class AsyncWithin(_Awaited):
     """Enqueues jobs of an app within the transaction of an asynchronous connection."""
 
-    _app: App
+    _of: OwnJob
 
     @spelling_out_options
     async def enqueue_async(
@@ -237,7 +235,7 @@ class AsyncWithin(_Awaited):
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
         """See Within.enqueue."""
-        row, handle = _by_name(self._app, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         await self._insert([row])
         return handle
 
@@ -248,10 +246,10 @@ def task_within(task: Any, connection: object) -> Any:
     return (AsyncTaskWithin if door.is_async else TaskWithin)(task.app, door, task)
 
 
-def app_within(app: App, connection: object) -> Any:
+def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
     """Return the object for an app and a connection. Raises InvalidOption for an object that is no connection."""
     door = door_to(connection)
-    return (AsyncWithin if door.is_async else Within)(app, door)
+    return (AsyncWithin if door.is_async else Within)(app, door, own_job)
 
 
 def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
@@ -277,16 +275,16 @@ def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
 
 
 def _by_name(
-    app: App,
+    app: Producer,
+    own_job: OwnJob,
     queue: str,
     task: str,
     args: Mapping[str, Any] | None,
     keys: Mapping[str, str] | None,
     options: EnqueueOptions,
 ) -> tuple[Row, JobHandle[Any]]:
-    known = app.tasks.get(check_name("task", task))
-    if known is not None:
-        job = Draft(app, known, queue, task, args, options).job(keys)
+    job = own_job(queue, task, args, keys, options)
+    if job is not None:
         return row_of(job), handle_in_inbox(app, job)
     given = JobOptions(queue).changed(queue=queue, **options)
     args_json = dump_untyped(task, {} if args is None else args)
