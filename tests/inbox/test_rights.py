@@ -23,9 +23,12 @@ from tests.app.conftest import As
 from tests.app.test_rights import denied
 from tests.kit.command import audit, command
 from tests.kit.inbox import Stage
+from tests.kit.servers import engines
 
 SCHEMA = "the shop"
 AsSql = Callable[[str], str]
+one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
+"""For rights in PostgreSQL, to which the server of the queue makes no difference."""
 
 
 @pytest.fixture
@@ -102,6 +105,7 @@ def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
     assert "inbox grants" not in result.stdout
 
 
+@one_engine
 def test_a_relay_has_no_right_that_it_does_not_need(
     on_schema: Stage, as_sql: AsSql, superuser: psycopg.Connection
 ) -> None:
@@ -184,6 +188,7 @@ def test_the_rights_of_an_application_suffice(
         assert first.state() == "ready"
 
 
+@one_engine
 def test_a_program_with_only_the_right_to_insert_enqueues(
     on_schema: Stage, superuser: psycopg.Connection, as_sql: AsSql
 ) -> None:
@@ -202,6 +207,7 @@ def test_a_program_with_only_the_right_to_insert_enqueues(
     assert on_schema.rows() == [handle.id]
 
 
+@one_engine
 def test_an_operator_and_a_viewer_can_do_their_work(
     on_schema: Stage, as_sql: AsSql, tmp_path: Any
 ) -> None:
