@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from rq_core.cli.root import root
 from rq_core.errors import BadArguments
 from sql_audit.inbox.schema import ddl
+from sql_audit.store.connection import driver_errors
 from tests.kit.inbox import QUEUE, Stage, at, finish
 
 
@@ -170,6 +171,14 @@ def test_altered_rows_and_another_place_are_named(stage: Stage) -> None:
     assert "not a JSON array of ids" in damage
     stage.sql("UPDATE rqc_relay SET ids = NULL, number = 'x'")
     assert len(found(stage)) == 2
+
+
+def test_a_file_that_a_relay_could_not_write_is_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_errors, "missing", lambda path: f"user shop may not write {path}")
+    (says,) = found(stage)
+    assert says == f"a relay cannot work: user shop may not write {stage.session.address.database}"
 
 
 def test_the_doctor_writes_nothing_into_an_inbox(stage: Stage) -> None:
