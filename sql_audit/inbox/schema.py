@@ -215,6 +215,11 @@ _LITE_INDEXES: Final = """SELECT i."unique" AND NOT i.partial, (SELECT group_con
 _LITE_KEY: Final = """SELECT group_concat(name, ', ') FROM (SELECT name FROM pragma_table_info(?)
  WHERE pk > 0 ORDER BY pk)"""
 
+_BEHIND: Final = """SELECT CASE WHEN has_sequence_privilege(s, 'USAGE') OR has_sequence_privilege(s, 'SELECT')
+ THEN (SELECT max(id) FROM rqc_inbox) > coalesce(pg_sequence_last_value(s), 0) END
+ FROM CAST(pg_get_serial_sequence('rqc_inbox', 'id') AS regclass) AS s"""
+"""Whether the sequence of ids may give an id that a row has; null if the user may not read the sequence."""
+
 
 class _Column(NamedTuple):
     type: str
@@ -248,6 +253,11 @@ def differences(connection: Connection) -> Iterator[str]:
             yield f"table {table} has no index on (job_id), so commands read all of it"
         if table == INBOX and not is_postgresql and "AUTOINCREMENT" not in _made(connection, table):
             yield f"table {table}: column id has no AUTOINCREMENT, so that an id may come again"
+    if is_postgresql and connection.exec_driver_sql(_BEHIND).scalar():
+        yield (
+            "table rqc_inbox: the sequence of id is behind the rows, and a job that gets the id of a row is lost:"
+            " `SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), max(id)) FROM rqc_inbox`"
+        )
 
 
 def _of_column(table: str, name: str, found: _Column, kind: str, rest: str) -> Iterator[str]:

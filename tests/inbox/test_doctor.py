@@ -181,6 +181,20 @@ def test_a_file_that_a_relay_could_not_write_is_named(
     assert says == f"a relay cannot work: user shop may not write {stage.session.address.database}"
 
 
+def test_a_sequence_of_ids_that_is_behind_the_rows_is_named(on_postgres: Stage) -> None:
+    """A logical replica that took over has the rows, and not the sequence. INSERT takes an equal id for a duplicate."""
+    stage = on_postgres
+    stage.insert("a", "b")
+    assert found(stage) == []
+    stage.sql("SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), 1, false)")
+    (says,) = found(stage)
+    assert "the sequence of id is behind the rows" in says
+    stage.sql(says.partition("`")[2].partition("`")[0])
+    assert found(stage) == []
+    stage.insert("c")
+    assert stage.rows() == ["a", "b", "c"]
+
+
 def test_the_doctor_writes_nothing_into_an_inbox(stage: Stage) -> None:
     stage.insert("a")
     before = [stage.sql(f"SELECT * FROM {table}") for table in ("rqc_inbox_place", "rqc_relay")]
