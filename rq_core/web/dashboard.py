@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -45,7 +46,7 @@ from rq_core.web.access import (
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page
 from rq_core.web.search import PageQuery, asked_of
-from rq_core.web.sources import NO_LOG, RecentAnswers, Sources
+from rq_core.web.sources import NO_LOG, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ _AGES: Final = re.compile(
 """Texts of a page that say an age or the present moment."""
 SHOWN_MAX: Final = 100
 """Documents of one page that are kept for a second: as many kinds of viewers."""
+LEFT_OUT: Final = (
+    ("logged",),
+    ("found",),
+    ("log", "logged"),
+    ("state", "found"),
+    ("state", "found", "log", "logged", "inbox"),
+)
+"""Facts that a page is tried without, one row after the other, if it cannot be made with all of them."""
 FORM_MAX: Final = 4_096
 """Bytes of a form that are read."""
 
@@ -229,10 +238,23 @@ class _Site:
         if made is None:
             (state, found), (log, logged) = answers.present, answers.past
             facts = Facts(asked, access, now_ms, state, log, found, logged, answers.inbox)
-            made = self._made(page, request, facts)
+            made = self._shown(page, request, facts)
             if len(answers.shown) < SHOWN_MAX:
                 answers.shown[viewer] = made
         return made.answer(request)
+
+    def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
+        """Make the document of a page. An answer that cannot be shown is left out, as one that did not come."""
+        try:
+            return self._made(page, request, facts)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be written by anybody
+            wrong = error
+        why = strange(wrong, "this cannot be shown")
+        for names in LEFT_OUT:
+            known = {name: why for name in names if getattr(facts, name) is not None}
+            with contextlib.suppress(Exception):
+                return self._made(page, request, dataclasses.replace(facts, **known))
+        raise wrong
 
     def _made(self, page: Page, request: Request, facts: Facts) -> _Made:
         """Make the document of a page."""

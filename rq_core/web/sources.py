@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,21 @@ NO_LOG: Final = Unread(
     " (and `rq-core audit run --audit URL`, which fills it)"
 )
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+
+def strange(error: Exception, what: str) -> Unread:
+    """Return what a page says in place of an answer that raised an error of no known kind; the log gets the rest.
+
+    The error's own text may repeat what a job carries.
+    """
+    log.error("%s", what, exc_info=error)
+    return Unread(
+        f"{what} ({type(error).__name__}): there is data that rq-core does not write, or a bug; rq-core audit verify"
+        " --audit URL checks the log, rq-core doctor checks Redis, and the log of this page's server says more"
+    )
 
 
 class RecentAnswers:
@@ -140,3 +155,5 @@ class Sources:
             return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
         except RqCoreError as error:
             return Unread.of(error)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be written by anybody
+            return strange(error, f"the answer of {whom} cannot be read")

@@ -1,0 +1,77 @@
+"""Rows and keys that rq-core did not write: each page still answers, and says what it cannot read or show."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import QUEUE, SECRET, Browse, Scene
+from tests.web.test_pages import ADDRESSES, as_json
+
+JOBS = [f"/jobs/{QUEUE}/{each}" for each in ("died", "done", "holds")]
+LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue={QUEUE}"]
+
+
+def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
+    """Change the log as somebody does who may do everything: its triggers and CHECKs do not refuse it."""
+    path = scene.audit_url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as log:
+        log.execute("PRAGMA ignore_check_constraints = ON")
+        names = log.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for (name,) in names:
+            log.execute(f"DROP TRIGGER {name}")
+        assert log.execute(statement, values).rowcount > 0
+
+
+def look_at_all(browse: Browse) -> dict[str, Any]:
+    """Open each page as HTML and as JSON, and return the documents by path."""
+    page = browse()
+    found = {}
+    for path in (*ADDRESSES.values(), *JOBS, *LISTS):
+        answer = page.get(path)
+        assert answer.status_code == 200, path
+        assert SECRET not in answer.text
+        document = page.get(as_json(path))
+        assert document.status_code == 200, path
+        assert SECRET not in document.text
+        found[path] = document.json()
+    return found
+
+
+@pytest.mark.parametrize(
+    "column", ["mirror_cursor.events", "job_attempt.claimed_at_ms", "job.ready_at_ms"]
+)
+def test_each_page_answers_when_a_number_in_the_log_is_none(
+    busy: Scene, browse: Browse, column: str
+) -> None:
+    table, _, name = column.partition(".")
+    forge_rows(busy, f"UPDATE {table} SET {name} = ?", b"\xff")
+
+    look_at_all(browse)
+
+
+def test_the_first_page_says_that_the_log_has_what_rq_core_does_not_write(
+    busy: Scene, browse: Browse
+) -> None:
+    forge_rows(busy, "UPDATE mirror_cursor SET at_ms = ?", SECRET)
+
+    overview = look_at_all(browse)["/"]
+
+    (cause,) = (each for each in overview["causes"] if each["alert"] == "RqCoreAuditDown")
+    assert "rq-core audit verify" in cause["says"]
+    assert overview["queues"][0]["queue"] == QUEUE
+
+
+def test_a_job_whose_events_cannot_be_shown_has_what_redis_knows(
+    busy: Scene, browse: Browse
+) -> None:
+    forge_rows(busy, "UPDATE job_event SET at_ms = ? WHERE type = 'claimed'", b"\xff")
+
+    document = look_at_all(browse)[f"/jobs/{QUEUE}/holds"]
+
+    assert document["job"]["state"] == "running"
+    assert [each["what"] for each in document["unread"]] == ["the past"]
+    assert "rq-core audit verify" in document["unread"][0]["why"]
