@@ -347,7 +347,11 @@ def audit_page(facts: Facts) -> Document:
     document: Document = {"queues": [], "findings": None}
     if isinstance(facts.log, LogOverview):
         behind = {q.queue: q for q in facts.queues}
+        read = {} if isinstance(facts.logged, Unread | None) else facts.logged
+        proofs = {each["queue"]: each for each in read.get("proofs", ())}
         for each in facts.log.queues:
+            lacks = _proof_lacks(proofs.get(each.queue), each.events, facts.now_ms)
+            proven = 0 if lacks == NOT_OF_LOG else each.proven_events or 0
             live = behind.get(each.queue)
             document["queues"].append(
                 {
@@ -362,7 +366,8 @@ def audit_page(facts: Facts) -> Document:
                     "orphaned_events": each.orphaned_events,
                     "proven_events": each.proven_events,
                     "proven_at_ms": each.proven_at_ms,
-                    "unproven_events": each.events - (each.proven_events or 0),
+                    "proof_lacks": lacks,
+                    "unproven_events": each.events - proven,
                 }
             )
     document["unmirrored"] = [q.queue for q in facts.queues if not q.audit]
@@ -373,6 +378,20 @@ def audit_page(facts: Facts) -> Document:
             findings["quarantine"] = [each | {"reason": None} for each in findings["quarantine"]]
         document["findings"] = findings
     return document
+
+
+NOT_OF_LOG: Final = "it is not of this log"
+
+
+def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
+    """Return what the record of the last proof lacks; empty if it lacks nothing. Its row is protected by nothing."""
+    if proof is None:
+        return ""
+    if not proof["of_this_log"] or proof["events"] > events:
+        return NOT_OF_LOG
+    if proof["at_ms"] > now_ms + MINUTE_MS:
+        return "its time is still to come"
+    return "" if proof["verdict"] == "holds" else "in part: something could not be proved"
 
 
 def _log_queues(facts: Facts) -> list[str]:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from sql_audit.proof.record import record_proofs
+from sql_audit.proof.verify import verify
+from sql_audit.store.connection.database import Database
 from tests.web.conftest import QUEUE, SECRET, Browse, Scene
 from tests.web.test_pages import ADDRESSES, as_json
 
@@ -75,3 +78,32 @@ def test_a_job_whose_events_cannot_be_shown_has_what_redis_knows(
     assert document["job"]["state"] == "running"
     assert [each["what"] for each in document["unread"]] == ["the past"]
     assert "rq-core audit verify" in document["unread"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("forged", "says"),
+    [
+        ("head = 'f00d'", "not of this log"),
+        ("events = 1000000", "not of this log"),
+        ("at_ms = 4000000000000", "its time is still to come"),
+        ("verdict = 'unknown'", "something could not be proved"),
+    ],
+)
+def test_the_page_of_the_log_says_that_a_recorded_proof_proves_less_than_the_log(
+    busy: Scene, browse: Browse, forged: str, says: str
+) -> None:
+    database = Database(busy.audit_url)
+    with contextlib.closing(database):
+        record_proofs(database, verify(database))
+    page = browse()
+    (whole,) = page.get("/audit.json").json()["queues"]
+    assert (whole["proof_lacks"], whole["unproven_events"]) == ("", 0)
+    assert says not in page.get("/audit").text
+
+    forge_rows(busy, f"UPDATE mirror_proof SET {forged}")
+
+    page = browse()
+    (row,) = page.get("/audit.json").json()["queues"]
+    assert says in row["proof_lacks"]
+    assert says in page.get("/audit").text
+    assert (row["unproven_events"] == row["events"]) == ("not of" in says)
