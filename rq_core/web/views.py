@@ -33,6 +33,7 @@ from rq_core.web.minutes import (
     rows_by_queue,
 )
 from rq_core.web.rows import (
+    LOG_PATH,
     Document,
     cause_row,
     dead_row,
@@ -45,6 +46,7 @@ from rq_core.web.rows import (
     shown_rows,
     since_of,
     steps_of,
+    urgency,
     wait_row,
     without_carried,
     worker_row,
@@ -154,10 +156,11 @@ def overview_page(facts: Facts) -> Document:
     }
     minutes = rows_by_queue(facts.logged)
     since = first_minute(facts.now_ms, SPARK_MINUTES)
-    wrong = {each["queue"] for each in document["causes"]}
+    # The causes that page come first.
+    wrong = {each["queue"]: urgency(each) for each in reversed(document["causes"])}
     for queue in found.queues:
         row = queue_row(queue, facts.now_ms)
-        row["wrong"] = queue.queue in wrong
+        row["wrong"] = wrong.get(queue.queue, "")
         rows = minutes.get(queue.queue)
         if minutes or isinstance(facts.logged, list):
             row["minutes"] = count_minutes(rows or (), since, SPARK_MINUTES)
@@ -344,7 +347,9 @@ def at_page(facts: Facts) -> Document:
 
 def audit_page(facts: Facts) -> Document:
     """Return the document of the log: its end, what is missing from it, and what is proven."""
-    document: Document = {"queues": [], "findings": None}
+    document: Document = {"causes": [], "queues": [], "findings": None}
+    rows = [cause_row(each) for each in facts.causes]
+    document["causes"] = [each for each in rows if each["path"] == LOG_PATH]
     if isinstance(facts.log, LogOverview):
         behind = {q.queue: q for q in facts.queues}
         read = {} if isinstance(facts.logged, Unread | None) else facts.logged
