@@ -46,7 +46,7 @@ from rq_core.web.access import (
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page
 from rq_core.web.search import PageQuery, asked_of
-from rq_core.web.sources import NO_LOG, RecentAnswers, Sources, strange
+from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
 
 if TYPE_CHECKING:
@@ -282,21 +282,25 @@ class _Site:
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared reading of all queues, and the page's further data in Redis."""
+        until = time.monotonic() + WITHIN_S
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
             return state, None
         now = Now(asked, now_ms, state=state)
-        return state, await self._sources.ask_redis(lambda calls: plan(calls, now))
+        left_s = until - time.monotonic()
+        return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared look at the audit log, and what the page also asks of it."""
+        until = time.monotonic() + WITHIN_S
         log, question = await self._sources.log(), page.log
         if log is None:
             return None, NO_LOG if page.of_past or asked.of_ended else None
         if question is None or isinstance(log, Unread):
             return log, None
         now = Now(asked, now_ms, log=log)
-        return log, await self._sources.ask_log(lambda asks: question(asks, now))
+        left_s = until - time.monotonic()
+        return log, await self._sources.ask_log(lambda asks: question(asks, now), left_s=left_s)
 
     def _render(
         self, request: Request, template: str, status: int = 200, **values: Any

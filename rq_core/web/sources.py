@@ -132,25 +132,35 @@ class Sources:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")
 
-    async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
-        """Carry out a plan that reads."""
+    async def ask_redis(
+        self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Carry out a plan that reads. ``left_s``: what the page's other questions have left of its time."""
         return await self._within(
-            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis"
+            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
 
-    async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
-        """Ask the audit log a question."""
+    async def ask_log(
+        self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Ask the audit log a question, likewise."""
         questions = self._questions
         if questions is None:
             return NO_LOG
-        return await self._within(self._of_log, lambda: question(questions), "the audit log")
+        return await self._within(
+            self._of_log, lambda: question(questions), "the audit log", left_s
+        )
 
     async def _within(
-        self, threads: ThreadPoolExecutor, ask: Callable[[], T], whom: str
+        self,
+        threads: ThreadPoolExecutor,
+        ask: Callable[[], T],
+        whom: str,
+        left_s: float = WITHIN_S,
     ) -> T | Unread:
         asked = asyncio.get_running_loop().run_in_executor(threads, ask)
         try:
-            return await asyncio.wait_for(asked, WITHIN_S)
+            return await asyncio.wait_for(asked, left_s)
         except TimeoutError:
             return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
         except RqCoreError as error:
