@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from sql_audit.store.connection.database import Database
 from tests.web.conftest import QUEUE, SECRET, Browse, Scene
 from tests.web.test_pages import ADDRESSES, as_json
 
+DEEP = "[" * 100_000
+NEWLINE = "\n"
 JOBS = [f"/jobs/{QUEUE}/{each}" for each in ("died", "done", "holds")]
 LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue={QUEUE}"]
 
@@ -107,3 +111,46 @@ def test_the_page_of_the_log_says_that_a_recorded_proof_proves_less_than_the_log
     assert says in row["proof_lacks"]
     assert says in page.get("/audit").text
     assert (row["unproven_events"] == row["events"]) == ("not of" in says)
+
+
+def change_field(scene: Scene, key: str, field: str, change: Callable[[str], str]) -> None:
+    """Change a field of a hash in Redis, as a person with redis-cli does."""
+    control: Any = scene.seed.control
+    old = control.hget(scene.seed.keys(key), field)
+    new = change(old)
+    assert new != old
+    control.hset(scene.seed.keys(key), field, new)
+
+
+@pytest.mark.parametrize("error", [DEEP, "[1]"], ids=["deep", "list"])
+def test_a_dead_job_with_a_strange_error_hides_no_other(
+    busy: Scene, browse: Browse, error: str
+) -> None:
+    busy.die("other")
+    change_field(busy, "jobs", "died", lambda old: f"error={error}\n{old.partition(NEWLINE)[2]}")
+
+    found = look_at_all(browse)
+
+    assert {each["id"] for each in found["/dead"]["jobs"]} == {"died", "other"}
+    assert found[f"/jobs/{QUEUE}/died"]["job"]["state"] == "dead"
+
+
+def test_a_job_with_deeply_nested_json_has_its_page(busy: Scene, browse: Browse) -> None:
+    change_field(busy, "jobs", "waits", lambda _: DEEP)
+
+    document = look_at_all(browse)[f"/jobs/{QUEUE}/waits"]
+
+    assert (document["job"]["state"], document["unread"]) == ("ready", [])
+
+
+@pytest.mark.parametrize("every", ['"often"', DEEP], ids=["text", "deep"])
+def test_a_schedule_with_a_strange_rule_hides_no_other(
+    busy: Scene, browse: Browse, every: str
+) -> None:
+    busy.schedule("other", every=600)
+    change_field(busy, "schedules", "beat", lambda old: old.replace("600000", every))
+
+    found = look_at_all(browse)
+
+    assert {each["name"] for each in found["/schedules"]["schedules"]} >= {"other"}
+    assert "beat" in json.dumps(found["/schedules"])

@@ -72,7 +72,9 @@ def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url:
     """A queue whose ready jobs all wait for a cap had jobs and no oldest one."""
     with stuck.scene(valkey_url, "full_cap"), open_page(valkey_url) as page:
         for path in ("/", f"/queues/{QUEUE}"):
-            assert "10 min" in html.unescape(read(page, path)).partition("in a blocked lane")[0][-40:]
+            assert (
+                "10 min" in html.unescape(read(page, path)).partition("in a blocked lane")[0][-40:]
+            )
 
 
 def test_the_page_of_the_log_says_what_waits_for_the_mirror_without_a_log(valkey_url: str) -> None:
@@ -91,4 +93,6 @@ def test_the_page_of_a_queue_leads_to_its_log_which_says_who_paused_it(
     page = browse()
 
     assert f'href="/log?queue={QUEUE}"' in read(page, f"/queues/{QUEUE}")
-    assert "paused" in [each["type"] for each in page.get(f"/log.json?queue={QUEUE}").json()["events"]]
+    assert "paused" in [
+        each["type"] for each in page.get(f"/log.json?queue={QUEUE}").json()["events"]
+    ]
