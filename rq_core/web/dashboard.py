@@ -247,7 +247,7 @@ class _Site:
         """Make the document of a page. An answer that cannot be shown is left out, as one that did not come."""
         try:
             return self._made(page, request, facts)
-        except Exception as error:  # noqa: BLE001 - rows and keys may be written by anybody
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
             wrong = error
         why = strange(wrong, "this cannot be shown")
         for names in LEFT_OUT:

@@ -165,5 +165,5 @@ class Sources:
             return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
         except RqCoreError as error:
             return Unread.of(error)
-        except Exception as error:  # noqa: BLE001 - rows and keys may be written by anybody
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
             return strange(error, f"the answer of {whom} cannot be read")

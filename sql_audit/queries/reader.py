@@ -145,7 +145,7 @@ class MetricsReader:
         for row in cursors:
             proof, lost = proofs.get(row.queue), losses.get(row.queue)
             queues.append(
-                # SQLite stores any text in a column of numbers: int raises an error before anybody computes with it.
+                # SQLite stores any text in a column of numbers: int raises an error before the collector adds it up.
                 QueueLog(
                     queue=row.queue,
                     events=int(row.events),

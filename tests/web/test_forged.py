@@ -23,7 +23,7 @@ LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue=
 
 
 def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
-    """Change the log as somebody does who may do everything: its triggers and CHECKs do not refuse it."""
+    """Change the log as an operator with all rights can: its triggers and CHECKs do not refuse it."""
     path = scene.audit_url.removeprefix("sqlite:///")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as log:
         log.execute("PRAGMA ignore_check_constraints = ON")
@@ -51,7 +51,7 @@ def look_at_all(browse: Browse) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "column", ["mirror_cursor.events", "job_attempt.claimed_at_ms", "job.ready_at_ms"]
 )
-def test_each_page_answers_when_a_number_in_the_log_is_none(
+def test_each_page_answers_when_the_log_has_bytes_as_a_number(
     busy: Scene, browse: Browse, column: str
 ) -> None:
     table, _, name = column.partition(".")
@@ -114,7 +114,7 @@ def test_the_page_of_the_log_says_that_a_recorded_proof_proves_less_than_the_log
 
 
 def change_field(scene: Scene, key: str, field: str, change: Callable[[str], str]) -> None:
-    """Change a field of a hash in Redis, as a person with redis-cli does."""
+    """Change a field of a hash in Redis, as an operator with redis-cli can."""
     control: Any = scene.seed.control
     old = control.hget(scene.seed.keys(key), field)
     new = change(old)
