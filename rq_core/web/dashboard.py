@@ -251,7 +251,7 @@ class _Site:
             wrong = error
         why = strange(wrong, "this cannot be shown")
         for names in LEFT_OUT:
-            known = {name: why for name in names if getattr(facts, name) is not None}
+            known: Any = {name: why for name in names if getattr(facts, name) is not None}
             with contextlib.suppress(Exception):
                 return self._made(page, request, dataclasses.replace(facts, **known))
         raise wrong
