@@ -7,7 +7,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``inbox/``: enqueueing inside a transaction of the user's database.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and a job's lane.
 - ``unique/``: Unique, Throttle, Debounce and Latest.
-- ``handlers/``: the context of a handler, what surrounds it, and what follows its error.
+- ``handlers/``: a handler's context, its dependencies and arounds, retries, hooks, and redaction of errors.
 - ``handles/``: handles of the jobs that a producer enqueued, and waiting for them.
 
 - ``app``, ``queue_producer``, ``producer``: the app; its methods for whole queues; the part of the app that tasks use.

@@ -103,7 +103,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Return a duration in ms. The text of InvalidOption also names the ``others`` that the option allows."""
+    """Return a duration in ms. Raises InvalidOption, whose text also names the ``others``, which are allowed as
+    well."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -131,8 +132,8 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. None: the worker takes the value of the job's task; the same holds for
-    max_attempts and max_losses."""
+    """Milliseconds that one attempt may take. With None for timeout_ms, max_attempts or max_losses, the worker uses
+    the value of the job's task."""
     delay_ms: int = 0
     due_ms: int = 0
     """Unix ms at which the job becomes ready, in place of a delay; 0 without such a time."""
@@ -261,8 +262,9 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later.
 
-        Only Redis' clock decides that if one of the two is an instant and the other a duration. Also raises it for a
-        delay beside a Debounce or Latest, which set the due time."""
+        If one of the two times is an instant and the other a duration, only Redis can compare them, and this check is
+        left out. Also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time.
+        """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
             raise InvalidOption.of(

@@ -129,12 +129,12 @@ class QueueProducer(ManyProducer):
     ) -> CapChange:
         """Change a limit in the running system, at once and for every worker. Returns the change.
 
-        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (send.tenant=acme). 0 stops the scope, None removes the limit. Lowering a limit
-        ends no claim. "code" restores the limit that code declares; one key then has the limit of its
-        family again. A number for a rate is per the rate's own window. With ``version``, CapConflict is
-        raised if the limit now has another version; without it, the last change wins. Raises
-        InvalidOption, UnknownScope, NothingDeclared.
+        ``scope`` is queue, task=NAME, a family (send.tenant, or the cap's name), or one key (send.tenant=acme). The
+        limit of a family is that of each of its keys. 0 stops the scope, None removes the limit. Lowering a limit ends
+        no claim. "code" restores the limit that code declares; one key then has the limit of its family again. For a
+        rate, the limit is a number of claims per window; the window does not change. With ``version``, CapConflict is
+        raised if the limit now has another version; without it, the last change wins. Raises InvalidOption,
+        UnknownScope, NothingDeclared.
         """
         client, declared = self.client, self.declared.families(queue)
         return client.run(

@@ -131,7 +131,8 @@ class NewJob(NamedTuple):
     """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for a name that another job
     holds."""
     call: str = ""
-    """``=`` and, if calls with this id are compared, the digest by which they are; empty: the id is not remembered."""
+    """``=``, then the digest by which calls with this id are compared, if they are compared; empty: the id is not
+    remembered."""
 
 
 def ties_of(

@@ -91,7 +91,8 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
 )
-"""Every key that a queue may have. ``ready`` in a script's header means the four lists."""
+"""Every key that a queue may have. ``ready`` in a script's header means the four lists of ready jobs, one for each
+priority."""
 
 CHANNEL: Final = "ended"
 """The channel on which scripts publish the ids of a queue's jobs that have ended. Its full name begins with the queue's

@@ -1,7 +1,7 @@
 """Enqueueing inside a transaction of the user's database: each job is a row that a relay hands over after the commit.
 
-Only modules of libraries that the program has imported already are used: a connection's own type says which library it
-is of.
+This room imports no library that the program has not imported: the type of a connection says which library it belongs
+to.
 
 Read ``within`` first, then ``rows``.
 

@@ -83,10 +83,10 @@ class Cap:
 class Rate:
     """A limit of ``n`` claims per ``per_seconds`` (a number, or a timedelta), by all workers together.
 
-    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of that length has
-    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of
-    1 ms, and a claim that comes late is not made up for. ``per`` and ``name`` are as Cap's. A rollback does not undo
-    the count of its claim.
+    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of ``per_seconds`` has
+    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of 1
+    ms, and a claim that comes late is not made up for. ``per`` and ``name`` are as Cap's. A claim that is rolled back
+    still counts.
 
     Raises InvalidOption or InvalidName.
     """

@@ -1,4 +1,4 @@
-"""Unique, Throttle, Debounce and Latest: they decide which of several calls of one name run.
+"""Unique, Throttle, Debounce and Latest: they decide which calls run of several with one unique name.
 
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
@@ -86,10 +86,10 @@ class Throttle(Named):
 class Debounce(Named):
     """Runs only the last call of a series of calls of one name, ``seconds`` (a number, or a timedelta) after that call.
 
-    If the calls do not cease, one runs at the latest ``at_most`` seconds after the first; by default ten times
-    ``seconds``. Each call enqueues a job that replaces the waiting job of the name: ``replaced`` of the new handle is
-    the id of that job, which is gone. A job that a worker has claimed is not replaced: its first claim frees the name,
-    and the next call begins a new series. ``per`` is as Unique's. Raises InvalidOption.
+    If calls keep coming, one of them runs at the latest ``at_most`` seconds after the first; by default, ``at_most`` is
+    ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name: the new handle's
+    ``replaced`` is the id of the job that was replaced. A job that a worker has claimed is not replaced: its first
+    claim frees the name, and the next call begins a new series. ``per`` is as Unique's. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -122,9 +122,9 @@ class Latest(Named):
     """At most one job of each name runs, and one job waits with the arguments of the last call. This is ``Debounce(0)``
     with a ``Cap(1)`` for the same ``per``.
 
-    ``per`` is the name of an argument, or a function that takes the arguments by name. The task needs no such cap of
-    its own. A job that failed is retried with its own arguments, even after a newer job has run: a handler whose work
-    must not undo that of a newer job reads the present state first. Raises InvalidOption.
+    ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
+    cap. A job that failed is retried with its own arguments, even after a newer job has run: a handler whose work must
+    not undo that of a newer job reads the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY

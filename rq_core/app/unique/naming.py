@@ -47,7 +47,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job in ms; None if the rule sets no delay, so that a producer may."""
+        """The delay of each job in ms; None if the rule sets no delay; a producer may then set one."""
         found: int | None = self.ties.get("after_ms")
         return found
 
@@ -81,7 +81,8 @@ class Named(ABC):
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
         """Raise InvalidTask if the rule does not fit the task.
 
-        ``rules``: a cap of the task has discard, reject or max_waiting, so that enqueue checks if a scope is full."""
+        ``rules`` is true if enqueue checks for full scopes, since a cap of the task has discard, reject or max_waiting.
+        """
         what = type(self).__name__
         for name in self.arguments or ():
             if name not in arguments.names:
