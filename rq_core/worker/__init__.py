@@ -11,7 +11,7 @@ A job's way through a worker:
 
 - ``startup``: the worker's handshake with its queues, and the declaration of their limits.
 - ``queue_group``, ``wakeups``: queues whose calls travel together; a watcher that learns when a claim may find jobs.
-- ``capacity``: how many jobs to claim from which queues; free places are divided by weight.
+- ``capacity``: how many jobs to claim from each queue; free places are divided by weight.
 - ``turns``, ``settlement``: the round trip that claims and settles; how a job ended in this worker.
 - ``held_jobs``: handlers start and end; a job that has lost a worker runs alone.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.

@@ -59,7 +59,7 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
     },
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
-"""(verdict, the script's answer) → index in OUTCOMES; not named: refused."""
+"""(verdict, the script's answer) → index in OUTCOMES. Any other pair counts as refused."""
 _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 

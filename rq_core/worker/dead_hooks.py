@@ -64,8 +64,7 @@ worker), and longer than LAG_MS: a death that is handed over again after Redis' 
 
 
 NEXT_MS_S: Final = 0.005
-"""Seconds after which a check finds an earlier death: a check leaves out the current millisecond, which is not over
-yet."""
+"""Seconds after a death before a check finds it: a check leaves out the current millisecond, which is not over yet."""
 
 
 STEP_MS: Final = 5

@@ -37,7 +37,7 @@ class Claimed:
     more: bool
     """Whether claimable jobs are left."""
     ticks: bool = False
-    """Whether schedules are due, and this worker is the one to ask for them (:func:`schedules.tick`)."""
+    """Whether schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """The reason (``gone`` or ``stale``) by id of each refused success, for the claim of a turn."""
 
@@ -64,8 +64,7 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases, promoted due jobs and so
-    on."""
+    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases and promoted due jobs."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 

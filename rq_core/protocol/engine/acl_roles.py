@@ -2,10 +2,11 @@
 
 The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
 call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
-docs/reference/rights.md are made of this.
+docs/reference/rights.md are generated from this module.
 
-Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
-``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
+Rights are given per command and per key, not per script. A producer cannot settle claims, because that needs
+``leases``, which it may not touch. But with the keys that it shares with other roles it may do anything that its
+commands allow, also without a script.
 """
 
 from __future__ import annotations

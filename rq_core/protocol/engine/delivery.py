@@ -37,7 +37,7 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for adding a queue to the list of queues that was probably added before."""
+"""The patience for adding a queue to the list of queues, if it is probably on the list already."""
 ROUNDS_MAX: Final = 3
 """How often a call is sent again at once, after a handshake or after its library was loaded; further times come after a
 pause."""
@@ -398,8 +398,8 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Add the queue to the list of queues. A full server refuses that; workers must still be able to use queues on
-        the list.
+        """Add the queue to the list of queues. A full server refuses this command; the refusal is an error only if the
+        queue is not on the list yet.
 
         In a cluster the list may be on another shard. A queue that existed before was listed by its creator, so its
         handshake does not wait for that shard.

@@ -1,4 +1,5 @@
-"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. No I/O."""
+"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. This
+module does no I/O."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ class Slot:
         self.name = name
         self.number = number
         self.is_callers = is_callers
-        """Whether the caller named it, so that the client uses it for no other call."""
+        """Whether the caller named the slot, so that the client uses it for no other call."""
 
 
 def named_slot(name: str, number: int) -> Slot:

@@ -76,7 +76,7 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """Returns the id of a member's job; empty text for a member without a job."""
+    """The function that returns the id of a member's job; empty text for a member without a job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:

@@ -12,7 +12,7 @@ from rq_core.protocol.reads.worker_registry import PresentWorker
 
 @dataclass(frozen=True, slots=True)
 class ScopeLoad:
-    """The load of a scope that has a limit of its own. The keys of a family count together, as one scope."""
+    """The load of a scope that has a limit of its own. The scopes of a family count together, as one scope."""
 
     scope: str
     limit: Limit
@@ -67,7 +67,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class LateSchedule:
-    """The schedule that is the latest of those that were read."""
+    """The schedule, among those that were read, that has been due for the longest time."""
 
     name: str
     late_ms: int
@@ -144,9 +144,9 @@ class QueueOverview:
     schedules: int | None = None
     """Number of schedules that are on; None: the queue never had one."""
     late_schedule: LateSchedule | None = None
-    """The latest of the schedules whose instants come first; None: none of these is due."""
+    """The schedule, among those that are due next, that has been due for the longest time; None: no schedule is due."""
     schedules_missed: int = 0
-    """Number of instants that were passed over, since the queue was created."""
+    """Number of instants for which no job was enqueued, since the queue was created."""
     evicted: int = 0
     """Number of kept results whose values were removed to make room for others, since the queue was created."""
 

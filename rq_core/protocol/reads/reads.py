@@ -90,7 +90,7 @@ class QueueList:
 
 STRAYS_SHOWN: Final = 3
 STRAY_MAX: Final = 50
-"""Characters of each that are shown."""
+"""Maximum number of characters of an invalid entry that are shown."""
 
 
 class Reads(JobReads, ScopeReads, WholeReads):

@@ -24,7 +24,7 @@ LANES_MAX: Final = 20_000
 RATES_MAX: Final = 1_000
 """Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Maximum number of lanes, and most jobs of each list, that are read to count the jobs before a job."""
+"""Maximum number of lanes, and of jobs of each list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500
@@ -41,7 +41,8 @@ class ScopeStatus(NamedTuple):
     """Origin of the limit: code, live, family (the limit of the scope's family holds), or none."""
     holders: int
     waiting: int
-    """Number of jobs in lanes that are blocked on this scope; for the queue, of all ready jobs while it is full."""
+    """Number of jobs in lanes that are blocked on this scope. For the queue's own scope: the number of all ready
+    jobs while it is full, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
     """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest of its keys."""
@@ -105,8 +106,8 @@ class ScopeReads(QueueReader):
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
         then the weights of a fair queue.
 
-        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of more than ``lanes``,
-        not all are counted (``partial``).
+        At most ``limit`` are returned. ``waiting`` counts the jobs in lanes that are blocked on the scope, in at most
+        ``lanes`` lanes; ``partial`` says that there are more.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 

@@ -32,8 +32,8 @@ WHY_MAX: Final = 300
 
 
 def ask(**questions: Command | list[Command]) -> Steps[Any]:
-    """Ask questions in one round trip. Returns an object that has the answer to each under its name; a list of answers
-    to a list of commands."""
+    """Send questions in one round trip. Returns an object that has the answer to each question under its name. For a
+    list of commands, the answer is a list."""
     single = {name for name, asked in questions.items() if asked and isinstance(asked[0], str)}
     listed: dict[str, list[Command]] = {
         name: [asked] if name in single else asked for name, asked in questions.items()
@@ -78,8 +78,8 @@ class QueueReader:
         return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns their results, and why other queues cannot be read, by
-        name: a queue that cannot be read does not hide the others."""
+        """Carry out reads of several queues at once. Returns their results by queue, and a reason for each queue
+        that cannot be read: such a queue does not hide the others."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]
@@ -157,7 +157,8 @@ def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], 
 
 
 def beside(steps: Steps[T], commands: list[Command]) -> Steps[tuple[T, list[Any]]]:
-    """Carry out a read, and ask more in its first round trip. Returns what the read returned, and the answers."""
+    """Carry out a read, and send further commands in its first round trip. Returns the result of the read, and the
+    replies to these commands."""
     answers: list[Any] | None = None if commands else []
     replies: list[Any] | None = None
     while True:
