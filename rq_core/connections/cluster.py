@@ -129,7 +129,7 @@ class _Budget:
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """Return how long the round ``of`` may take from now on."""
+        """Return the patience that is left for a round."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:

@@ -122,7 +122,8 @@ CONNECT_S: Final = 1.0
 AGAIN_S: Final = 0.25
 """Seconds before another attempt to connect to a server after a failed one."""
 DEAF_S: Final = 60.0
-"""Seconds without subscriptions to a queue whose messages did not arrive or are not permitted."""
+"""Seconds for which this process does not subscribe again to a queue whose messages did not arrive or are not
+permitted."""
 
 
 class Looked(NamedTuple):

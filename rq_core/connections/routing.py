@@ -1,4 +1,4 @@
-"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. No I/O.
+"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. This module does no I/O.
 
 All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node according to its :class:`SlotMap`, and follows MOVED and ASK. Its methods are generators: each yields

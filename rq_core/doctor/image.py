@@ -51,7 +51,7 @@ INDEXES: Final = (
 
 
 MOVED_ON_MS: Final = 60_000
-"""The longest time for which a schedule that is due is moved on."""
+"""The most milliseconds by which a claim or a worker moves on the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
@@ -266,8 +266,9 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield when each schedule that is on is due, and when claims look at the first of them. A worker that has a
-    schedule in hand, or cannot compute it, or that learned that some are due, has moved it on for up to a minute."""
+    """Yield the expected due time of each schedule that is on, and the expected time at which claims look at the
+    first of them. Both may be up to a minute later: a due time is moved on while a worker has the schedule in hand
+    or cannot compute it, the other one also when a worker has learned that schedules are due."""
     due, at = [], view.latest_ms
 
     def moved_on(due_ms: int) -> AtLeast:

@@ -14,7 +14,7 @@ from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
 
 RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of runs that an operator asked for, beside all instants of a schedule."""
+"""Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
 SCHEDULE_MARK: Final = "schedule|"
 """The prefix of the names of schedules in ``FoldedLog.moving``."""
 
@@ -82,7 +82,7 @@ class FoldedLog:
     schedules_since: OutboxId | None = None
     """The entry from which on ``schedules`` has all events: before it no schedule existed, or none is known."""
     at_beginning: bool = True
-    """Whether ``note`` was not called yet."""
+    """Whether ``note`` has not been called yet."""
     all_schedules: bool = False
     """Whether ``schedules`` must have every schedule."""
     lease_max_ms: int = 0

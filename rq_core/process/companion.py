@@ -47,7 +47,8 @@ class Companion:
 
     def start(self, made: Sequence[str] = ()) -> None:
         """Start the process, in a session of its own: Ctrl-C does not reach it, so that it outlives the workers.
-        ``made`` are queues that the supervisor has just created; later starts without it repeat them."""
+        ``made`` are queues that the supervisor has just created; later starts without ``made`` use these queues
+        again."""
         self._made = made or self._made
         command, environment = self._command_line(self._made)
         self._born = time.monotonic()

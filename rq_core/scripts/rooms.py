@@ -1,8 +1,8 @@
 """Puts the includes of a script into rooms, one room for each folder of ``lua/``.
 
-    local emit, open_call = (function(digits)    the names that others take from the room, and those that it takes
-    local emit, fact, open_call                  the names that its files take from each other, or others from them
-    do … end                                     a file
+    local emit, open_call = (function(digits)    names that the room gives to others, and names that it takes from them
+    local emit, fact, open_call                  names that files of the room give to other files
+    do … end                                     one file
     return emit, open_call
     end)(digits)
 
@@ -177,7 +177,7 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return by include the words in those definitions that the script needs."""
+    """Return, by include, the words in the definitions that the script needs."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 

@@ -45,7 +45,7 @@ class Running:
         self.task = task
         self.function = task.function
         """The function to call with the arguments: the task's own function, or a wrapper with its dependencies and
-        middleware."""
+        arounds."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
