@@ -1,7 +1,7 @@
---[[ settled_ids: notes which claims the worker itself ends in this call. `state` still shows them as claimed while
-the call reads, so other code that looks at claims skips them. ]]
+--[[ settled_ids: notes the claims that the worker itself ends in this call. `state` still shows these jobs as
+claimed while the call reads, so other code that looks at claims skips them. ]]
 
-local settled   -- id → anything; nil without any
+local settled   -- id → any value; nil without any
 
 local function reset()
   settled = nil
