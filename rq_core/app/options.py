@@ -45,19 +45,25 @@ KEEP_MS: Final = 3_600_000
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
-    seconds, or timedeltas. ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a
-    time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
-    begins the job at that time or later; the job expires, or is dead if it had failed before. After ``max_attempts``
-    failures, or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of this
-    id is live, another enqueue of the id is a duplicate and changes nothing. ``remember``, in seconds or a timedelta
-    after the first call, is how long this holds even if the job ends. ``idempotency_key`` is a text that makes the id,
-    per task, and is remembered for a day unless ``remember`` is given: each repetition of the call then returns the
-    same job. A repetition with another task or other arguments raises IdempotencyMismatch. ``headers`` are short texts
-    that go with the arguments, at most 2 KiB together: ``current_job().headers``. ``keep_result`` is how long the
-    handler's result is kept after the job's end, in seconds or a timedelta, for ``handle.result()``; True is an hour,
-    False keeps no result. ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full"
-    (the value, unredacted). For options that are left out, or None, the task's options hold.
+    """The options of an enqueue. For options that are left out, or None, the task's options hold.
+
+    - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
+      seconds, or timedeltas.
+    - ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a time zone.
+    - ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone. No worker begins the job
+      at that time or later: the job expires, or is dead if it had failed before.
+    - ``max_attempts`` and ``max_losses`` are the numbers of failures, and of lost workers, after which the job is dead.
+    - ``id`` makes the enqueue idempotent: while a job of this id is live, another enqueue of the id is a duplicate and
+      changes nothing.
+    - ``remember`` is how long this holds even if the job ends, in seconds or a timedelta after the first call.
+    - ``idempotency_key`` is a text from which the id is made, per task. The id is remembered for a day unless
+      ``remember`` is given: each repetition of the call then returns the same job. A repetition with another task or
+      other arguments raises IdempotencyMismatch.
+    - ``headers`` are short texts that go with the arguments, at most 2 KiB together: ``current_job().headers``.
+    - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
+      ``handle.result()``. True is an hour, False keeps no result.
+    - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
+      unredacted).
     """
 
     delay: Duration | None
@@ -180,7 +186,7 @@ class JobOptions:
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
-        """Return a copy of these options with the given ones in their place; None changes nothing.
+        """Return a copy in which the given options replace those of this object; None leaves an option as it is.
 
         Raises InvalidName or InvalidOption; TypeError for an unknown option.
         """

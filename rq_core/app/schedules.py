@@ -27,15 +27,21 @@ AnyTask = TypeVar("AnyTask", bound="PreparedTask[..., Any]")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """``cron`` has five fields (minute hour day month weekday) or is @hourly, @daily, @weekly, @monthly or @yearly,
-    in the time zone ``tz``, UTC unless given. ``every`` is an interval instead, in seconds or a timedelta, from 1 s
-    on. ``spread``, in seconds or a timedelta, delays each run after its instant by a time below it that is computed
-    from the schedule's name and never changes. ``overlap`` says what happens while the job of an earlier instant is
-    alive: "skip" (the default) enqueues no job, "allow" enqueues another one; with "queue" one job runs and one
-    waits; with "replace" the new job replaces one that waits, and one that runs is asked to stop. ``catch_up`` says
-    what happens after instants were missed: "latest" (the default) enqueues one job for all of them; "skip" does so
-    only if the latest is at most 60 s late. ``grace``, in seconds or a timedelta, sets this limit, for "latest" as
-    well."""
+    """The options of a schedule: either ``cron`` or ``every``, and others.
+
+    - ``cron`` has five fields (minute hour day month weekday), or is @hourly, @daily, @weekly, @monthly or @yearly.
+    - ``tz`` is the time zone of ``cron``; UTC unless given.
+    - ``every`` is an interval, in seconds or a timedelta, of at least 1 s.
+    - ``spread``, in seconds or a timedelta, delays the runs of each schedule by a constant time below it. The time is
+      computed from the schedule's name, so that schedules with equal instants do not run at once.
+    - ``overlap`` says what happens at an instant while the job of an earlier instant is alive. "skip" (the default)
+      enqueues no job, "allow" enqueues another one. With "queue" one job runs and one waits. With "replace" the new job
+      replaces one that waits, and one that runs is asked to stop.
+    - ``catch_up`` says what happens after instants were missed. "latest" (the default) enqueues one job for all of
+      them; "skip" does so only if the latest is at most 60 s late.
+    - ``grace``, in seconds or a timedelta, is the greatest lateness at which a job is still enqueued, for "latest" and
+      for "skip".
+    """
 
     cron: str | None
     tz: str | None

@@ -170,8 +170,8 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Wait until jobs are due for a check; return True. Return False if the thread must end; then no waits are
-        left."""
+        """Wait until jobs are due for a check, and return True. Return False if the thread must end; no waits are
+        left then."""
         idle_since = self.clock()
         while True:
             self._hear(waits, listener)

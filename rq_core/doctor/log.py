@@ -206,7 +206,8 @@ def schedules_in(entry: Entry) -> list[str]:
 
 
 def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
-    """Store what an event says of a schedule's next instant. A run that an operator asked for moves none."""
+    """Store a schedule's next instant from an event. A run that an operator asked for does not move the next
+    instant."""
     known = log.schedules.get(facts["name"])
     if facts["outcome"] not in RUNS and (known is None or at > known.at):
         state = "undeclared" if facts["outcome"] == "undeclared" else "on"

@@ -1,9 +1,9 @@
 """A job as a row of the table ``rqc_inbox`` has it, from its INSERT to the relay.
 
 The columns ``queue``, ``job_id``, ``task`` and ``args`` are the job's; ``args`` is a JSON object without line breaks.
-The column ``packed`` has all else that the producer decided, so that the relay needs neither the task's code nor its
-policy: a JSON object of the fields below, without those that have their default. A row that other code inserted has no
-``packed``.
+The column ``packed`` has everything else that the producer decided, so that the relay needs neither the task's code nor
+its policy. It is a JSON object of the fields below; a field that has its default is left out. A row that other code
+inserted has no ``packed``.
 
 ============  =============================================================================
 priority      the priority's name

@@ -343,9 +343,9 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the names, sorted, of the queues of a client's Redis and prefix whose log is on: they were mirrored
-        and their log was not switched off, whether Redis has them now or not. Raises RqCoreError if Redis or the
-        database does not answer, or the log is that of another Redis."""
+        """Return the sorted names of the queues whose log is on, for a client's Redis and prefix. Such a queue was
+        mirrored, and its log was not switched off; Redis need not have the queue now. Raises RqCoreError if Redis or
+        the database does not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:

@@ -71,8 +71,8 @@ class Companion:
     ) -> int | None:
         """Wait until the process is ready, for READY_WAIT_S at most; then log ``unready``, a sentence.
 
-        Returns None, since a process beside the workers must not stop them; or the exit status if the process ended
-        instead, which has logged the reason.
+        Returns the exit status if the process ended instead; it has logged the reason. Otherwise returns None, even if
+        the process is not ready: it must not keep the workers from starting.
         """
         deadline = time.monotonic() + READY_WAIT_S
         while time.monotonic() < deadline and not stopped():

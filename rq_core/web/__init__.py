@@ -8,12 +8,17 @@ Read ``pages`` first: one table has each page's address, reads, view and templat
 
 - ``pages``: the table of pages, and the questions that each asks Redis and the audit log.
 - ``search``: the words of an address and of the search box of /jobs.
-- ``views``, ``job_lists``, ``schedules``: the documents of the pages, made without I/O; a template shows a document,
-  and ``.json`` sends it.
-- ``rows``, ``minutes``: the rows of a document; its charts.
+- ``views``: the documents of most pages. A template shows a document, and ``.json`` sends it.
+- ``job_lists``: the document of /jobs.
+- ``schedules``: the documents of schedules.
+- ``rows``: the rows of documents.
+- ``minutes``: the charts of documents.
 - ``words``: times, texts and addresses in the pages.
 - ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
-- ``access``, ``tokens``: the viewers; the file of their tokens.
-- ``dashboard``, ``serve``: the app; the server of ``rq-core web``.
-- ``templates/``, ``static/``: HTML, the stylesheet, and scripts; without scripts each page still works.
+- ``access``: decides which viewers see the page.
+- ``tokens``: the file of viewers' tokens.
+- ``dashboard``: the app.
+- ``serve``: the server of ``rq-core web``.
+- ``templates/``: the HTML of the pages.
+- ``static/``: the stylesheet, and scripts; each page also works without scripts.
 """

@@ -1,4 +1,4 @@
-"""Words and numbers of the pages: what templates make of times, lengths of time, and texts from elsewhere."""
+"""Formats times, durations, and texts from elsewhere for the pages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Counts of the claims that a worker process ended, and how they ended, in memory that its supervisor can read and that
-outlives the process.
+"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor can read, and
+that outlives the process.
 
 Each process writes its own table, so no lock is needed: a number is one aligned double, written by one thread. A row
 belongs to a queue and a task. Once all rows are taken, claims without a row are counted under OTHER, so the table is

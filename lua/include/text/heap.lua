@@ -1,5 +1,5 @@
---[[ heap: keeps entries in a heap, the smallest first. An order and its value are neighbours in one table: a table for each
-entry would cost more than all the rest. ]]
+--[[ heap: keeps entries in a heap, the smallest first. An order and its value are neighbours in one table: a table
+for each entry would cost more than all the rest. ]]
 
 --- Add `value` under `order`.
 local function heap_push(heap, order, value)

@@ -35,14 +35,16 @@ _STATES: Final = {
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it. It holds the job's id, task and queue and, after a wait, the job's outcome. All
-    other facts are read from Redis or SQL on each call.
+    """One job, as its producer sees it.
 
-    ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered; it is also True
-    if another job holds the unique name. Then this is the handle of that job, and the call enqueued no job.
-    ``discarded`` is True if the job was dropped because a scope of a cap with on_full="discard" was full. ``replaced``
-    is the id of the job that this job replaced; None if it replaced no job. ``task`` is the task's name; None for a
-    handle that was made from an id.
+    A handle holds the job's id, task and queue and, after a wait, the job's outcome. All other facts are read from
+    Redis or SQL on each call.
+
+    - ``duplicate``: True if the call enqueued no job, since a job of this id was live or its id is remembered, or since
+      another job holds the unique name. Then this is the handle of that other job.
+    - ``discarded``: True if the job was dropped because a scope of a cap with on_full="discard" was full.
+    - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
+    - ``task``: the task's name; None for a handle that was made from an id.
     """
 
     __slots__ = (
@@ -227,13 +229,15 @@ class JobHandle(Generic[R_co]):
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
         """Change when a waiting job will run. The job is ready, delayed, or between two attempts.
 
-        ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
-        ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready; a job that was
-        in line before returns to its place. ``expires`` is the job's deadline, in seconds from now or as a datetime
-        with a time zone; None removes the deadline. Options that are left out, and the job's arguments, do not change.
-        An edit that would change nothing has no effect.
+        Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
+        effect.
 
-        With ``line``, the job is edited only if this is still its state line, as `rq-core job ID --json` prints it.
+        - ``priority``: the job joins the tail of the line of this priority.
+        - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
+          at which the job becomes ready. A job that was in line before returns to its place.
+        - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
+          deadline.
+        - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
 
         Raises NotEdited if the job does not wait, has another state line, or could never run after the edit: the
         error's ``outcome`` is running, cancelling, dead, gone, changed or never. Raises InvalidOption, and

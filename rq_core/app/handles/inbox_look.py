@@ -1,5 +1,4 @@
-"""Looks in an inbox for jobs that Redis does not have, in threads, so that a database that does not answer delays no
-caller."""
+"""Looks for jobs in an inbox, in threads: a database that does not answer must not delay a caller."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ Read ``within`` first, then ``rows``.
 
 - ``within``: the objects that ``task.within(connection)`` and ``app.within(connection)`` return.
 - ``rows``: rows of jobs, and the statements for them.
-- ``doors``, ``drivers``, ``sqlalchemy_doors``, ``django_door``: one way to run statements on connections of all
-  libraries; the drivers' own connections; those of SQLAlchemy; those of Django.
+- ``doors``: one way to run statements on the connections of all libraries.
+- ``drivers``: connections of psycopg, asyncpg and sqlite3.
+- ``sqlalchemy_doors``: connections and sessions of SQLAlchemy.
+- ``django_door``: connections of Django.
 """

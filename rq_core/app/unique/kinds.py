@@ -25,17 +25,20 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique(Named):
-    """At most one job of each name is alive. The name is the task with the values of the arguments in ``per``, with the
-    value that a function returns for the arguments, or (without ``per``) with the values of all arguments. Arguments
-    that are left out count as their defaults.
+    """At most one job of each name is alive. The name is the task and the values of the arguments in ``per``.
 
-    ``on_duplicate`` is what an enqueue does while another job holds the name. ``keep``: it adds no job, and returns the
-    handle of the other job, with ``duplicate`` true. ``replace``: the new job takes the place of the other job if that
-    waits and was never claimed; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue raises
-    UniqueHeld.
+    If ``per`` is a function, it takes the arguments by name, and the name has its value. Without ``per``, the name has
+    the values of all arguments, as a digest. Arguments that are left out count as their defaults. The values of ``per``
+    are part of the name, as plain text, in Redis and in the audit log.
 
-    A function takes the arguments by name. The values of ``per`` are part of the name, as plain text, in Redis and in
-    the audit log. Without ``per``, the name has only a digest of all arguments. Raises InvalidOption.
+    ``on_duplicate`` says what an enqueue does while another job holds the name:
+
+    - ``keep``: it adds no job, and returns the handle of the other job, with ``duplicate`` true.
+    - ``replace``: the new job takes the place of the other job if that waits and was never claimed. A job that runs, or
+      that waits for a retry, is kept.
+    - ``reject``: the enqueue raises UniqueHeld.
+
+    Raises InvalidOption.
     """
 
     per: Per = None

@@ -47,7 +47,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job in ms; None if the rule sets no delay; a producer may then set one."""
+        """The delay of each job in ms. None: the rule sets no delay, so a producer may set one."""
         found: int | None = self.ties.get("after_ms")
         return found
 

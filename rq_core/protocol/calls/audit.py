@@ -51,8 +51,13 @@ class Restoration(NamedTuple):
     """The kind of work: restore, missing, remove, remember or name."""
     due_ms: int
     line: str
-    """By kind. restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``; remove: its present
-    state line; remember: its line in ``results``; name: its name, and the instant until which it holds the name."""
+    """A line whose meaning depends on the kind.
+
+    - restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``.
+    - remove: its present state line.
+    - remember: its line in ``results``.
+    - name: its name, and the instant until which it holds the name.
+    """
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""

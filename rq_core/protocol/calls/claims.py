@@ -1,5 +1,7 @@
-"""The calls of workers: claim; complete, fail and rollback, which end claims; turn, which completes and claims; and
-extend, which extends leases.
+"""The calls of workers.
+
+``claim`` takes jobs. ``complete``, ``fail`` and ``rollback`` end claims. ``turn`` completes claims and takes jobs.
+``extend`` extends leases.
 
 A worker puts several of these calls into one round trip:
 :meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.

@@ -20,8 +20,8 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The number of jobs that a job with a lane counts as in a chunk, since it takes Redis about twice as long as a job
-without a lane (up to three times as long if no other job is in its lane)."""
+"""The number of jobs without a lane that take Redis as long as one job with a lane. (It takes up to three times as
+long as one without if no other job is in its lane.)"""
 RULES_COST: Final = 4
 """The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024

@@ -144,8 +144,7 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role writes, or passes to scripts that may write them, and the keys that it
-    only reads."""
+    """Return the keys of a queue that a role, or a script that it calls, may write; and the keys that it only reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]

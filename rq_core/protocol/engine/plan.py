@@ -56,9 +56,9 @@ def says_full(error: BaseException | None) -> bool:
 class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
-    ``unsent``: for a call that could not be sent at all; then ServerUnavailable is raised.
-    ``unknown``: for the answer to a call that was sent, and that is sent again until there is an answer; then
-    OutcomeUnknown is raised.
+    ``unsent`` is for a call that could not be sent at all; after this time, ServerUnavailable is raised. ``unknown`` is
+    for a call that was sent, and that is sent again until there is an answer; after this time, OutcomeUnknown is
+    raised.
     """
 
     unsent: float = 3.0

@@ -1,7 +1,7 @@
 """Checks INFO and CONFIG of a server, once when a process starts, to find out whether jobs are safe on it.
 
 Every client checks INFO at its first call to a server, and refuses a server that may delete jobs or takes no writes.
-Workers, mirrors and the doctor also check CONFIG, and report what deserves only a warning.
+Workers, mirrors and the doctor also check CONFIG, and log warnings about other problems.
 """
 
 from __future__ import annotations

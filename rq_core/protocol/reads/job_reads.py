@@ -111,9 +111,8 @@ class JobReads(QueueReader):
         matches: Callable[[JobState], bool] | None = None,
         members: int | None = None,
     ) -> Plan[JobList]:
-        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only;
-        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default
-        MEMBERS_MAX).
+        """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
+        ``matches``, only jobs for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
         due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read

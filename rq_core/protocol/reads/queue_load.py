@@ -111,7 +111,7 @@ class QueueOverview:
     overdue_ms: int
     """Ms since the earliest entry of ``scheduled`` was due. About 0 while workers claim."""
     leases_over: int
-    """Number of running jobs whose lease has expired, and whose claim has not been ended for that yet."""
+    """Number of running jobs whose lease has expired and whose claim no call has ended yet."""
     inactive_ms: int | None
     """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has in
     this epoch."""

@@ -1,7 +1,7 @@
 """Reads in steps, by which a read of many queues takes as many round trips as a read of one queue.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
-found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
+found. :meth:`QueueReader.exactly` carries out one read, :meth:`QueueReader.side_by_side` several at once.
 """
 
 from __future__ import annotations

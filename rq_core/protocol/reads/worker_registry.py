@@ -98,8 +98,8 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows that workers left behind when they ended long ago, rows that cannot be read, and the tasks of
-    codes that no other row names. Errors are ignored: the next sweep repairs them."""
+    """Remove rows of workers that ended long ago without removing their row, rows that cannot be read, and the tasks
+    of codes that no other row names. Errors are ignored: the next sweep repairs them."""
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]
