@@ -22,7 +22,7 @@ local function reset()
   claimed, reply_words, ids, heads, places = nil, nil, nil, nil, nil
 end
 
---- Whether the claim is full: no more jobs may be taken.
+--- Return whether the claim is full: no more jobs may be taken.
 local function is_full()
   return taken >= limit or taken_bytes >= bytes_max
 end

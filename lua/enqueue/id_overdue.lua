@@ -15,7 +15,7 @@ Uses: call(now_text now) parts(list_of) state(read_line count) removal(end_job) 
 
 local lists = {}
 
---- Whether a job gives up its id: it waits past its deadline and does not keep the id.
+--- Return whether a job gives up its id: it waits past its deadline and does not keep the id.
 local function gives_up_id(job)
   local is_waiting = job and (job.state == 'ready' or job.state == 'scheduled')
   if not is_waiting or not is_over(job, now) or count(job, 'failed') > 0 or count(job, 'lost') > 0 then
@@ -50,7 +50,7 @@ local function expire_overdue(ids, live)
   end
 end
 
---- Runs before the events of the new jobs with these ids.
+--- Append the events. This runs before the events of the new jobs with these ids.
 local function append(actor)
   emit('expired', now_text, actor, lists.overdue_here)
 end

@@ -24,7 +24,8 @@ class ForkGate:
     """A lock that makes forks wait while another thread has the gate closed. The thread that closed it may fork."""
 
     def __init__(self, wait_s: float) -> None:
-        """``wait_s``: seconds after which a fork proceeds without the lock. Its child may hang, never the parent."""
+        """``wait_s``: seconds after which a fork proceeds without the lock. The child may then hang; the parent
+        never hangs."""
         self._wait_s = wait_s
         self._lock = threading.RLock()
         self._forking: int | None = None

@@ -158,7 +158,7 @@ class JobOptions:
     keep_ms: int = 0
     """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
     audit_result: str = DIGEST
-    """The part of a kept result that the log keeps: "digest", or "full" (the value, too)."""
+    """The part of a kept result that the log keeps: "digest", or "full" (the result itself, too)."""
     ties: str = field(init=False, default="")
     """The facts that end with the job (its unique name, its kept result, …), as JSON of
     :func:`rq_core.model.job.ties_of`."""

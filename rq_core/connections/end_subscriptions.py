@@ -234,7 +234,7 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Do without subscriptions to a queue for DEAF_S seconds: one of its jobs ended without a message."""
+        """Subscribe to a queue no more for DEAF_S seconds, since one of its jobs ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,

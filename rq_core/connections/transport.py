@@ -58,8 +58,8 @@ class Transport(Protocol):
         did not arrive.
 
         ``meanwhile`` is called when the commands have been sent; it is not called if none were sent. ``patience``
-        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), where the connections' own
-        timeouts are not lower.
+        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), if these are lower than the
+        connections' own timeouts.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:

@@ -55,8 +55,8 @@ MOVED_ON_MS: Final = 60_000
 
 
 class AnyValue(NamedTuple):
-    """Expects any existing value, unless it is above ``most``. A missing value, or one above ``most``, is replaced by
-    ``fresh``; a leading `+` means that many milliseconds after the server's time."""
+    """Expects any existing value that is not above ``most``. Any other value, or a missing one, is replaced by
+    ``fresh``. If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time."""
 
     fresh: str | None
     """The replacement; None: it cannot be derived."""
@@ -333,8 +333,8 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _resumes(view: View) -> Iterator[Entry]:
-    """Yield the latest possible times at which rates admit jobs again, for rates whose times in `scheduled` are later
-    than their limits allow."""
+    """Yield the latest times at which rates may admit jobs again, for rates whose time in `scheduled` is later than
+    their limit allows."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):

@@ -132,8 +132,7 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Parse a line of ``results``. A missing word becomes None, and so does a word that should be a number and is
-    not."""
+    """Parse a line of ``results``. A word becomes None if it is missing, or if it should be a number but is not."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,

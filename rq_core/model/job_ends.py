@@ -115,8 +115,8 @@ class Lives:
             )
 
     def miss(self) -> None:
-        """Forget all ends: in the missing entries, another job of the same id may have begun, and ended in another
-        way."""
+        """Forget all ends, since entries are missing: in these, another job of an id may have begun, and ended in
+        another way."""
         self.ends.clear()
         self.began.clear()
 

@@ -168,7 +168,7 @@ class AuditQuestions(Protocol):
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
-        """Return the jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
+        """Return, for each job with this id in any queue, its ``queue``, ``task``, ``state`` and ``finished_at_ms``."""
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
@@ -374,7 +374,7 @@ class InboxQueue:
     relayed: int
     """Rows that became jobs."""
     sent_ms: int | None
-    """Ms since a relay chose the batch that is on its way; None: no batch is."""
+    """Ms since a relay chose the batch that is on its way; None: no batch is on its way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,9 @@ class JobState:
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return the state line of a job: its ``line`` in ``state``, else, for a job that only waits, the line in its
-    ``value`` in ``jobs``; None if Redis does not have the job. ``state`` must be read before ``jobs``.
+    r"""Return a job's state line: ``line``, if ``state`` has one. For a job that only waits, return the line in
+    ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state`` before
+    ``jobs``.
 
     ``value`` may be cut off after its first line.
 

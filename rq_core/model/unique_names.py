@@ -133,7 +133,8 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a value in the form of a unique name: text without quotes, unless it could be another type's value."""
+    """Return a value in the form of a unique name: text without quotes, unless it could then be read as another
+    type's value."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)

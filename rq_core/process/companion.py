@@ -18,7 +18,8 @@ GRACE_S: Final = 60.0
 """Seconds for which the process may finish its work after the workers' end."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Longest pause, in seconds, before an ended process is started again; PAUSE_S is the first pause, and it doubles."""
+"""Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further one
+is twice as long."""
 HEALTHY_LIFE_S: Final = 60.0
 """Seconds of life after which a process' end counts as its first failure again."""
 

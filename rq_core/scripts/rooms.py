@@ -182,8 +182,8 @@ def include_words(
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes without the functions that the script does not need, since EVALSHA creates all functions in
-    each call."""
+    """Return the includes with only the functions that the script needs, since EVALSHA creates all functions in each
+    call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -254,7 +254,7 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return an include's parts, without the functions that the ``wanted`` names do not need."""
+    """Return an include's parts, with only the functions that the ``wanted`` names need."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()

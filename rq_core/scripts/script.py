@@ -1,7 +1,8 @@
 """A script in the two forms in which Redis runs it: a function, or, where no functions may be loaded, a script by
 digest.
 
-The names of a library and its function end with a digest of its text: clients of two versions work side by side.
+The names of a library and its function end with a digest of its text, so that clients of two versions can work side by
+side.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def access_of(request: Request) -> Access | None:
 
 
 def is_local(client: Any) -> bool:
-    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address, is."""
+    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address,
+    counts as local."""
     if client is None or not client[0]:
         return client is None
     try:

@@ -155,7 +155,7 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Return the path at which the page is mounted, or that a proxy strips: the beginning of each address."""
+    """Return the beginning of each address: the path at which the page is mounted, or that a proxy strips."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 

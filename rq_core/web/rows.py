@@ -84,7 +84,7 @@ def cause_row(each: Cause) -> Document:
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more of a cause; empty: no page does."""
+    """Return the address of the page that shows more of a cause; empty without such a page."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(

@@ -1,6 +1,6 @@
 """The words of an address: which queue, job or moment it means, and the words of the search box of /jobs.
 
-The box and the address say the same: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``.
+The box and the address have the same meaning: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``.
 """
 
 from __future__ import annotations

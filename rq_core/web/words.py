@@ -76,7 +76,7 @@ def clock(at_ms: float | None) -> str:
 
 
 def items(text: str) -> list[list[tuple[bool, str]]]:
-    """Return the items of a Markdown list, each as pieces: whether a piece is code, and its text."""
+    """Return the items of a Markdown list, each as a list of pieces: (whether the piece is code, its text)."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
     return [
         [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found

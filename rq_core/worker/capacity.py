@@ -25,7 +25,7 @@ LEND_AFTER_S: Final = 0.5
 class Capacity:
     """How many handlers may run at once (places), and how many places are in use.
 
-    A place is in use by a job that has arrived, or reserved for a claim under way.
+    A place in use has a job that has arrived, or is reserved for a claim under way.
     """
 
     def __init__(self, options: WorkerOptions) -> None:

@@ -91,11 +91,12 @@ class Vitals(NamedTuple):
     turns_s: float
     """Seconds that the round trips took, in total."""
     answered_at: float
-    """Time of Redis' last answer to a claim, or of the worker's start; 0: it has not started, or claims no more."""
+    """Time of Redis' last answer to a claim, or of the worker's start; 0: the worker has not started, or claims no
+    more."""
     due_at: float
     """Time at which the event loop should be measured next."""
     lag_s: float
-    """Seconds that the loop was late, at the worst of the last measurements."""
+    """Greatest lateness of the loop, in seconds, among the last measurements."""
     resident: float
     """Bytes of resident memory."""
 

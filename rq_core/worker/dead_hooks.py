@@ -54,8 +54,8 @@ FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds the mark in the future checks the
-deaths of this time again."""
+"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds a mark in the future checks the
+deaths of the last LAG_MS again."""
 
 
 REMEMBER_MS: Final = 600_000
@@ -151,8 +151,8 @@ class DeathWatch:
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """Return the ids of jobs that died after ``since``, the time (Unix ms) up to which the list is complete, and
-        whether more deaths are left."""
+        """Return three values: the ids of jobs that died after ``since``; the time (Unix ms) up to which these are
+        complete; and whether more deaths are left."""
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)

@@ -41,8 +41,8 @@ class Settlement(NamedTuple):
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements. Return the successes of these queues, by queue, which travel with a claim of the queue; and
-    the other settlements."""
+    """Divide settlements into two: the successes of these queues, by queue, which are sent with a claim of the
+    queue; and all other settlements."""
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX

@@ -61,7 +61,7 @@ class Ticker:
             self._thread.shutdown()
 
     async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
-        """Return ``instants_of`` these schedules, without blocking the event loop."""
+        """Return the result of ``instants_of`` for these schedules, without blocking the event loop."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
         loop = asyncio.get_running_loop()

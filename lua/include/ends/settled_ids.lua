@@ -12,7 +12,7 @@ local function note_settled(ids)
   settled = ids
 end
 
---- Whether the worker ends the claim of this job in this call.
+--- Return whether the worker ends the claim of this job in this call.
 local function is_settled(id)
   return settled ~= nil and settled[id] ~= nil
 end

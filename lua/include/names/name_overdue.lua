@@ -29,7 +29,7 @@ local function append(actor)
   emit('freed', now_text, actor, lists.yielded)
 end
 
---- Runs before jobs are removed: a job that has yielded its name may be among them.
+--- Write the lines. This runs before jobs are removed, since a job that has yielded its name may be among them.
 local function write()
   call_many('HSET', state, lists.yielded_lines)
 end

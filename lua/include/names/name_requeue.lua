@@ -58,7 +58,7 @@ local function retake_name(id, job)
   end
 end
 
---- Runs before `deadline` writes, since that may add the same member again.
+--- Write the names. This runs before `deadline` writes, since that may add the same member again.
 local function write()
   call_many('HSET', slots, lists.retaken)
   call_many('ZREM', expiring, lists.unmarked)

@@ -141,7 +141,7 @@ local function memory_of(i, window)
   return ' once=' .. once .. ' call=' .. call_digest, once, '"' .. call_digest .. '"'
 end
 
---- A job with this id is accepted: forget the id's previous job.
+--- Forget an id's previous job, since a job with this id is accepted.
 local function take_id(i, id)
   local line = lists.stale and lists.stale[i]
   if line then

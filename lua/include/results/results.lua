@@ -314,8 +314,9 @@ local function write()
   end
 end
 
---- A job ends. The id of a job that was never claimed is not remembered, since the job has done nothing. The results of
---- jobs that succeeded are in the call, see include/results/success_results.
+--- Keep the id and the result of a job that ends, if the job's line says so. The id of a job that was never claimed is
+--- not remembered, since the job has done nothing. The results of jobs that succeeded are in the call, see
+--- include/results/success_results.
 local function decide(id, _, job, outcome, fence)
   if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
     return false

@@ -243,10 +243,11 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """Lets an annotation use an unknown name in any way.
+    """A stand-in that an annotation may use in any way, in place of an unknown name.
 
-    The unknown type of a dependency does not matter; that of an argument is reported when the arguments' types are
-    resolved."""
+    The unknown type of a dependency does not matter. The unknown type of an argument is reported when the arguments'
+    types are resolved.
+    """
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):

@@ -132,7 +132,7 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider, after the providers that it needs, and return its value, entered if necessary."""
+        """Call a provider, after the providers that it needs. Enter the value if necessary, and return it."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned

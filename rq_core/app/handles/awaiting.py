@@ -45,7 +45,7 @@ _WHY_ROW: Final = {
 }
 """Explanations of why a job that Redis does not have has not ended, by the place of its row."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between the first reads of a log that lags behind Redis; between later reads, the last value."""
+"""Seconds between successive reads of a log that lags behind Redis. The last value is repeated."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child inherited. They stay open: closing one would end its parent's connection."""
 

@@ -93,7 +93,7 @@ def _door(place: str, connection: object) -> Any:
 
 
 def check_dialect(dialect: str) -> str:
-    """Return the name of a database that can have an inbox. Raises InvalidOption for another one."""
+    """Return the name of a database that can have an inbox. Raises InvalidOption for any other database."""
     if dialect not in DIALECTS:
         must = f"must be of PostgreSQL or SQLite, not of {dialect}"
         raise InvalidOption.of("connection", dialect, must)

@@ -70,7 +70,7 @@ class Named(ABC):
 
     @property
     def has_named_function(self) -> bool:
-        """Return whether ``per`` has a name of its own: a lambda, or an object that can be called, has none."""
+        """Return whether ``per`` is a function with a name. A lambda, or an object that can be called, has none."""
         return str(getattr(self.per, "__name__", "")).isidentifier()
 
     @property
@@ -194,7 +194,7 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Return a function's value as text: a producer without the task's code gives the value as text, too."""
+    """Return a function's value as text, since producers without the task's code also pass the value as text."""
     return made if made is None or isinstance(made, str) else _text(made)
 
 

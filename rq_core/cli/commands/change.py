@@ -187,7 +187,8 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all are in this queue."""
+    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all ids count as ids of
+    this queue."""
     where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}

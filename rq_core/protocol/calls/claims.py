@@ -41,7 +41,7 @@ class Claimed:
     ticks: bool = False
     """Whether schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The reason (``gone`` or ``stale``) by id of each refused success, for the claim of a turn."""
+    """For the claim of a turn: the reason (``gone`` or ``stale``) of each refused success, by id."""
 
     @property
     def epoch(self) -> int | None:
@@ -103,7 +103,7 @@ def complete(
     held: Sequence[tuple[str, str]],
     values: Mapping[int, str] = NO_VALUES,
 ) -> Call[dict[str, str]]:
-    """Return the call that reports success of (id, fence) pairs. Its answer is the reason by id of each refused
+    """Return the call that reports success of (id, fence) pairs. Its answer has, by id, the reason of each refused
     success. ``values``: see turn."""
     ids = tuple(h[0] for h in held)
     return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))

@@ -336,8 +336,8 @@ class Single:
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
         """Finish a call that was begun, and return the job's outcome.
 
-        The plan's first Send repeats the command: answer it with the replies that came. Raises the error with which the
-        job was refused.
+        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
+        send the command again. Raises the error with which the job was refused.
         """
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):

@@ -215,14 +215,14 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return as ACL rules the keys that the user may not use with these plain commands."""
+    """Return, as ACL rules, the keys that the user may not use with these plain commands."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Return as ACL rules the rights that a script needs in a queue and that the user lacks; empty if they cannot be
-    determined."""
+    """Return, as ACL rules, the rights that a script needs in a queue and that the user lacks; empty if they cannot
+    be determined."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told

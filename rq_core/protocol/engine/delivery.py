@@ -96,8 +96,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue, the facts whose keys its calls carry: an earlier call without the keys was answered ``with`` the
-        facts."""
+        """The facts whose keys calls carry, by queue. An earlier call lacked these keys, and the script answered
+        ``with`` and the facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
@@ -189,8 +189,8 @@ class Delivery:
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
         """Finish a call that was begun and sent.
 
-        The plan's first Send repeats the command: answer it with the replies that came. Returns a value or an
-        RqCoreError.
+        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
+        send the command again. Returns a value or an RqCoreError.
         """
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result

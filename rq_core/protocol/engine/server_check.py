@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable. If it is set and not 0, no server is refused for a reason that an operator may overrule,
-also in the processes that a worker starts."""
+"""An environment variable. If it is set to anything but 0, this process and the processes that a worker starts
+refuse no server for a reason that an operator may overrule."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"

@@ -136,7 +136,7 @@ class JobReads(QueueReader):
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
         """Return the first of these queues that has a line in `results` for the id of an ended job, the parsed line,
-        and the value, if Redis has it. None if no queue has a line. Expired lines and values are ignored."""
+        and the job's result, if Redis has it. None if no queue has a line. Expired lines and results are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)

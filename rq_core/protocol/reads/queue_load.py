@@ -127,7 +127,7 @@ class QueueOverview:
     scopes_exact: bool
     """Whether ``scopes`` has all such scopes."""
     oldest_event_ms: int | None = None
-    """Ms for which the oldest event that was read has waited for the mirror, at least; None: no event waits."""
+    """Ms for which the oldest event has waited for the mirror, as a lower bound; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True

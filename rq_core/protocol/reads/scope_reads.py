@@ -85,14 +85,14 @@ class Standing(NamedTuple):
     shown: tuple[ScopeHolder, ...]
     """Some of the scope's holders."""
     resumes_ms: int | None
-    """Unix ms at which that scope, an exhausted rate, admits jobs again."""
+    """If that scope is an exhausted rate: Unix ms at which it admits jobs again."""
     ahead: int
     """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool
     ahead_in: str = ""
-    """queue: jobs of its priority and above in any lane that may run. lane: jobs of its lane only, since the lane is
-    blocked, or the queue is fair, and the place in line does not decide which job is next. Empty: the job is not
-    ready."""
+    """The place in which ``ahead`` is counted. queue: the jobs of its priority and above, in all lanes that may run.
+    lane: only the jobs of its lane, since the lane is blocked, or since the queue is fair and the place in line does
+    not decide. Empty: the job is not ready."""
     ahead_at_least: bool = False
     """Whether ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
@@ -205,8 +205,8 @@ def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
-    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not
-    necessarily the first by name."""
+    """Return scopes and families that have a limit of their own, and keys that have a weight; if there are very
+    many, not necessarily the first by name."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
