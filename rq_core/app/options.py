@@ -138,8 +138,8 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. With None for timeout_ms, max_attempts or max_losses, the worker uses
-    the value of the job's task."""
+    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value, the worker
+    uses the value of the job's task."""
     delay_ms: int = 0
     due_ms: int = 0
     """Unix ms at which the job becomes ready, in place of a delay; 0 without such a time."""

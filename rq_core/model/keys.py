@@ -148,7 +148,8 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
 
 
 def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the name of the list into which producers push a token when rows are in an inbox. It wakes a relay."""
+    """Return the name of the list into which producers push a token when rows are in an inbox. The token wakes a
+    relay."""
     return f"{check_name('prefix', prefix)}:inbox"
 
 

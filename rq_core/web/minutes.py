@@ -36,7 +36,7 @@ def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> dict[str, Any]:
-    """Count the claims that succeeded, failed, or ended otherwise in each of the minutes."""
+    """Count the claims that succeeded, that failed, and that ended otherwise, minute by minute."""
     done, failed, other = [0] * many, [0] * many, [0] * many
     for row in rows:
         place = (row["minute_ms"] - since_ms) // MINUTE_MS

@@ -157,7 +157,7 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect, once Redis knows which suspects were put off and no claim is under way."""
+        """Start the held suspect, once no claim is under way and Redis knows which suspects were put off."""
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):

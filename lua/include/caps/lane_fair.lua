@@ -50,7 +50,7 @@ local function order_of(name, seq)
   return base_of(name) + math.max(fact('fair_clock'), finish_of(shape_of(name).key))
 end
 
---- Move the times on for a job that is taken from this lane.
+--- Advance the clock and the finish time of the lane's key, since a job is taken from the lane.
 local function serve_fairly(lane)
   local base = base_of(lane.name)
   local tag = lane.order - base

@@ -11,9 +11,9 @@ Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(r
 local LANE_SHAPES = {known = {}, count = 0}
 
 --- Return the shape of a lane, from its name: its scopes, in order; `counted`, the scopes among them that have holders,
---- if not all have; and `key`, the key in a fair queue. Only this is remembered, and only for a limited number of
---- lanes: Lua compares each new text with all texts that it has, and once these are more than the processor's caches
---- hold, that costs more than making a shape again.
+--- if not all have; and `key`, the key in a fair queue. No other part of a name is remembered, and only a limited
+--- number of shapes: Lua looks up each text that it makes among all texts that it has. Once these are more than the
+--- processor's caches hold, the look-up costs more than making a shape again.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then

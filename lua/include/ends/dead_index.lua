@@ -23,7 +23,7 @@ local function index_dead(ids, at)
   call_many('ZADD', expiring, deadlines)
 end
 
---- Remove jobs from the index, which are requeued or removed.
+--- Remove from the index the jobs that are requeued or removed.
 local function unindex_dead(ids)
   local marks = {}
   for i = 1, #ids do

@@ -13,9 +13,10 @@ local function mark_of(fence)
   return ' fence=' .. fence .. ' by=' .. worker .. ' '
 end
 
---- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil
---- if it may. Only a claimed job's line has a fence. A job without a line waits, and its id may have been used
---- before. A line that is longer than scripts write is kept as it is, for the doctor.
+--- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil if
+--- it may. Only a claimed job's line has a fence. A job without a line waits, so the worker's claim is not in force, or
+--- was one of an earlier job with the same id. A line that is longer than scripts write counts as stale, so that the
+--- doctor finds it unchanged.
 local function refusal_of(id, line, fence)
   if not line then
     return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'

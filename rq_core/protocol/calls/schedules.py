@@ -86,7 +86,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Return the report about a schedule whose instants in ``passed`` have passed."""
+        """Return the report about a schedule. ``passed`` has the schedule's instants that have passed."""
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed

@@ -17,7 +17,8 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job without messages about its end: each pause once, then always the last."""
+"""Seconds between two looks at a job without messages about its end. Each pause is used once; then the last one is
+repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between two looks at a job whose end a message reports. These looks find ends whose message was lost."""
 TOGETHER_S: Final = 0.02
