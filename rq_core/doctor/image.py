@@ -267,8 +267,8 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 def _ticks(view: View) -> Iterator[Entry]:
     """Yield the expected due time of each schedule that is on, and the expected time at which claims look at the
-    first of them. Both may be up to a minute later: a due time is moved on while a worker has the schedule in hand
-    or cannot compute it, the other one also when a worker has learned that schedules are due."""
+    first of them. Both may be up to a minute later. A script moves a due time on while a worker has the schedule or
+    cannot compute it. It moves the time for claims on when a worker has learned that schedules are due."""
     due, at = [], view.latest_ms
 
     def moved_on(due_ms: int) -> AtLeast:

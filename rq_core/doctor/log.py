@@ -80,7 +80,7 @@ class FoldedLog:
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events: before it no schedule existed, or none is known."""
+    """The entry from which on ``schedules`` has all events. Before this entry, no schedule existed or none is known."""
     at_beginning: bool = True
     """Whether ``note`` has not been called yet."""
     all_schedules: bool = False

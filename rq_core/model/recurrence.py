@@ -205,7 +205,8 @@ def recurrence(
     catch_up: CatchUp = "latest",
     grace: Duration | None = None,
 ) -> Recurrence:
-    """Return the rule of a schedule. Raises InvalidOption for an option that is wrong or does not go with another one.
+    """Return the rule of a schedule. Raises InvalidOption for an option that is invalid, or that cannot be combined
+    with another option.
 
     Exactly one of ``cron`` and ``every`` is given; ``tz`` belongs to ``cron`` and is UTC if it is left out.
     """

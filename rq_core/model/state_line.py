@@ -40,7 +40,7 @@ from rq_core.model.table.machine import (
 SHOWN_MAX: Final = 100
 """Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Maximum number of bytes of a state line: 16 KiB for the lane (SQL keeps no longer one), and 4 KiB for the other
+"""Maximum number of bytes of a state line: 16 KiB for the lane (the most that SQL keeps), and 4 KiB for the other
 fields."""
 TOO_LONG: Final = "too long: "
 """The beginning of a reply that replaces a longer line, so that readers do not load it; the line's size in bytes

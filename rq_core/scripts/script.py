@@ -119,7 +119,7 @@ def include(name: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all scripts, which are those of their files."""
+    """Return the names of all scripts; a script has the name of its file."""
     return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 

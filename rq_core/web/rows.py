@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rq_core.views.jobs import ListedJob
 
 SOON_MS: Final = 100
-"""Milliseconds. If a claim comes sooner, its job did not wait for a worker."""
+"""Ms. If a claim comes sooner than this, its job did not have to wait for a worker."""
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )

@@ -21,7 +21,7 @@ LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
 """Number of future instants that a page shows."""
 LATE_MS: Final = 60_000
-"""Milliseconds after its instant from which on a job of a schedule counts as late, as for the alert."""
+"""Milliseconds after its instant after which a job of a schedule counts as late. The alert has the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:

@@ -68,7 +68,8 @@ NEXT_MS_S: Final = 0.005
 
 
 STEP_MS: Final = 5
-"""Milliseconds by which Redis' clock must fall behind ours to count as set back, and not only as slower."""
+"""Milliseconds that Redis' clock must fall behind this worker's clock to count as set back. A smaller difference
+means a slower clock."""
 
 
 SLACK_MS: Final = 1_000

@@ -43,10 +43,10 @@ FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
 heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Maximum seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
-longer."""
+"""Maximum seconds that a suspect is held. An outage of another shard must not delay the suspect, or this worker's
+claims, for longer."""
 EXTENSION_GRACE_S: Final = 30.0
-"""Seconds beyond a job's timeout for which its lease is still extended."""
+"""Seconds for which a job's lease is still extended after the job's timeout."""
 
 
 class Handlers:

@@ -86,8 +86,8 @@ class Rate:
 
     The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of ``per_seconds`` has
     at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of 1
-    ms, and the time by which a claim is late is lost. ``per`` and ``name`` are as Cap's. A claim that is rolled back
-    still counts.
+    ms, and the time by which a claim is late is lost. ``per`` and ``name`` have the same meaning as for Cap. A claim
+    that is rolled back still counts.
 
     Raises InvalidOption or InvalidName.
     """

@@ -66,8 +66,8 @@ class Throttle(Named):
     """Accepts the first call of a name, and no further call of that name for ``seconds`` (a number, or a timedelta).
 
     The window begins when Redis accepts the first call, by Redis' clock. Later calls in the window return the handle of
-    the first call's job, with ``duplicate`` true, also when that job has ended. ``per`` is as Unique's. Raises
-    InvalidOption.
+    the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for
+    Unique. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -92,7 +92,8 @@ class Debounce(Named):
     If calls keep coming, one of them runs at the latest ``at_most`` seconds after the first; by default, ``at_most`` is
     ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name: the new handle's
     ``replaced`` is the id of the job that was replaced. A job that a worker has claimed is not replaced: its first
-    claim frees the name, and the next call begins a new series. ``per`` is as Unique's. Raises InvalidOption.
+    claim frees the name, and the next call begins a new series. ``per`` has the same meaning as for Unique. Raises
+    InvalidOption.
     """
 
     seconds: float | timedelta
@@ -126,8 +127,8 @@ class Latest(Named):
     with a ``Cap(1)`` for the same ``per``.
 
     ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
-    cap. A job that failed is retried with its own arguments, even after a newer job has run: a handler whose work must
-    not undo that of a newer job reads the present state first. Raises InvalidOption.
+    cap. A job that failed is retried with its own arguments, even after a newer job has run. If the handler must not
+    undo the work of a newer job, it should read the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY

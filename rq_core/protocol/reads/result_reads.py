@@ -71,7 +71,7 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return by id the results for those of these jobs that are not alive. A dead job is not alive.
+        """Return, by id, the results for the jobs that are not alive. A dead job counts as not alive.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """

@@ -133,7 +133,7 @@ PAGE: Final = 500
 """Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
-"""Bytes from which on a value in ``jobs`` is so long that its job always has a line in ``state``."""
+"""Length in bytes from which a value in ``jobs`` counts as long: then its job always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
 """Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""

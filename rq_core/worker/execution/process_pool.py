@@ -56,8 +56,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether the process group was killed, or the process may have been joined: another process may have its pid by
-    then."""
+    """Whether the process group was killed, or the process may have been joined. Then another process may have its
+    pid."""
 
 
 class IsolationPool:

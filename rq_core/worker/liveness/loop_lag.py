@@ -27,7 +27,8 @@ EVERY_S: Final = 1.0
 BLOCKED_S: Final = 2.0
 """Seconds after which the log names the handler that blocks the loop."""
 REMEMBERED: Final = 15
-"""Number of measurements whose worst is reported: usually as many as there are between two scrapes."""
+"""Number of measurements among which the worst is reported. This is about the number of measurements between two
+scrapes."""
 
 
 class LoopWatch:
