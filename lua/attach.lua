@@ -5,9 +5,9 @@ events, the log begins with them. Otherwise a new epoch begins, and the mirror a
 alive.
 
 `known` is an epoch that SQL has. A queue that is in an earlier epoch (Redis forgot data, and its clock is behind, or
-the same numbers were given again) begins one above `known`, since an event cannot be mirrored if SQL has passed its
-number. `stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it. A queue with
-another mark is that of another Redis, and the call is refused. If `stamp` is empty, nothing is compared.
+the same numbers were given again) begins an epoch greater than `known`, since an event cannot be mirrored if SQL has
+passed its number. `stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it. A
+queue with another mark is that of another Redis, and the call is refused. If `stamp` is empty, nothing is compared.
 
 Sending it twice is harmless, so it takes no call slot.
 

@@ -4,7 +4,7 @@
 line (ready, scheduled or dead), without `seq`, `due` and `since`. A ready job joins the tail with a new place in line,
 since another job may have its old place by now. A scheduled job is ready if DUE_MS is over. No rule of a full scope
 keeps the job out, since it was accepted once. A job that is alive is not changed. A job is not restored if another job
-that is not overdue holds its name, or if its id is remembered since another job of the id ended.
+that is not overdue holds its name, or if its id is remembered because another job of the id has ended.
 
 `missing`: the same for a job that is alive according to the log; a baseline event first says that Redis did not have
 it.

@@ -79,7 +79,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from INFO and CONFIG about what a restart of the server would lose."""
+    """Return the remarks about data that a restart of the server would lose, from INFO and CONFIG."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
