@@ -11,7 +11,7 @@ local function reset()
   hashes, sets, given, removed = nil, nil, {}, {}
 end
 
---- Sort the keys of this call by type.
+--- Group the keys of this call by type: hashes, and sorted sets.
 local function name_keys()
   hashes = {
     meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,

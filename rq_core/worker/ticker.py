@@ -32,7 +32,7 @@ _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
 
 
 class Ticker:
-    """The schedules of a worker's queues, for as long as it lives."""
+    """Serves the due schedules of a worker's queues until the worker stops."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str) -> None:
         self._app = app

@@ -61,8 +61,8 @@ TICKS_MAX: Final = 10
 """Maximum number of schedules that are read, those that are due next. A schedule that a worker was given comes later
 in this order."""
 BLOCKED_MAX: Final = 4
-"""Maximum number of blocked lanes of any kind whose age and jobs are read. As many more are read among the lanes
-that wait for a task's cap."""
+"""Maximum number of blocked lanes whose age and jobs are read, in each of two reads: one of all blocked lanes, and one
+of the lanes that wait for a task's cap."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 QUEUES_MAX: Final = 1_000

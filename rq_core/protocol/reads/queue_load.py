@@ -67,7 +67,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class LateSchedule:
-    """The schedule, among those that were read, that has been due for the longest time."""
+    """A schedule that is late."""
 
     name: str
     late_ms: int
@@ -144,7 +144,7 @@ class QueueOverview:
     schedules: int | None = None
     """Number of schedules that are on; None: the queue never had one."""
     late_schedule: LateSchedule | None = None
-    """The schedule, among those that are due next, that has been due for the longest time; None: no schedule is due."""
+    """The schedule that has been due for the longest time; None: no schedule is due."""
     schedules_missed: int = 0
     """Number of instants for which no job was enqueued, since the queue was created."""
     evicted: int = 0
