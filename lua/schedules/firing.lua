@@ -70,7 +70,7 @@ local function instant_outcome(schedule, expected, fired, next_at, shift)
   return nil
 end
 
---- Note to enqueue the job of this instant. Returns false if the stored job cannot be read.
+--- Note the job of this instant, which is enqueued later. Returns false if the stored job cannot be read.
 local function want_job(i, name, instant)
   local kind, digest, lane, spec = read_job(known[name][2])
   if not kind then

@@ -51,7 +51,7 @@ class FoldedLog:
     since: Since | None = None
     """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """Id → the reason why no job of the id can have left its line in ``results``."""
+    """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
     only_sql: Collection[str] = frozenset()
     """Ids of jobs without an event in the outbox, which only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
@@ -113,7 +113,7 @@ class FoldedLog:
         return self.since is None or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
-        """Return whether no job can have left this line in ``results``.
+        """Return whether this line in ``results`` is certainly not the result of a job.
 
         (The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
         call that was answered with another job.)

@@ -75,8 +75,8 @@ local function block_on(lane, name)
   block(lane, name)
 end
 
---- Open the first lane that is blocked on a scope, if the scope has room. With `before`, only a lane whose order is
---- lower.
+--- Open the first lane that is blocked on a scope, if the scope has room. If `before` is given, the lane is opened only
+--- if its order is lower than `before`.
 local function reevaluate(name, before)
   local scope = scope_of(name)
   -- For a rate, or a scope whose holders were counted, `has_room` costs at most one ZCARD. For any other scope it is

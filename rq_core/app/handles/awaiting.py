@@ -251,7 +251,7 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Find the rows that have left the inbox. The relay handed over their jobs before, so ask Redis again."""
+        """Find the rows that have left the inbox, and wait for their jobs: the relay has handed them over to Redis."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)

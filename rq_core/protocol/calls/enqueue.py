@@ -249,7 +249,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """Return the ``kinds`` of a call with jobs of one kind."""
+    """Return the argument ``kinds`` of an enqueue whose jobs are all of one kind."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
