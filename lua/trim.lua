@@ -1,6 +1,6 @@
---[[ trim: the mirror has committed the outbox up to an entry, which stays as the anchor of its next read. Sending it
-twice is harmless. If Redis has lost the anchor, nothing is trimmed, since the remaining entries show the mirror what
-was lost.
+--[[ trim: removes the entries of the outbox that the mirror has committed. The last of them stays, as the anchor of the
+mirror's next read. If Redis has lost the anchor, nothing is trimmed, since the remaining entries show the mirror which
+events were lost. Sending the call twice is harmless.
 
 Flags: allow-oom
 Keys: outbox

@@ -117,7 +117,7 @@ local function keep_live(name, old, is_same, digest)
   return is_same and old.state ~= 'removed' and 'same' or 'kept'
 end
 
---- Return the outcome that keeps a put from being carried out; nil if it is carried out.
+--- Return the outcome of a put that is not carried out; nil for any other put.
 local function put_outcome(old, is_same, version, digest)
   if what == 'restore' then
     return old and 'conflict' or nil

@@ -378,7 +378,10 @@ def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the moment of a wall time: the first of two, or the end of the gap that contains it."""
+    """Return the moment at which clocks show a wall time.
+
+    If they show it twice, it is the first moment; if they skip it, it is the end of the gap.
+    """
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, instant) == wall:
         return instant

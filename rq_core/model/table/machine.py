@@ -172,7 +172,7 @@ LAYOUT: Final = 2
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
-"""Each of the three defaults is part of the layout, since a state line leaves out a field that has its default."""
+"""A job's defaults. They are part of the layout, since a state line leaves out a field that has its default."""
 LIMIT_MAX: Final = 1_000_000
 """Maximum number of attempts, and losses, that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1

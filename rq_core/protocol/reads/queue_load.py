@@ -60,7 +60,7 @@ class Unserved:
 
     task: str
     jobs: int
-    """Number of such jobs among the jobs that were read."""
+    """Number of these jobs, among the jobs that were read."""
     task_known: bool | None
     """Whether a running worker has the task. None: unknown, or no worker runs."""
 
