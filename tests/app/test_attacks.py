@@ -362,7 +362,7 @@ def spoiled(queues: None, control: Any, as_: As) -> None:
     ],
     ids=" ".join,
 )
-def test_commands_work_though_the_list_of_queues_has_impossible_names(
+def test_commands_work_though_the_list_of_queues_has_invalid_names(
     spoiled: None, redis_url: str, words: list[str]
 ) -> None:
     result = CliRunner().invoke(root, [*words, "--redis", redis_url])
@@ -375,7 +375,7 @@ def test_commands_work_though_the_list_of_queues_has_impossible_names(
     assert result.exit_code == expected, result.output
 
 
-def test_the_doctor_removes_impossible_names_from_the_list_of_queues(
+def test_the_doctor_removes_invalid_names_from_the_list_of_queues(
     spoiled: None, control: Any, redis_url: str
 ) -> None:
     with Client(redis_url) as client:
@@ -388,7 +388,7 @@ def test_the_doctor_removes_impossible_names_from_the_list_of_queues(
     assert control.smembers(LISTED) == {"mail", "images"}
 
 
-def test_the_mirror_copies_queues_though_the_list_has_impossible_names(
+def test_the_mirror_copies_queues_though_the_list_of_queues_has_invalid_names(
     spoiled: None, as_: As, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = ["audit", "run", "--once", "--audit", sqlite_url, "--redis", as_("mirror")]

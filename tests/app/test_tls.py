@@ -177,7 +177,7 @@ async def _enqueue(url: str) -> None:
 
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
-def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
+def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
     """Checks that the error is not "no answer from Redis", and that the mirror ends instead of trying again."""
@@ -232,7 +232,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
         ("asyncio", "none of a port with TLS"),
     ],
 )
-def test_the_error_of_a_sentinel_with_or_without_tls_says_which_it_speaks(
+def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_says_whether_the_sentinel_speaks_tls(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.

@@ -169,7 +169,7 @@ def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     assert "drift" not in examined.output
 
 
-def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
+def test_an_epoch_that_is_not_mirrored_yet_causes_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet
 ) -> None:
     client.run(client.calls.delivery.ask([["DEL", f"rqc:{{{QUEUE}}}:outbox"]]))
@@ -182,7 +182,7 @@ def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_violation(
+def test_a_queue_that_is_not_mirrored_into_this_database_causes_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"
@@ -195,7 +195,7 @@ def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_vio
     assert "mirrored" in note.says
 
 
-def test_kept_results_and_remembered_ids_of_a_busy_queue_have_no_findings(
+def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     client: Client,
     database: Database,
     fleet: Fleet,

@@ -143,7 +143,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_take_all_reads_each_entry_as_take_does(seed: int) -> None:
+def test_take_all_reads_each_entry_as_take_reads_it(seed: int) -> None:
     """Checks that an invalid entry is neither accepted among valid ones nor makes them invalid."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
@@ -313,7 +313,7 @@ def test_every_event_about_jobs_has_a_step() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 
-def test_state_and_outcome_words_come_from_the_table() -> None:
+def test_words_for_states_and_outcomes_come_from_the_table() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip

@@ -40,7 +40,7 @@ def states(database: Database) -> dict[str, str]:
         return {row[0]: row[1] for row in rows}
 
 
-def test_the_mirror_continues_after_a_flush(valkey_url: str, audit_url: str) -> None:
+def test_the_mirror_continues_after_redis_was_flushed(valkey_url: str, audit_url: str) -> None:
     database = Database(audit_url)
     with Client(valkey_url) as client:
         client.run(client.calls.enqueue.many(new_jobs(3)))
@@ -119,7 +119,7 @@ def test_a_queue_can_be_detached_from_a_lost_audit_database(
     fresh.close()
 
 
-def test_the_mirror_continues_after_a_flush_between_commit_and_trim(
+def test_the_mirror_continues_after_a_flush_between_its_commit_and_its_trim(
     valkey_url: str, audit_url: str
 ) -> None:
     """Checks that the mirror drops its unsent trim: Redis forgot who mirrors the queue, and would always refuse it."""

@@ -43,7 +43,7 @@ def mirrored(database: Database, *ids: str) -> bool:
 
 
 @pytest.mark.parametrize("meanwhile", [1, 2_500], ids=["few", "more than the ring keeps"])
-def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
+def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     meanwhile: int,
     valkey_url: str,
     database: Database,

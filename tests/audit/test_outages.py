@@ -62,7 +62,7 @@ def kinds(database: Database) -> list[str]:
 # Down.
 
 
-def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
+def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
     client: Client,
     valkey_url: str,
     database: Database,

@@ -57,7 +57,7 @@ WANTED = [
 ]
 
 
-def test_pages_have_each_ended_claim_once_and_the_newest_first(
+def test_pages_of_ended_claims_have_each_claim_once_and_the_newest_first(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "FIRST_STEP", 3)
@@ -103,7 +103,7 @@ def test_claims_that_end_in_one_millisecond_are_not_lost_between_pages(long_log:
     assert len(found) == len(set(found)) == number > 500
 
 
-def test_a_page_that_finds_nothing_stops_at_its_bound_and_says_how_far_it_looked(
+def test_a_page_without_matches_ends_at_its_bound_and_says_how_far_back_it_read(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "LOOKED_MAX", 400)
@@ -119,7 +119,7 @@ def test_a_page_that_finds_nothing_stops_at_its_bound_and_says_how_far_it_looked
     assert all(after < before for before, after in pairwise(places))
 
 
-def test_a_page_ends_when_its_time_is_over(long_log: Database) -> None:
+def test_a_page_ends_when_its_time_limit_has_passed(long_log: Database) -> None:
     """Each page gets further than the one before, however slow the database is."""
     now = [0.0]
 
@@ -133,7 +133,7 @@ def test_a_page_ends_when_its_time_is_over(long_log: Database) -> None:
     assert pages[0].next is not None
 
 
-def test_successes_are_asked_for_by_queue(database: Database) -> None:
+def test_a_search_for_successes_needs_a_queue(database: Database) -> None:
     with pytest.raises(ValueError, match="by queue"):
         claims.ended_claims(database.readers, Wanted(OUTCOMES))
 
@@ -141,7 +141,7 @@ def test_successes_are_asked_for_by_queue(database: Database) -> None:
 # Events.
 
 
-def test_pages_of_events_go_back_and_forth(long_log: Database) -> None:
+def test_pages_of_events_can_be_turned_back_and_forth(long_log: Database) -> None:
     expected = [
         (r["epoch"], r["seq"], r["ordinal"])
         for r in auditlog.rows(
@@ -194,7 +194,7 @@ INDEX_OF = {
 """The index that each statement reads, on SQLite and in PostgreSQL's partitions of job_event."""
 
 
-def test_no_page_scans_a_large_table(long_log: Database) -> None:
+def test_the_query_of_no_page_scans_a_large_table(long_log: Database) -> None:
     for name, ask in QUESTIONS.items():
         question = ten_million.Question(name, ask)
 
@@ -208,7 +208,7 @@ def test_no_page_scans_a_large_table(long_log: Database) -> None:
             assert any(wanted in line for line in plan), (name, plan)
 
 
-def test_the_last_instants_of_schedules_are_found_without_reading_other_events(
+def test_the_last_instants_of_schedules_are_read_without_reading_other_events(
     long_log: Database,
 ) -> None:
     """SQLite read all events of a queue by the primary key: of ten million, the list of schedules took 3.5 s."""

@@ -41,7 +41,7 @@ def small(make_mirror: Callable[..., Mirror]) -> Mirror:
     return make_mirror(limits=BatchLimits(events=20))
 
 
-def test_prune_removes_old_jobs_and_the_rest_is_proven(
+def test_prune_removes_old_jobs_and_verify_proves_the_rest(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -139,7 +139,7 @@ def test_each_outcome_has_its_own_retention(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_pruning_a_log_with_gaps_needs_consent(
+def test_pruning_a_log_with_gaps_needs_the_consent_of_the_operator(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -312,7 +312,7 @@ def test_verify_finds_a_change_to_an_event_that_a_prune_left(
     assert "I7" in found.queues[QUEUE].counts
 
 
-def test_a_saved_head_is_found_after_the_cut_and_unknown_before_the_cut(
+def test_a_saved_head_is_found_if_it_is_after_the_cut_and_unknown_if_it_is_before_the_cut(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)

@@ -131,7 +131,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
-def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
+def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
     """Checks that verify says what it cannot compare when Redis brings back jobs that were pruned from SQL.
@@ -201,7 +201,7 @@ def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Databas
     assert "pruned" not in said("why", "later") + said("history", "waits")
 
 
-def test_a_history_with_only_a_refused_settlement_states_that_more_was_pruned(
+def test_a_history_with_only_a_refused_settlement_states_that_other_events_were_pruned(
     seasons: Seasons, database: Database
 ) -> None:
     enqueue(seasons.client, "done", "other")

@@ -377,7 +377,7 @@ def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
 
 
 @pytest.mark.parametrize("told", [(digest_of("[1]"), "[2]"), (None, "[1]")])
-def test_replay_reports_a_value_with_a_wrong_digest(
+def test_replay_reports_a_result_with_a_wrong_digest(
     log: MemoryWriter, told: tuple[str | None, str]
 ) -> None:
     (found,) = end_kept(log, *told).violations
@@ -862,7 +862,7 @@ def test_replay_reports_a_missing_job_of_an_entry(log: MemoryWriter) -> None:
     assert the_violation(log).says == "is number 2 of its entry, 1 is missing"
 
 
-def test_a_recorded_gap_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
+def test_a_recorded_gap_causes_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1])
     log.jobs("claimed", ["b", 7])
@@ -958,7 +958,7 @@ def test_replay_reads_the_holders_of_each_scope_from_a_baseline() -> None:
     ]
 
 
-def test_an_entry_in_quarantine_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
+def test_an_entry_in_quarantine_causes_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a"])  # without its number
     log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
@@ -969,14 +969,14 @@ def test_an_entry_in_quarantine_gives_a_note_and_no_violation(log: MemoryWriter)
     assert "quarantine" in found.notes[0].says
 
 
-def test_a_log_without_events_gives_a_note() -> None:
+def test_a_log_without_events_causes_a_note() -> None:
     found = Replay("mail")
     found.finish()
 
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_since_ms(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_the_option_since_ms(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1
@@ -993,7 +993,7 @@ def test_replay_reports_an_unreadable_event_and_continues(log: MemoryWriter) -> 
     assert the_violation(log).invariant == "I7"
 
 
-def test_replay_counts_all_violations_and_lists_20(log: MemoryWriter) -> None:
+def test_replay_counts_all_violations_and_lists_the_first_20(log: MemoryWriter) -> None:
     for n in range(50):
         log.jobs("promoted", [f"j{n}", 1])
 

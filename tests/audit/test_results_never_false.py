@@ -76,7 +76,7 @@ WAYS: list[Callable[[Missing], None]] = [
 
 @pytest.mark.parametrize("ways", [WAYS[:1], WAYS], ids=["whole", "with-gaps"])
 @pytest.mark.parametrize("seed", range(4))
-def test_true_results_names_and_ids_are_never_reported_as_differences(
+def test_correct_results_names_and_ids_are_never_reported_as_differences(
     client: Client, database: Database, seed: int, ways: list[Callable[[Missing], None]]
 ) -> None:
     """Checks jobs that keep results, names and ids, in a random order that the seed repeats."""

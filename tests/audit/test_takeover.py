@@ -103,7 +103,7 @@ def test_another_mirror_takes_over_from_a_stopped_mirror(
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
 @pytest.mark.slow
-def test_on_sqlite_the_other_mirror_waits_until_the_stopped_one_resumes_or_dies(
+def test_another_mirror_on_sqlite_waits_until_the_stopped_mirror_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
     """Checks that the other mirror says that it waits: a stopped process keeps its lock on the file."""

@@ -100,7 +100,7 @@ def test_verify_proves_a_log_that_began_with_a_baseline(
         (("DEL", "rqc:{q}:outbox"), "Redis lost its log"),
     ],
 )
-def test_verify_names_lost_events_and_reports_no_violation(
+def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
     client: Client,
     database: Database,
     mirror_all: Callable[[], int],
@@ -126,7 +126,7 @@ def test_verify_names_lost_events_and_reports_no_violation(
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_difference_after_an_entry_in_quarantine_is_no_violation(
+def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
     """Checks an entry that SQL cannot read: further events of its jobs in Redis prove no violation."""
@@ -447,7 +447,7 @@ every_gap = pytest.mark.parametrize(
 
 @every_gap
 @pytest.mark.parametrize("again", [succeed_again, cancel_again])
-def test_the_result_of_a_job_that_ran_in_a_gap_is_no_violation(
+def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -518,7 +518,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_ends_in_the_outbox_count_when_the_log_is_switched_on_again(
+def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_again(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -552,7 +552,7 @@ def test_verify_reports_an_entry_that_was_deleted_from_the_outbox(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_verify_reports_an_outbox_without_its_anchor(
+def test_verify_reports_that_the_outbox_lacks_its_anchor(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
@@ -563,7 +563,7 @@ def test_verify_reports_an_outbox_without_its_anchor(
     ]
 
 
-def test_verify_compares_with_redis_if_the_url_is_given(
+def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -585,7 +585,7 @@ def test_verify_compares_with_redis_if_the_url_is_given(
     assert command().exit_code == 0
 
 
-def test_doctor_compares_with_sql_if_the_url_is_given(
+def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """Checks that the doctor repairs what it can from Redis, and names what only SQL has."""
@@ -613,7 +613,7 @@ def test_doctor_compares_with_sql_if_the_url_is_given(
     assert seen.exit_code == 1
 
 
-def test_doctor_reports_that_another_database_mirrors_the_queue(
+def test_the_doctor_reports_that_another_database_mirrors_the_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"

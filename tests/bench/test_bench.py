@@ -97,7 +97,9 @@ def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
     assert rows["latency, p50, beside the floor"] == "not met"
 
 
-def test_only_targets_that_were_met_and_have_a_budget_are_promised(figures: dict[str, Any]) -> None:
+def test_the_benchmark_promises_only_targets_that_were_met_and_have_a_budget(
+    figures: dict[str, Any],
+) -> None:
     """Checks that a run which misses a target does not promise the target.
 
     A target without a budget is never promised.
@@ -164,7 +166,7 @@ def test_a_table_of_both_documents_is_updated_in_both(
     )
 
 
-def test_the_readme_has_the_markers_of_its_table() -> None:
+def test_the_readme_has_the_markers_for_its_table_of_figures() -> None:
     text = (ROOT / "README.md").read_text()
 
     assert (
@@ -177,7 +179,7 @@ def test_the_readme_has_the_markers_of_its_table() -> None:
 @pytest.mark.parametrize(
     "part", ["facts", "promised", "aimed", "floors", "redis", "microsecond", "peers"]
 )
-def test_the_performance_page_has_the_markers_of_every_table(part: str) -> None:
+def test_the_performance_page_has_the_markers_for_each_of_its_tables(part: str) -> None:
     text = (ROOT / "docs/performance.md").read_text()
 
     assert 1 == text.count(f"<!-- bench: {part} -->") == text.count(f"<!-- bench: end {part} -->")

@@ -142,7 +142,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_a_job_that_ends_during_the_grace_does_not_shorten_it_for_other_queues(
+async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_other_queues(
     cluster: RedisCluster, load: Load
 ) -> None:
     """Checks that a queue without a report does not fail, so that the jobs of all queues are not given back."""

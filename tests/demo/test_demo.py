@@ -77,7 +77,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
+def test_the_commands_that_the_demo_prints_work_on_the_files_that_it_kept(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],

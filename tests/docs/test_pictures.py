@@ -24,7 +24,7 @@ PICTURES = gallery.pictures()
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_small_has_a_title_and_loads_nothing(name: str) -> None:
+def test_a_picture_is_small_and_has_a_title_and_loads_nothing(name: str) -> None:
     picture = PICTURES[name]
     tree = ET.fromstring(picture)  # noqa: S314 - it is our own
 
@@ -42,7 +42,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_of_pictures_have_the_contrast_that_wcag_asks_for(scheme: str) -> None:
+def test_the_words_in_pictures_have_the_contrast_that_wcag_requires(scheme: str) -> None:
     colours = {name: luminance(getattr(colour, scheme)) for name, colour in COLOURS.items()}
     pairs = [(name, "card") for name in ("ink", "dim")]
     for fill in (name for name in COLOURS if name.endswith("-fill")):
@@ -110,9 +110,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_timeline_shows_the_calls_that_run_and_when(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeline_shows_when_each_call_ran(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only the scene moves the clock, so a slow machine changes nothing.
     monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: 1_800_000_000.0))
     scene = SCENES[name]

@@ -62,7 +62,7 @@ def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     return False
 
 
-def test_every_script_with_a_transition_is_broken_by_these_tests() -> None:
+def test_these_tests_break_every_script_that_has_a_transition() -> None:
     assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
 
 

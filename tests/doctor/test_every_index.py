@@ -154,7 +154,7 @@ def test_the_doctor_reports_no_finding_for_a_member_that_no_line_implies(
     assert members
 
 
-def test_each_key_of_a_queue_has_planted_differences_or_is_listed_as_no_index() -> None:
+def test_each_key_of_a_queue_has_a_planted_difference_or_is_listed_as_no_index() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

@@ -301,7 +301,9 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_repair_counts_a_running_job_that_a_first_cap_did_not_count(seed: Seed) -> None:
+def test_repair_counts_a_running_job_that_the_first_cap_of_its_task_did_not_count(
+    seed: Seed,
+) -> None:
     """Checks a queue in which cap.lua broke before it wrote the jobs' lines."""
     seed.enqueue("a", "b")
     seed.claim(1)
@@ -356,7 +358,7 @@ def test_the_doctor_reports_an_unreadable_limit(seed: Seed) -> None:
     assert "the limit of tenant cannot be read" in left[0].says
 
 
-def test_limits_stay_in_force_after_meta_was_lost(seed: Seed) -> None:
+def test_limits_are_in_force_after_the_key_meta_was_lost(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(seed.keys("meta"))
@@ -395,7 +397,7 @@ def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
     assert seed.tokens() == 1
 
 
-def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
+def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
     """Checks lanes that keep their virtual times until they are served."""
     busy = Busy(seed, fair=True)
 
@@ -407,7 +409,9 @@ def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_lanes_that_differ_only_by_the_scope_of_the_task_agree_with_the_log(seed: Seed) -> None:
+def test_lanes_that_differ_only_by_the_scope_of_the_task_count_as_equal_to_the_log(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.cap("task=t", 2)

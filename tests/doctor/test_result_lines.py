@@ -65,14 +65,16 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_results_lines_of_every_end_agree_with_their_events(seed: Seed) -> None:
+def test_the_results_lines_of_jobs_agree_with_their_events_after_every_kind_of_end(
+    seed: Seed,
+) -> None:
     assert {
         "done", "plain", "once", "dead", "stopped", "withdrawn", "old",
     } == seed.snapshot()["results"].keys()  # fmt: skip
     assert [] == look(seed)
 
 
-def test_the_finding_names_the_differing_field(seed: Seed) -> None:
+def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: Seed) -> None:
     forge(seed, "done", " task=t", " task=u")
 
     (says,) = of_ids(look(seed))
@@ -118,7 +120,9 @@ def made_up(seed: Seed, job_id: str, at_ms: int) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["nobody", "alive"])
-def test_repair_removes_a_results_line_that_no_job_can_have_left(seed: Seed, job_id: str) -> None:
+def test_repair_removes_a_results_line_that_no_job_can_have_written(
+    seed: Seed, job_id: str
+) -> None:
     seed.enqueue("alive", delay_ms=HOUR)
     made_up(seed, job_id, seed.now)
     if job_id == "alive":

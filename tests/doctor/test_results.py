@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_another_jobs_result_if_the_outbox_has_only_the_end_of_the_right_job(
+def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_of_the_right_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)

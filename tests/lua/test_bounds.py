@@ -48,7 +48,9 @@ def seed(redis_url: str) -> Iterator[Seed]:
         yield made
 
 
-def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(seed: Seed) -> None:
+def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_queues(
+    seed: Seed,
+) -> None:
     """Checks that appends are counted per queue, so that both of two alternating queues are trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
@@ -73,7 +75,7 @@ def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> 
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_a_wrong_type(
+def test_a_call_that_forgets_a_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -134,7 +136,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
+def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_long(
     seed: Seed,
 ) -> None:
     """Checks a text of 20 KB: a pattern tried from every letter would block the server for seconds."""

@@ -85,7 +85,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
     assert most_running(seed.entries()) == cap
 
 
-def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
+def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
     """The bug: a claim that the second cap refused kept its place in the first scope until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
@@ -100,7 +100,7 @@ def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["y-1"]
 
 
-def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
+def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
     """The bug: a claim that its worker gave back stayed among the holders until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -113,7 +113,7 @@ def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
     assert ids(seed.claim()) == ["x-1"]
 
 
-def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> None:
+def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed: Seed) -> None:
     """The bug: each refusal by a cap spent an attempt, or put later jobs before the refused one."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
@@ -130,7 +130,7 @@ def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> 
     assert ids(seed.claim()) == ["second"]
 
 
-def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
+def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
     """The bug: a rollback spent an attempt, so that jobs died of waiting, or put the job at the end of the line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
@@ -143,7 +143,7 @@ def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
     assert ids(seed.claim()) == ["first"]
 
 
-def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -> None:
+def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: str) -> None:
     """The bug: each of two claims took a scope that the other needed; both rolled back, and the place stayed empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
@@ -213,7 +213,7 @@ def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> 
     assert ids(seed.claim()) == []
 
 
-def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
+def test_a_place_in_a_cap_is_held_while_its_job_runs(seed: Seed) -> None:
     """The bug: a place had its own expiry, which ended while the job still ran, so that another job ran beside it."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
@@ -228,7 +228,7 @@ def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
     assert ids(seed.claim()) == ["next"]
 
 
-def test_a_place_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
+def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
     """The bug: the place counted as free once the lease had expired, though no script had ended the claim."""
     seed.cap("task=t", 1)
     seed.enqueue("long", scopes=["task=t"])
@@ -283,7 +283,7 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
+def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
     """The bug: in a fair queue, a lane that was blocked for long kept a virtual time far in the past.
 
     When its scope got room, its key was served until the lane had caught up, and another key's first job waited for all
@@ -354,7 +354,7 @@ def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_become_free_in_a_call_are_counted_in_that_call(
+def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
     seed: Seed,
 ) -> None:
     """The bug: jobs of expired leases returned to their lane, which looked for room before their places were free."""
@@ -391,7 +391,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed) -> None:
+def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed) -> None:
     """The bug: a lane that came twice in a row without a readable job stopped the claim with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])

@@ -111,7 +111,7 @@ def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
 
 
 @scenes
-def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
+def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str) -> None:
     made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
     reads = next(at for at, command in enumerate(made) if command in WRITES)
     scene = SCENES[name](seed)
@@ -289,7 +289,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
     assert reply == ["refused", "arguments", "mode"]
 
 
-def test_a_trim_to_a_forgotten_anchor_trims_nothing(seed: Seed) -> None:
+def test_a_trim_to_an_anchor_that_redis_has_forgotten_trims_nothing(seed: Seed) -> None:
     """Checks that the trim leaves an anchor, which shows the mirror where its history ends."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
@@ -323,7 +323,7 @@ def lose_everything(seed: Seed) -> None:
 
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
-def test_a_call_on_another_history_changes_nothing(
+def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:
     scene = SCENES[name](seed)
@@ -372,7 +372,7 @@ REFUSED_WHEN_FULL = {"enqueue", "edit", "requeue", "restore", "schedule", "tick"
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])
-def test_a_full_server_refuses_only_calls_that_add_work(
+def test_a_full_server_refuses_only_calls_that_add_jobs(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
     """Checks that calls which drain the queue, or which workers and mirrors need at their start, still work."""
@@ -507,5 +507,5 @@ def test_a_killed_server_restarts_with_a_consistent_queue(
         assert_consistent(seed.snapshot())
 
 
-def test_the_key_of_the_test_clock_is_not_a_key_of_the_queue(seed: Seed) -> None:
+def test_the_key_of_the_test_clock_is_not_among_the_keys_of_a_queue(seed: Seed) -> None:
     assert CLOCK_KEY not in seed.keys.all()

@@ -42,7 +42,9 @@ def seed(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("number", range(10, 14))
-def test_claims_write_the_same_bytes_without_the_fast_path(redis_url: str, number: int) -> None:
+def test_claims_with_and_without_the_fast_path_write_the_same_bytes(
+    redis_url: str, number: int
+) -> None:
     told: list[list[Snapshot]] = []
     for scripts in SCRIPTS.values():
         with Seed(redis_url, scripts=scripts) as seed:
@@ -76,7 +78,7 @@ def test_a_claim_takes_many_jobs_of_one_lane_in_order(seed: Seed) -> None:
     assert len(holders_of(seed.snapshot())["task=t"]) == 150
 
 
-def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_there(seed: Seed) -> None:
+def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(60)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -153,7 +155,7 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["c", "d"]
 
 
-def test_jobs_of_many_tenants_are_served_by_age(seed: Seed) -> None:
+def test_jobs_of_many_tenants_are_claimed_by_age(seed: Seed) -> None:
     """Checks that each tenant runs one job, and its next job after the first has ended, in order."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]

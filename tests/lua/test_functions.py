@@ -115,7 +115,7 @@ def test_a_user_without_rights_to_functions_uses_scripts(narrow: Seed) -> None:
     narrow.assert_consistent()
 
 
-def test_a_full_server_without_functions_drains_by_scripts(seed: Seed) -> None:
+def test_a_full_server_without_functions_is_drained_with_scripts(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     seed.control.config_set("maxmemory", "1")

@@ -510,7 +510,7 @@ def assert_nothing_moved(
     assert changes == {}
 
 
-def test_every_transition_has_a_guard_and_is_exercised() -> None:
+def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
     """Checks that each transition of the table has a condition here, and that a case makes it."""
     drawn = {
         arrow(t)

@@ -131,7 +131,7 @@ def second(start: Callable[..., Node], first: Node) -> Node:
     return node
 
 
-def test_a_promoted_replica_has_another_history(second: Node) -> None:
+def test_a_promoted_replica_has_another_history_than_its_old_primary(second: Node) -> None:
     second.promote()
 
     assert (second.enqueue(), second.claim()) == ("epoch", ["epoch"])
@@ -156,7 +156,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_old_primary_that_followed_the_new_one_has_another_history(
+def test_an_old_primary_that_followed_the_new_primary_has_another_history(
     first: Node, second: Node
 ) -> None:
     """Checks a primary that keeps its functions and their memory: it wrote nothing more, so that it is only updated."""
@@ -172,7 +172,9 @@ def test_an_old_primary_that_followed_the_new_one_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second: Node) -> None:
+def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
+    first: Node, second: Node
+) -> None:
     """Checks a failover after which no client wrote: nothing is lost, but the server looks as if something were."""
     second.promote()
     first.follow(second)
@@ -187,7 +189,9 @@ def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second
     )
 
 
-def test_a_server_restarted_from_old_files_has_another_history(start: Callable[..., Node]) -> None:
+def test_a_server_that_was_restarted_from_old_files_has_another_history(
+    start: Callable[..., Node],
+) -> None:
     node = start(save="3600 1")
     begin(node)
     node.control.save()
@@ -237,7 +241,7 @@ def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
     assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
 
 
-def test_a_fact_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
+def test_a_fact_that_was_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
     first.control.hset(KEYS("meta"), "paused", 1)
     first.set_clock(START_MS + 1_000)
     first.enqueue()
@@ -274,7 +278,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
     assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
 
 
-def test_a_lease_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
+def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
     """Checks a lease that no script gives, which the next look finds."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
@@ -320,7 +324,9 @@ def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: No
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_cannot_tell_the_first_replica_from_a_loss(start: Callable[..., Node]) -> None:
+def test_a_script_sent_with_evalsha_cannot_tell_the_first_replica_from_a_loss(
+    start: Callable[..., Node],
+) -> None:
     """Checks EVALSHA, which remembers nothing between calls."""
 
     def scripts(name: str) -> Script:

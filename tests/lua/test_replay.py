@@ -405,7 +405,7 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 
 
 @pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
-def test_a_chunked_call_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
+def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
     """Checks that the next chunk, which is made while one is being sent, does not overtake it."""
@@ -485,7 +485,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
-def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
+def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
     """Checks a job that was claimed by another worker, or has left, before the settlement is sent again."""
@@ -508,9 +508,7 @@ def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
 
 
 @pytest.mark.parametrize("how", ["complete", "turn"])
-def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
-    lossy: LossySeed, how: str
-) -> None:
+def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, how: str) -> None:
     """Checks a slot whose earlier call has a longer answer, which is still stored."""
     held = lossy.running("a")
     report = lossy.turn if how == "turn" else lossy.complete
@@ -634,7 +632,7 @@ def impatient(url: str, **patience: float) -> LossySeed:
     return seed
 
 
-def test_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
+def test_the_error_of_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.transport.lose = 1_000
@@ -648,7 +646,9 @@ def test_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_call_that_was_never_sent_is_given_up_sooner(redis_url: str) -> None:
+def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_answer(
+    redis_url: str,
+) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         before = seed.snapshot()
@@ -822,7 +822,7 @@ def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -
     assert seen == []
 
 
-def test_an_unneeded_password_is_reported(redis_url: str) -> None:
+def test_the_client_reports_a_password_that_the_server_does_not_need(redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis://:any@")
 
     words = "the URL has a password, and the server has none: take it out"

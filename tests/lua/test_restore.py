@@ -128,7 +128,7 @@ def test_a_job_that_is_alive_by_the_log_is_logged_as_gone_before_its_restore(
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_without_the_id_of_the_last_restore_is_refused(seed: Seed) -> None:
+def test_a_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")
@@ -164,7 +164,7 @@ def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
-def test_an_enqueued_event_keeps_the_arguments_at_the_producers_request(
+def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
     seed: Seed, scopes: tuple[str, ...]
 ) -> None:
     args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'

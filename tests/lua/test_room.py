@@ -42,7 +42,7 @@ def test_every_script_has_room_for_one_more_function_of_the_include_removal(seed
                 raise AssertionError(f"{name}: {refused}") from refused
 
 
-def test_every_script_has_enough_lua_names_left() -> None:
+def test_every_script_is_far_enough_below_the_limits_of_lua_names() -> None:
     assert {
         name: lua_limits.left(name)
         for name in script.names()

@@ -67,7 +67,7 @@ def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
     seed.control.zadd(seed.keys("ticks"), {name: now + 5_000})
 
 
-def test_the_cause_of_a_late_schedule_names_it_and_what_to_do(seed: Seed) -> None:
+def test_the_cause_of_a_late_schedule_names_the_schedule_and_says_what_to_do(seed: Seed) -> None:
     late_schedule(seed, "soon", late_s=50)
     late_schedule(seed, "other", late_s=-300)
     assert "RqCoreScheduleLate" not in said(seed)
@@ -136,7 +136,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
     )
 
 
-def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
+def test_a_worker_that_stopped_in_an_orderly_way_does_not_count_as_silent(seed: Seed) -> None:
     """Checks that a worker which was killed long ago is not named as the last worker that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
@@ -161,7 +161,7 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_the_number_of_waiting_jobs_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
+def test_the_number_of_waiting_jobs_is_a_lower_bound_if_there_are_many_lanes(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(
         *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))

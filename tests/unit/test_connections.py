@@ -46,7 +46,7 @@ def _echo(command: Sequence[bytes]) -> bytes:
     return b"+" + command[0] + b"\r\n"
 
 
-async def test_the_internals_of_redis_py_that_rq_core_uses_exist(valkey_url: str) -> None:
+async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> None:
     """Checks redis-py's internals; if this fails with a new version, change rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
@@ -91,7 +91,7 @@ async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
     direct.close()
 
 
-async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> None:
+async def test_the_replies_false_and_none_and_empty_are_returned_unchanged(valkey_url: str) -> None:
     commands = [["EVAL", "redis.setresp(3) return false", 0], ["GET", "none"], ["ECHO", ""]]
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
@@ -102,7 +102,9 @@ async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> Non
     direct.close()
 
 
-async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
+async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
+    valkey_url: str,
+) -> None:
     """Checks that the error keeps its code, unless it is ERR, and that later replies belong to their own commands."""
     commands = [
         ["ECHO", "1"],
@@ -261,7 +263,7 @@ async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
     assert [type(reply) for reply in heard] == [list, ReplyError]
 
 
-async def test_a_partial_message_without_a_command_ends_the_connection() -> None:
+async def test_a_message_that_is_cut_off_and_without_a_command_ends_the_connection() -> None:
     """Checks a push message whose second half would arrive after the next command and be read as its reply."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -125,7 +125,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("case", FALSE)
-def test_the_check_finds_a_false_header(case: str, edit: Edit) -> None:
+def test_the_check_of_headers_finds_a_false_header(case: str, edit: Edit) -> None:
     name, old, new, expected = FALSE[case]
     edit(name, old, new)
 
@@ -145,17 +145,17 @@ ASSIGNED = {
 
 
 @pytest.mark.parametrize("code", ASSIGNED)
-def test_the_names_that_lua_code_assigns_are_found(code: str) -> None:
+def test_the_check_of_headers_finds_the_names_that_lua_code_assigns(code: str) -> None:
     assert lua_names.assigned(code) == ASSIGNED[code]
 
 
-def test_the_check_finds_an_event_that_no_script_emits(edit: Edit) -> None:
+def test_the_check_of_headers_finds_an_event_that_no_script_emits(edit: Edit) -> None:
     edit("configure.lua", "'resumed' or 'paused'", "'resumed' or 'resumed'")
 
     assert headers.problems() == ["no script emits paused"]
 
 
-def test_the_check_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
+def test_the_check_of_headers_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
     """Checks a name that occurs only in a comment."""
     edit("trim.lua", "Keys: outbox", "Keys: outbox leases")
     edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")

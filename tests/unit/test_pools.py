@@ -146,7 +146,7 @@ async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an
     await value(transport.close())
 
 
-def test_closing_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
+def test_closing_a_pool_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
     """Checks that the close does not count as an outage, with replies that are lost or never come."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:

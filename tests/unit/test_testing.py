@@ -144,7 +144,7 @@ def test_a_drain_runs_retries_without_waiting(
     assert handle.state() == ("gone" if sent else "dead")
 
 
-def test_a_job_that_gives_up_is_dead(fake: testing.Fake) -> None:
+def test_a_job_whose_handler_gives_up_is_dead(fake: testing.Fake) -> None:
     refuse.enqueue()
 
     (ran,) = fake.drain()

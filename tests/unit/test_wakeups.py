@@ -68,7 +68,7 @@ async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> Non
     assert queue.look
 
 
-async def test_an_empty_queue_is_not_asked_again() -> None:
+async def test_an_empty_queue_is_not_claimed_from_again() -> None:
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -78,7 +78,7 @@ async def test_an_empty_queue_is_not_asked_again() -> None:
     assert (queue.look, queue.empty) == (False, True)
 
 
-async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
+async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()

@@ -108,7 +108,7 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_embedded_server_of_the_wheels_runs(installed: Path, tmp_path: Path) -> None:
     program = (
         "from rq_core.embedded import server; server.ensure_server('d'); print(server.server_status('d').running);"
         " server.stop_server('d')"

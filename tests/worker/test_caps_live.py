@@ -22,7 +22,9 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path) -> None:
+def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
+    client: Client, tmp_path: Path
+) -> None:
     """Checks N in 1, 2, 3, 10; per task, per queue, per key, and all three together; with 4 worker processes.
 
     The log and the witness must agree that N was reached and never exceeded, and a free place is taken within 50 ms
@@ -44,7 +46,7 @@ def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path)
 
 @pytest.mark.parametrize("rounds", [wakeups.race, wakeups.turns])
 @pytest.mark.slow
-def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
+def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
     """Checks 3,000 enqueues and cancels that race with the ends of the last holders, while no worker polls."""

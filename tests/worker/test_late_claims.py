@@ -50,7 +50,7 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
     return transport, worker, ending
 
 
-async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
+async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_begun(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks that the same job does not run twice at once, since the worker can know that it lost the lease."""

@@ -64,7 +64,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     assert all("replid_changed" in data for data in reasons[1:])
 
 
-async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
+async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Checks that the claim stays in force: an outage shorter than a lease costs no second run."""
@@ -103,7 +103,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
     assert outages.problems(found) == []
 
 
-async def test_scripts_forgotten_within_a_pipeline_cost_no_claim(
+async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """Checks the earlier commands of the same pipeline: they have run, and must be neither lost nor repeated."""
@@ -187,7 +187,9 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 
 
 @pytest.mark.slow
-def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: RedisServer) -> None:
+def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
+    redis_server: RedisServer,
+) -> None:
     """Checks uvloop, which the command line uses: a connection with an unfinished handshake must not be used."""
     import uvloop
 
@@ -226,7 +228,7 @@ def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: Redi
     assert found == {"three"}
 
 
-async def test_an_outage_that_lasts_two_leases_costs_no_claim(
+async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Checks two workers that could not extend their leases: the first to return must not take the other for dead."""

@@ -65,7 +65,7 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_worker_stops_using_a_live_primary_that_was_replaced(
+def test_a_worker_stops_using_a_primary_that_was_replaced_though_it_is_alive(
     tmp_path: Path, place: int, kind: str
 ) -> None:
     """Checks a primary that takes writes, or answers NOREPLICAS, for ten seconds until Sentinel makes it a replica."""
@@ -232,7 +232,7 @@ def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGr
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {first, second}
 
 
-def test_commands_accept_a_sentinel_url(group: SentinelGroup, tmp_path: Path) -> None:
+def test_commands_accept_the_url_of_a_sentinel(group: SentinelGroup, tmp_path: Path) -> None:
     url = group.url
     with Client(url) as client:
         (job_id,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids

@@ -155,7 +155,7 @@ def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 
 
 @pytest.mark.parametrize("reportable", [True, False])
-async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
+async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_jobs(
     forgetful: Forgetful,
     witness: crew.Witness,
     caplog: pytest.LogCaptureFixture,
@@ -206,7 +206,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 @pytest.mark.slow
-def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
+def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
     """Checks that the event loop does not wait for that handler, so that the process can be replaced."""
@@ -229,7 +229,7 @@ def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
             assert "worker cannot run: " in witness.log().splitlines()[-1]
 
 
-async def test_a_worker_without_a_server_reports_that_and_ends(witness: crew.Witness) -> None:
+async def test_a_worker_without_a_server_reports_the_outage_and_ends(witness: crew.Witness) -> None:
     crew.app.connect_to("redis://127.0.0.1:1/0")
 
     with pytest.raises(ServerUnavailable, match="Is it running"):

@@ -46,7 +46,7 @@ async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
     assert 80 <= first["mail"] <= 100, first
 
 
-async def test_no_queue_starves_at_a_worker_with_one_place(valkey_url: str) -> None:
+async def test_no_queue_starves_on_a_worker_with_one_place(valkey_url: str) -> None:
     queues = await ran(valkey_url, jobs=40, weight=9, places=1)
 
     assert 3 <= Counter(queues[:40])["reports"] <= 5

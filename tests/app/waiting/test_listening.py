@@ -170,7 +170,7 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
+def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_all_awaited_jobs(
     app: App, control: Any
 ) -> None:
     """Checks that a job which ended during the interruption is found at once."""
@@ -186,7 +186,9 @@ def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_killed_listener_receives_later_messages(app: App, control: Any) -> None:
+def test_a_listener_whose_connection_was_killed_receives_later_messages(
+    app: App, control: Any
+) -> None:
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     for _ in range(5):
@@ -198,7 +200,7 @@ def test_a_killed_listener_receives_later_messages(app: App, control: Any) -> No
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
+def test_the_wait_of_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -215,7 +217,7 @@ def test_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
     assert "`rq-core acl producer` prints" in said[0]
 
 
-def test_waits_poll_if_workers_may_not_publish_and_log_one_warning(
+def test_waits_poll_and_log_one_warning_if_workers_may_not_publish(
     app: App,
     as_: As,
     redis_server: RedisServer,

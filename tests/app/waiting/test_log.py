@@ -64,7 +64,7 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
 
 
-def test_the_outcomes_of_more_jobs_than_one_statement_takes_are_read(
+def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
     audited: Mirror, sqlite_url: str
 ) -> None:
     """Checks more jobs than the 65,535 parameters that PostgreSQL accepts in one statement."""

@@ -61,7 +61,7 @@ def test_all_live_jobs_are_lost_when_redis_is_emptied(
     assert auditlog.rows(database, f"{open_claims} AND a.outcome IS NULL") == []
 
 
-def test_the_mirror_detects_an_empty_redis_before_any_client_reconnects(
+def test_the_mirror_detects_an_emptied_redis_before_any_client_reconnects(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -208,7 +208,7 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 
 
 @pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
-def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
+def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
     """Checks a Redis that loads a state from before the mirror came, twice.

@@ -85,7 +85,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_notices_an_empty_redis_itself(
+def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Checks a restore that is the first client after the loss, while a mirror runs."""

@@ -94,7 +94,7 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_the_holder_of_a_name_among_two_lost_jobs_is_restored_with_the_name(
+def test_of_two_lost_jobs_with_one_name_the_holder_of_the_name_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """Checks a debounced job whose claim freed its name: both jobs are restored, but only the holder with the name."""
@@ -201,7 +201,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_throttle_window_holds_after_a_restore(
+def test_a_throttle_window_is_in_force_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
     """Checks the window of a throttled job that has ended, so that no restored job holds the name."""

@@ -207,7 +207,7 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 
 
 @pytest.mark.parametrize("damaged", ["removed", "enqueued"])
-def test_restore_ends_with_one_error_at_a_damaged_row(
+def test_restore_ends_with_one_error_if_a_row_is_damaged(
     damaged: str, start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks that the damaged row is not read as empty, which could let a job run again."""

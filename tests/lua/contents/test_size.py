@@ -40,7 +40,7 @@ def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
     assert seed.snapshot()["jobs"] == {}
 
 
-def test_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
+def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
     """Checks that one claim does not read a hundred payloads of a mebibyte to return one."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)

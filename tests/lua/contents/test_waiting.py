@@ -45,7 +45,7 @@ def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -
     assert str(seed.state("b")).startswith("ready task=t")
 
 
-def test_operators_calls_report_a_job_without_a_state_line_as_ready(seed: Seed) -> None:
+def test_the_calls_of_operators_report_a_job_without_a_state_line_as_ready(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
 
     assert seed.prune("a") == {"a": "ready"}

@@ -65,7 +65,7 @@ class Season(Fleet):
                 self.lose_workers()
 
 
-def test_verify_proves_a_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
+def test_verify_proves_a_generated_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
     """Checks SQL alone, and with Redis: a failure contains the words of the violation."""
     database = Database(sqlite_url)
     lay_schema(database)

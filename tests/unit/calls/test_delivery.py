@@ -32,7 +32,7 @@ def test_a_forgotten_function_is_loaded_and_its_call_is_repeated_with_the_same_n
         ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
     ],
 )
-def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception) -> None:
+def test_delivery_uses_scripts_on_a_server_without_functions(reply: Exception) -> None:
     server = Server(
         enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
     )
@@ -53,7 +53,7 @@ def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception)
         ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
-def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: Exception) -> None:
+def test_delivery_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
     """Checks that a full server, which loads no new library, can still be drained."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
@@ -64,7 +64,7 @@ def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: E
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
-def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
+def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
     None
 ):
     server = Server(enqueue=[EPOCH, OK])
@@ -90,12 +90,12 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
     assert server.slept > 0
 
 
-def test_carrying_out_no_calls_needs_no_server() -> None:
+def test_running_no_calls_needs_no_server() -> None:
     """Checks a worker whose claim returned no job and who may have nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_that_is_repeated_after_its_limit_fell_to_0_keeps_its_number() -> None:
+def test_a_claim_whose_limit_fell_to_0_is_repeated_under_its_old_number() -> None:
     """Checks a claim that the server may have run: its answer must be read. A claim that did not run takes no job."""
 
     def lose(_command: list[Any]) -> Lost:
@@ -177,7 +177,7 @@ def test_a_refused_call_raises_a_typed_error(reply: Any, kind: type[Exception], 
     assert len(server.sent("enqueue")) == 1
 
 
-def test_an_unreachable_server_raises_an_error_after_the_patience() -> None:
+def test_an_unreachable_server_causes_an_error_when_the_patience_ends() -> None:
     server = Server(INFO=[Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
@@ -186,7 +186,7 @@ def test_an_unreachable_server_raises_an_error_after_the_patience() -> None:
     assert 3 < server.now < 5
 
 
-def test_a_call_that_may_have_been_carried_out_is_repeated_for_longer() -> None:
+def test_a_call_that_redis_may_have_run_is_repeated_for_longer() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -246,7 +246,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None:
+def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
     """Checks that the client uses functions again when they exist, since it may load no scripts either."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
@@ -261,14 +261,14 @@ def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None
     assert step.commands[0][0] == "FCALL"
 
 
-def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
+def test_a_server_that_is_unreachable_when_functions_are_loaded_causes_an_error() -> None:
     server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
 
     with pytest.raises(errors.ServerError):
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_an_epoch_that_is_refused_at_each_call_ends_in_an_error() -> None:
+def test_a_call_that_is_refused_for_its_epoch_every_time_ends_in_an_error() -> None:
     server = Server(enqueue=[EPOCH])
 
     with pytest.raises(errors.ServerError):

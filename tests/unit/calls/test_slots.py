@@ -74,7 +74,7 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
     assert (first[0], first[1] + 1) == second
 
 
-def test_a_caller_names_slot_and_number_of_a_call() -> None:
+def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
     """After a lost answer it is sent under the same number, and no other call ever gets the caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)
@@ -88,7 +88,9 @@ def test_a_caller_names_slot_and_number_of_a_call() -> None:
     assert other[0].startswith(operations.delivery.name)
 
 
-def test_a_call_that_is_sent_without_a_plan_keeps_its_callers_slot_to_itself() -> None:
+def test_a_call_that_is_sent_without_a_plan_does_not_share_its_callers_slot_with_other_calls() -> (
+    None
+):
     operations = plans(Server())
     call = operations.enqueue.chunk("q", [job(1)])
     call.slot = named_slot("inbox.a", 7)

@@ -113,7 +113,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way(
+async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number because each turn costs Redis as much as tens of jobs in a larger turn."""
@@ -148,7 +148,7 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
         assert gate.limits == [16, 8]
 
 
-async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
+async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number because the second turn's jobs would wait for the handlers of the first turn's jobs."""
@@ -164,7 +164,7 @@ async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
         assert gate.held == 1
 
 
-async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
+async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
     app: App, valkey_url: str
 ) -> None:
     """Checks turns that must be repeated: they bring no jobs that would be given back."""
