@@ -81,7 +81,7 @@ def relay_command_line(
 @url_argument
 @json_option
 def status(url: str, *, as_json: bool) -> None:
-    """Show the rows of each queue that are not handed over yet, the parked ones, and the counts."""
+    """Show for each queue the rows that wait, the parked rows, and the counts of rows that were handed over."""
     from sql_audit.inbox.admin import states
 
     with _session(url) as session:
@@ -112,7 +112,7 @@ def _seconds(ms: int | None) -> str:
 @click.option("-n", "most", type=click.IntRange(1, 100_000), default=20, help="Number of rows.")
 @json_option
 def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
-    """List rows that became no job, the last ones first, each with the reason."""
+    """List the parked rows, which could not become jobs, newest first, each with the reason."""
     from sql_audit.inbox.admin import parked_rows
 
     with _session(url) as session:
@@ -136,7 +136,7 @@ def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
 def retry(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."""
+    """Put parked rows back into the inbox, where a relay tries them again. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import retry_rows
 
     _change(retry_rows, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -151,7 +151,7 @@ def retry(
 def drop_command(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Delete parked rows, by the ids of their jobs."""
+    """Delete parked rows. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import drop_rows
 
     _change(drop_rows, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -186,9 +186,9 @@ def _change(
 @click.option("--copy", "is_copy", is_flag=True, help="The database is a copy.")
 @click.option("--moved", is_flag=True, help="The database was moved here, or restored.")
 def settle(url: str, *, is_copy: bool, moved: bool) -> None:
-    """Say whether a database that is in another place than before is a copy, or was moved.
+    """State whether a database that is in a new place is a copy or was moved there.
 
-    A copy becomes an inbox of its own, and its rows are parked, since the original hands them over. After a move, no
+    A copy becomes a separate inbox. Its rows are parked, since the original inbox hands them over. After a move, no
     relay may still use the old database.
     """
     if is_copy == moved:
@@ -206,7 +206,7 @@ def settle(url: str, *, is_copy: bool, moved: bool) -> None:
 @audit_url_option("The database with the log.")
 @json_option
 def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
-    """Compare the rows that were handed over with the log's events by this inbox.
+    """Compare the count of rows that were handed over with the events of this inbox in the audit log.
 
     The exit status is 1 if they differ.
     """

@@ -1,8 +1,8 @@
 """Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). In another
-place it refuses the inbox until a person says which of the two it is.
+first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). If the
+database is in another place, the relay refuses the inbox until an operator says whether it was copied or moved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COPIED = "its database is a copy: the original hands this job over"
 
 
 class Settled(NamedTuple):
-    """An inbox after a person has said where it belongs."""
+    """The result of :func:`move_inbox` or :func:`fork_inbox`."""
 
     inbox_id: str
     place: str
@@ -29,7 +29,7 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if it has none yet, and return the inbox' id.
+    """Store the place of an inbox if it has none yet, and return the inbox's id.
 
     Raise InboxCopied if the stored place is another one.
     """
@@ -50,7 +50,8 @@ def move_inbox(session: Session) -> Settled:
 
 
 def fork_inbox(session: Session) -> Settled:
-    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over."""
+    """Make a copied inbox a separate inbox with a new id. The copied rows are parked, since the original hands them
+    over."""
     return _settle(session, is_copy=True)
 
 

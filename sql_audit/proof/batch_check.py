@@ -162,7 +162,7 @@ class BatchProof:
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
-        """Return the values that columns of the cursor must have by the batches."""
+        """Return the values that the cursor's columns must have according to the batches."""
         if self._last is None:
             return {}
         last, upto = self._last, {"queue": self.queue, "batch": batch}
