@@ -1,4 +1,4 @@
-"""Each list of `rq_core.views` as a program uses it without the command line: query, cells and documents."""
+"""Each list of `rq_core.views`, used by a program without the command line: its query, its cells and its documents."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The overview of all queues: its counts and ages are true, and a million jobs cost no more than one."""
+"""The overview of all queues: its counts and ages are true, and it costs as much for a million jobs as for one job."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Write a state line that makes a ready job older."""
+    """Make a ready job older by a change of its state line."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS

@@ -25,10 +25,10 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the commands that Redis refused to a role, except those that the role can do without.
+    """Return the commands that Redis refused to a role, except commands that the role does not need.
 
-    The exceptions: redis-py introduces itself, a client loads missing functions, and CONFIG says more of the server
-    than INFO.
+    The exceptions are the command with which redis-py introduces itself, FUNCTION LOAD of a client that misses
+    functions, and CONFIG, which says more about the server than INFO.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]

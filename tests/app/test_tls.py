@@ -264,7 +264,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that a worker's client accepts the list of sentinels beside the options of TLS."""
+    """Checks that a worker's client accepts a list of sentinels together with the options of TLS."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Return each engine with one of the databases, since what Redis forgets does not depend on the pair."""
+    """Pair each engine with only one of the databases: the effects of data that Redis forgets do not depend on the
+    pair."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 

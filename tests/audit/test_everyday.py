@@ -1,4 +1,4 @@
-"""Everyday questions to a long log: none scans a large table, and their answers agree with the log."""
+"""Everyday queries of a long log: no query scans a large table, and the answers agree with the log."""
 
 from __future__ import annotations
 

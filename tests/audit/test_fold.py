@@ -1,4 +1,4 @@
-"""The fast fold agrees with rq_core.model.events, and checks what it keeps in addition."""
+"""The mirror's fast fold agrees with rq_core.model.events, and the fields that it keeps in addition are right."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs: most are legal by the table, some are not."""
+    """Random entries of a few jobs. Most are legal by the table of transitions, some are not."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Questions about a batch of many jobs read a bounded number of claims, and say that there are more."""
+"""Queries about a batch of many jobs read a bounded number of claims, and say that there are more claims."""
 
 from __future__ import annotations
 

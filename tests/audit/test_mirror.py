@@ -343,7 +343,7 @@ def test_a_loss_is_recorded_only_for_the_epoch_that_lost_entries_though_entry_nu
 ) -> None:
     """Checks that the baseline which the mirror then requests adds no second loss.
 
-    It begins an epoch in the same batch, and continues from the last entry.
+    The baseline begins an epoch in the same batch and continues from the last entry.
     """
     writer.life("a")
     auditlog.drain(mirror)
@@ -450,7 +450,8 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
 def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a Redis that is away between commit and trim: the later trim subtracts both batches from the backlog."""
+    """Checks a Redis that is unreachable between commit and trim: the later trim subtracts both batches from the
+    backlog."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

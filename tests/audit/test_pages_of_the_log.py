@@ -1,4 +1,5 @@
-"""Pages of ended claims and of events: each row comes once, no page reads more than it may, no statement scans."""
+"""Pages of ended claims and of events: each row is on one page, no page reads more rows than its bound, and no
+statement scans a table."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def long_log(database: Database) -> Database:
 
 
 def all_pages(database: Database, wanted: Wanted, **options: Any) -> list[Ended]:
-    """The pages of a list, from its begin to its end."""
+    """Return the pages of a list, from its beginning to its end."""
     pages = [claims.ended_claims(database.readers, wanted, **options)]
     while pages[-1].next is not None:
         assert len(pages) < 1_000
@@ -120,7 +121,7 @@ def test_a_page_without_matches_ends_at_its_bound_and_says_how_far_back_it_read(
 
 
 def test_a_page_ends_when_its_time_limit_has_passed(long_log: Database) -> None:
-    """Each page gets further than the one before, however slow the database is."""
+    """Checks that each page gets further than the page before, however slow the database is."""
     now = [0.0]
 
     def clock() -> float:
@@ -211,7 +212,8 @@ def test_the_query_of_no_page_scans_a_large_table(long_log: Database) -> None:
 def test_the_last_instants_of_schedules_are_read_without_reading_other_events(
     long_log: Database,
 ) -> None:
-    """SQLite read all events of a queue by the primary key: of ten million, the list of schedules took 3.5 s."""
+    """Checks the index: without it SQLite read all events of a queue by the primary key, and the list of schedules took
+    3.5 s with ten million events."""
     question = ten_million.Question("instants", QUESTIONS["instants"])
 
     plans = ten_million.plans_of(long_log, question, no_scans=True)

@@ -1,4 +1,4 @@
-"""Prune removes old jobs that are proven, and nothing else; the remaining log can still be proven."""
+"""Prune removes old jobs of a proven log and nothing else, and the remaining log can still be proven."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_prune_removes_old_jobs_and_verify_proves_the_rest(
 def test_a_prune_that_removes_nothing_leaves_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that the record of a job's prune is not replaced by that of a later prune that removed nothing."""
+    """Checks that a prune that removed nothing does not replace the record of an earlier prune that removed jobs."""
     two_seasons(writer, small)
     (first,) = prune_at(database, writer.now_ms)
     recorded = auditlog.rows(database, "SELECT * FROM mirror_prune")

@@ -1,4 +1,5 @@
-"""Prune after Redis lost events: the remaining log is proven, and answers state what was pruned."""
+"""A prune after Redis lost events: the remaining log is proven, and the answers of queries state that jobs were
+pruned."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ class Seasons:
         self.fleet.held.clear()
 
     def prune(self) -> PruneResult:
-        """Prune all jobs that are finished and proven."""
+        """Prune all finished jobs of a proven log."""
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune_logs(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done

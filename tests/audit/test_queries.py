@@ -1,4 +1,4 @@
-"""Questions to the log have the same answers from both databases."""
+"""Queries of the log have the same answers on both databases."""
 
 import json
 import sqlite3

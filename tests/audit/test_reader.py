@@ -1,4 +1,4 @@
-"""Sums of the log for metrics: they equal the log, whatever Redis forgot, and never fall."""
+"""Sums of the log for metrics: they equal the log, whatever events Redis forgot, and they never fall."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
-    """Checks an event without the field: SQL leaves out null values."""
+    """Checks an event with and without the field that says that the job is dead, since SQL leaves out null values."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -171,7 +171,7 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Job a is replaced by job b, which an ``enqueued`` entry begins; ``another`` begins job d."""
+    """Return the entries of a job a that is replaced by a job b. ``another`` adds an entry that begins a job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -466,7 +466,7 @@ def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed
 def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     log: MemoryWriter,
 ) -> None:
-    """Redis then lets the rate go on after one interval of the new time."""
+    """Checks that the rate may admit a job again after one interval of the new time, as in Redis."""
     log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
     enqueue(log, *"abcde", lane="2+tenant@1s=acme")
     rate = [["tenant@1s=acme", 10, 1000, 3]]

@@ -76,7 +76,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """Return what the queue has after the same command has run with these options."""
+    """Return the queue's contents after the same command has run with these options."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]
@@ -173,7 +173,7 @@ def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Checks a call that names another job, which appends no event."""
+    """Checks a call that was answered with another job, and so appended no event."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []

@@ -158,7 +158,8 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
 def test_before_the_mirror_stops_it_tries_a_postponed_queue_again(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was away and is back: its entries are mirrored before the service stops."""
+    """Checks a queue whose server was unreachable and answers again: its entries are mirrored before the service
+    stops."""
     stop = threading.Event()
     stop.set()
     service = run.Service(source, database)

@@ -181,7 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap higher than the stored one, so that one holder too many seems allowed."""
+    """Lie: a claim carries a cap that is higher than the stored cap, so that one holder too many seems allowed."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -210,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: a job that only waited is also claimed, while one of its scopes is full."""
+    """Lie: the log has a claim of a job that only waited while one of its scopes was full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -270,7 +270,7 @@ def missing_entry(log: Log) -> Row:
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: a rate is said to be slower, so that a claim came earlier than the rate allows."""
+    """Lie: a rate is recorded as slower than it was, so that a claim seems earlier than the rate allows."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))

@@ -313,7 +313,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Claim such a job, settle it with this result, and return its id and fence."""
+    """Claim a job whose result is kept, settle it with this result, and return its id and fence."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -322,7 +322,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
-    """Return what Redis keeps of an ended job: its results line and its value."""
+    """Return the results line and the value that Redis keeps of an ended job."""
     asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
     line, value = client.run(client.calls.delivery.ask(asked))
     return line, value

@@ -1,4 +1,4 @@
-"""The report of a window of time: which claims it counts, and that it reads only the window."""
+"""The report of a window of time: it counts the right claims, and reads only the window."""
 
 from __future__ import annotations
 

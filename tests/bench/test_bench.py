@@ -73,7 +73,8 @@ def figures() -> dict[str, Any]:
 
 
 def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
-    """Return what the benchmark's modules, which are not a package, compute from figures."""
+    """Run code in the directory of the benchmark's modules, which are not a package, and return what it computes from
+    the figures."""
     path = str(ROOT / "scripts" / "measure" / "benchmarks")
     source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
     done = subprocess.run(

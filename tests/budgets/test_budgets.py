@@ -1,4 +1,4 @@
-"""Costs of each operation, as counts: budgets.toml has the limits."""
+"""The costs of each operation, measured as counts. budgets.toml has their limits."""
 
 import asyncio
 import cProfile
@@ -246,7 +246,7 @@ PLACES = 100
 
 
 class Gate:
-    """A barrier for coroutines: it releases ``PLACES`` of them at once, as threading.Barrier does with threads."""
+    """A barrier for coroutines: it releases ``PLACES`` coroutines at once, as threading.Barrier releases threads."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -287,9 +287,9 @@ def counted(url: str, kind: str) -> float:
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
     """Checks a worker whose handlers wait for each other, so that all jobs of a turn end together.
 
-    Each turn costs calls of its own; otherwise the load of the machine would decide how many jobs share a turn. The
-    worker runs in its own process: after many other tests in one process, the same code counted up to three times as
-    many calls.
+    The handlers wait for each other because each turn costs calls of its own, and otherwise the load of the machine
+    would decide how many jobs share a turn. The worker runs in its own process: after many other tests in one process,
+    the same code counted up to three times as many calls.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -305,7 +305,8 @@ PACED = 30
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
     """Counts the calls from a wake token to the next wait for one, for one job at a time, on asyncio's own loop.
 
-    The minimum over all jobs counts, since a slow machine meets more of the work that a worker does every second.
+    The minimum over all jobs counts, since on a slow machine more of the calls belong to work that a worker does every
+    second.
     """
     task = app.tasks["async"]
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))

@@ -1,4 +1,4 @@
-"""``rq-core cap``, ``caps``, and what ``job`` shows of a waiting job, on a real server."""
+"""The commands ``rq-core cap`` and ``caps``, and the output of ``job`` about a waiting job, on a real server."""
 
 from __future__ import annotations
 

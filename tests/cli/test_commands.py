@@ -213,7 +213,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks that commands use the app's own server, unless the command line names one."""
+    """Checks that a command with ``--app`` uses the server of the app, unless the command line names a server."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said

@@ -163,7 +163,7 @@ def test_the_doctor_command_prints_the_command_that_restores_a_setting(
 def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `top` reports the queue, on which no call can be carried out."""
+    """Checks that `top` reports the queue, since no call to it can be carried out."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
 
@@ -177,7 +177,7 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
 def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
-    """Checks that `doctor` names the queue, which no table, metric or alert shows."""
+    """Checks that `doctor` names the queue, since no other table, metric or alert shows it."""
     audit = f"sqlite:///{tmp_path}/audit.db"
     assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
     control.srem("rqc:queues", "mail")
@@ -196,7 +196,7 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_the_log(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Checks the last line beside an error, and beside differences that the log cannot show."""
+    """Checks the last line of the output after an error, and after differences that the log cannot show."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":

@@ -386,7 +386,7 @@ def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks that the cron lines are not wrapped into a paragraph behind a backslash and a b."""
+    """Checks that the cron lines are not wrapped into a paragraph after the characters ``\\b``."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines

@@ -29,7 +29,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """Return which part of this command line does not exist; None if all parts do."""
+    """Return the part of this command line that does not exist; None if all parts exist."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()

@@ -1,4 +1,5 @@
-"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that stay, and the queue's next creation."""
+"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that remain, and the next creation of the
+queue."""
 
 from __future__ import annotations
 

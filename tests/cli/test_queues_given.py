@@ -1,4 +1,4 @@
-"""Two values of the option for the queue: each command serves both, or refuses the second with a message."""
+"""The option for the queue, given twice: each command uses both queues, or refuses the second queue with a message."""
 
 from __future__ import annotations
 

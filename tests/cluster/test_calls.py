@@ -56,7 +56,7 @@ def test_schedules_are_changed_run_and_counted_on_all_shards(cluster: RedisClust
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Checks one queue per shard, so that the queues together cover all shards."""
+    """Checks one queue on each shard."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -281,7 +281,7 @@ def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
 def test_the_server_check_of_a_single_node_warns_that_the_cluster_requires_full_coverage(
     cluster: RedisCluster, place: int
 ) -> None:
-    """Checks that each node is asked, since each node's setting applies to the queues on that node."""
+    """Checks that the setting of each node is read, since it applies to the queues on that node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")

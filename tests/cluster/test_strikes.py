@@ -1,6 +1,6 @@
 """A node of a cluster is frozen, or cut off from the others, under load; other shards' queues continue.
 
-The long form: scripts/prove/live outages --kind frozen_node|bus_partition.
+The same with more strikes: scripts/prove/live outages --kind frozen_node|bus_partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def test_a_failed_node_delays_only_its_own_shard(
 ) -> None:
     """Checks that the new primary serves the shard's queue as soon as it is promoted.
 
-    A process that starts then finds it, though the failed node is the first that the process' URL names.
+    A process that starts at that time finds the new primary, though its URL names the failed node first.
     """
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)

@@ -1,4 +1,5 @@
-"""The picture of the two nights shows what schedules do, in light and dark, and loads nothing."""
+"""The picture of the two nights of clock changes: it shows what schedules do, has light and dark colours, and loads
+nothing."""
 
 from xml.etree import ElementTree as ET
 

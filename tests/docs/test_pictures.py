@@ -35,7 +35,7 @@ def test_a_picture_is_small_and_has_a_title_and_loads_nothing(name: str) -> None
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of WCAG."""
+    """Return the relative luminance of a colour, as WCAG defines it."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -54,7 +54,7 @@ def test_the_words_in_pictures_have_the_contrast_that_wcag_requires(scheme: str)
 
 
 class Stage:
-    """Plays the calls of a scene on a fake server, whose clock it moves."""
+    """A fake server on which the calls of a scene are played, with a clock that can be moved."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -82,7 +82,7 @@ class Stage:
             self.pass_until(self.scene.until)
 
     def now(self) -> float:
-        """The server's time since the scene began, with what the fake added to it."""
+        """The time of the fake server, with the additions of the fake, since the scene began."""
         client, meta = self.app.client, queue_keys("q", self.app.prefix)("meta")
         time, added = client.run(
             client.calls.delivery.ask([["TIME"], ["HGET", meta, "test_clock_ms"]])

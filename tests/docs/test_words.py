@@ -1,4 +1,4 @@
-"""The check of words: it finds the phrases that readers would have to read twice."""
+"""The check of words: it finds phrases that readers would have to read twice."""
 
 import ast
 import itertools

@@ -1,4 +1,4 @@
-"""The doctor finds each damage of the table by the outbox, and repairs it as far as the log has the data."""
+"""The doctor finds each damage in the table of damages by the outbox, and repairs it as far as the log has the data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
 
 
 def test_the_command_in_the_finding_sets_back_the_version_of_a_limit(seed: Seed) -> None:
-    """Checks the version because a wrong one would continue, and verify would call an honest log violated."""
+    """Checks the version because later changes would continue from a wrong version, and verify would report an honest
+    log as violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
 

@@ -1,4 +1,4 @@
-"""The doctor names each disagreement, repairs it, and then finds nothing."""
+"""The doctor reports each damage, repairs it, and then finds nothing."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -361,7 +361,7 @@ def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
 def test_a_refused_settlement_after_a_trim_proves_nothing_about_the_state_of_its_job(
     scene: Scene,
 ) -> None:
-    """Checks a trimmed log whose only event of a running job is the refused settlement of another worker."""
+    """Checks a trimmed log whose only event about a running job is a refused settlement by another worker."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -503,7 +503,7 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Removes, moves or adds random members of random indexes; a seed repeats the choice."""
+    """Checks random members of random indexes that are removed, moved or added. A seed repeats the choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

@@ -1,4 +1,5 @@
-"""Every member of every index is lost, changed, or joined by a false one: the doctor names and repairs the key.
+"""Each member of each index is removed, changed, or joined by a false member. The doctor reports the key and repairs
+it.
 
 The keys come from the table of keys. Members that no state line implies are listed here with the reason.
 """

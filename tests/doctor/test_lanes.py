@@ -1,4 +1,4 @@
-"""The doctor on a queue with caps: losses are named and repaired, and no cap is exceeded in the meantime."""
+"""The doctor on a queue with caps: it reports and repairs lost members, and no cap is exceeded in the meantime."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -183,7 +183,8 @@ def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
-    """Removes, moves or adds random keys and members while the queue drains; a seed repeats the choice."""
+    """Checks random keys and members that are removed, moved or added while the queue drains. A seed repeats the
+    choice."""
     chance = random.Random(number)
     busy = Busy(seed, fair=number % 2 == 1)
     for _ in range(6):
@@ -435,7 +436,8 @@ def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None
 
 
 def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
-    """Checks a family whose limit was changed: later claims continue with the scopes that one call did not reach."""
+    """Checks a family whose limit was changed: the call that changed it reached only some scopes, and later claims
+    continue with the others."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
     seed.claim()

@@ -157,7 +157,7 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a queue that lost its outbox and facts, which had the events of the line's job."""
+    """Checks a queue that lost its outbox, with the events of the line's job, and its facts."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
@@ -184,7 +184,8 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks a call that names another job, which appends no event, after an earlier job of the id ended."""
+    """Checks a call that was answered with another job, and so appended no event, after an earlier job of its id had
+    ended."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)

@@ -1,4 +1,4 @@
-"""A failover as clients see it, on one server."""
+"""Simulates a failover on one server: clients see the same as after a real failover."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def fail_over(control: redis.Redis) -> None:
 
 
 def forget_memories(control: redis.Redis) -> None:
-    """Load all functions again, so that they lose what they remember, as after a restart."""
+    """Load all functions again, so that they forget everything that they remember, as after a restart."""
     with raw_client(control) as plain:
         plain.function_restore(plain.function_dump(), "FLUSH")
 

@@ -1,7 +1,7 @@
 """The matrix of servers, and the tests that run on all of it.
 
-A test runs on each engine whose fixture it uses, and on each database. Where a second engine or database proves nothing
-more, a `conftest.py` says so, with the reason, and calls `run_once`.
+A test runs on each engine whose fixture it uses, and on each database. Where a second engine or database would prove
+nothing more, a `conftest.py` gives the reason and calls `run_once`.
 """
 
 from collections.abc import Callable

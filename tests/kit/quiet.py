@@ -1,7 +1,7 @@
 """Exclusive time for tests that measure time: while such a test runs, the other test processes wait.
 
-A test that is marked ``alone`` measures a duration. Beside other tests it would measure their load, and its limits are
-promises that must not be relaxed.
+A test that is marked ``alone`` measures a duration. If other tests ran at the same time, it would also measure their
+load, and its limits are promises that must not be relaxed.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Room:
-    """A lock that any number of tests share, or one test holds alone, by the locks of a file."""
+    """A lock on a file that either any number of tests share or one test holds alone."""
 
     def __init__(self, directory: Path) -> None:
         self._door = directory / "door"

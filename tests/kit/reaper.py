@@ -1,4 +1,4 @@
-"""Ends what a test run started, whatever ended the run itself.
+"""Ends the processes that a test run started, however the run itself ended.
 
 The reaper is a process that reads its standard input, a pipe held open by the test run. When the run is killed, the
 pipe closes, and the reaper ends each registered process by its id. Fixtures end their servers themselves; the reaper is

@@ -104,7 +104,8 @@ class Seed:
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Advance the clock while a worker keeps extending, so that leases end when they should."""
+        """Advance the clock while a worker extends its leases, so that there is no gap without calls, and other leases
+        expire on time."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -159,7 +160,7 @@ class Seed:
         return claims.claim(self.queue, worker, limit, **bounds)
 
     def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
-        """Claim the first job in line, and assert that it is this job."""
+        """Claim the first job in line, and assert that it has this id."""
         (claim,) = self.claim(1, worker=worker).jobs
         assert claim.id == job_id
         return claim

@@ -43,7 +43,7 @@ return false
 
 @pytest.fixture
 def seed(redis_url: str) -> Iterator[Seed]:
-    """Use functions on the server's own clock, which ends what they remember."""
+    """Use functions with the server's own clock, by which they forget what they remember."""
     with Seed(redis_url, real_clock=True, scripts=function) as made:
         yield made
 
@@ -63,7 +63,8 @@ def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_que
 
 
 def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
-    """Checks that a claim that found a full page of expired entries looks again at once, and not after 100 ms."""
+    """Checks that after a claim found as many expired entries as it may remove, the next claim looks again at once, and
+    not after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)

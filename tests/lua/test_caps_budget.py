@@ -36,7 +36,7 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocked(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """Checks any number of jobs that wait for the scope, also if none was claimed since they came."""
+    """Checks any number of jobs that wait for the full scope, also if no job was claimed since they were enqueued."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -51,7 +51,7 @@ def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocke
 def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
     """Checks an empty claim, and a claim of one unblocked job.
 
-    Each makes as many calls beside 20,000 blocked jobs as beside 100, within 20 %.
+    Each claim makes as many calls beside 20,000 blocked jobs as beside 100 blocked jobs, within 20 %.
     """
     seed.cap("tenant", 1)
     seed.cap("host", 1)
@@ -178,9 +178,9 @@ def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
 
 
 def test_the_first_job_of_a_key_in_a_fair_queue_is_in_the_next_claim(seed: Seed) -> None:
-    """Checks any number of another key's jobs, of the same priority and under the same cap.
+    """Checks a queue with many jobs of another key, with the same priority and under the same cap.
 
-    The claim makes no more calls than beside 100 of them, within 20 %.
+    The claim makes as many calls as beside 100 such jobs, within 20 %.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 10)

@@ -1,4 +1,4 @@
-"""Bugs that caps had in this or other queues, each as a history that would show the bug.
+"""Bugs that caps had in this queue or in other queues. Each test is a history of calls that would show the bug.
 
 Each docstring describes the bug.
 """
@@ -144,7 +144,8 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
 
 
 def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: str) -> None:
-    """The bug: each of two claims took a scope that the other needed; both rolled back, and the place stayed empty."""
+    """The bug: each of two claims took a scope that the other claim needed. Both claims were rolled back, and a free
+    place remained empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
         one.cap("host", 1)
@@ -340,7 +341,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
 
 
 def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed: Seed) -> None:
-    """The bug: a count made for a discard rule was later read as "the scope is full".
+    """The bug: the count of a scope for a discard rule was later taken to mean that the scope is full.
 
     The rule counts exactly one scope; the count says nothing about the job's other scopes.
     """
@@ -404,7 +405,7 @@ def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
     """The bug: a job was claimed from an entry in another lane, and counted in that lane's scopes.
 
-    The entry is before or behind the lane's own jobs.
+    The entry comes before or after the lane's own jobs.
     """
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])

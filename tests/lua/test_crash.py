@@ -129,7 +129,7 @@ def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str)
 def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
     """Checks a key of a wrong type, as an operator's mistake in redis-cli leaves: the call raises before it writes.
 
-    The script remembers nothing, so that it reads each key again; the function may remember some keys.
+    With EVALSHA the script remembers nothing and reads each key again. As a function it may remember some keys.
     """
     rehearsal = SCENES[name](seed.of("rehearsal"))
     seed.control.execute_command(
@@ -290,7 +290,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
 
 
 def test_a_trim_to_an_anchor_that_redis_has_forgotten_trims_nothing(seed: Seed) -> None:
-    """Checks that the trim leaves an anchor, which shows the mirror where its history ends."""
+    """Checks that an entry remains as the anchor, from which the mirror sees where Redis' history left its own."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
@@ -340,7 +340,7 @@ def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
 def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
     seed: Seed, name: str
 ) -> None:
-    """Checks a lost outbox although the functions remember one."""
+    """Checks an outbox that was lost while the functions still remember it."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
     appends = "XADD" in calls_of(seed.of("rehearsal"), rehearsal)
@@ -427,9 +427,9 @@ def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None
 def test_a_killed_server_restarts_with_a_consistent_queue(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks an always-synced append-only file: acknowledged calls are there after a restart.
+    """Checks an append-only file that is synced at each write: all acknowledged calls are there after a restart.
 
-    An interrupted call is there whole or not at all.
+    An interrupted call is carried out completely or not at all.
     """
     server = start_redis(appendonly="yes", appendfsync="always")
     acknowledged: set[str] = set()

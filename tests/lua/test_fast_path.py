@@ -61,7 +61,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """Return all ids in the order of one claim, after checking all indexes."""
+    """Return the ids of all jobs in the order in which one claim takes them. Check all indexes first."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()

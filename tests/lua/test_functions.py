@@ -25,7 +25,7 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """The same text, sent with EVALSHA, so that every call begins without variables."""
+    """Return the same script sent with EVALSHA, so that every call begins without variables."""
     made = timed(name).instead
     assert made is not None
     return made

@@ -381,7 +381,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state; those with a fence also with a fence that is not in force."""
+    """Return the calls to make on a job in this state. Calls with a fence are also made with a fence that is not in
+    force."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 

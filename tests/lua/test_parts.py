@@ -1,6 +1,6 @@
-"""A part of a job's data is one Lua file and one row of a table.
+"""Parts: the data of a feature about a job, kept by one Lua file and one row of a table.
 
-Whatever call ends a job, the part's key loses the job's entry.
+Each call that ends a job removes the job's entry from the part's key.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Facts that functions remember about a queue: the first call that could do harm notices that they are wrong.
+"""Facts that functions remember about a queue: the first call that could do harm notices if they are wrong.
 
 The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that nothing that is
 remembered becomes too old by itself.
@@ -121,7 +121,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Yield an up-to-date replica; clients of its primary have used the queue again."""
+    """Yield an up-to-date replica, after clients of its primary have used the queue again."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -143,7 +143,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 ) -> None:
     """Checks a primary that served clients which heard of no failover.
 
-    It loses their writes when it follows the new primary.
+    The old primary loses their writes when it follows the new primary.
     """
     second.promote()
     assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
@@ -175,7 +175,8 @@ def test_an_old_primary_that_followed_the_new_primary_has_another_history(
 def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
     first: Node, second: Node
 ) -> None:
-    """Checks a failover after which no client wrote: nothing is lost, but the server looks as if something were."""
+    """Checks a failover after which no client wrote: nothing is lost, but the server cannot be distinguished from one
+    that lost data."""
     second.promote()
     first.follow(second)
     first.promote()

@@ -87,7 +87,7 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """A turn with one success, one refusal, one job that runs past its lease, and a claim."""
+    """Make a turn with one success, one refusal, one job that runs past its lease, and a claim."""
     held = _three(seed)
     seed.live(LEASE_MS)
     seed.enqueue("d", "e", "f")
@@ -150,7 +150,7 @@ def free(seed: Seed) -> Operation:
 
 
 def restore(seed: Seed) -> Operation:
-    """A restore of jobs into lists and lanes, and a removal of others."""
+    """Restore jobs into lists and lanes, and remove other jobs."""
     _capped(seed)
     seed.dead("dead")
     seed.enqueue("ready")
@@ -172,7 +172,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """Changes of limits: the first cap of a running task, a raised cap, and an unchanged one."""
+    """Change limits: set the first cap of a running task, raise a cap, and leave a cap as it is."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -257,7 +257,7 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """A claim from lanes: a lease ends, a rate resumes, lanes are served and refused, a plain job enters its lane."""
+    """Claim from lanes: a lease ends, a rate resumes, lanes are served and refused, and a plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -271,7 +271,7 @@ def complete_in_lanes(seed: Seed) -> Operation:
 
 
 def turn_in_lanes(seed: Seed) -> Operation:
-    """A turn whose freed places are claimed in the same call."""
+    """Make a turn whose freed places are claimed in the same call."""
     held = _capped(seed)
     seed.advance(1)
     return lambda s: s.turn(*held, limit=3)
@@ -306,7 +306,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """A turn with all reports that a worker may send at once."""
+    """Make a turn with all reports that a worker may send at once."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -355,9 +355,10 @@ every_async_operation = pytest.mark.parametrize(
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
-    """Run the operation on an empty server with this trouble. Returns the answer and the whole queue.
+    """Run the operation on an empty server with this fault. Returns the answer and the whole queue.
 
-    Without trouble, it runs right after the fixture has loaded the scripts, so that they remember nothing either time.
+    Without a fault, it also runs right after the fixture has loaded the scripts, so that the scripts remember nothing
+    in both runs.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -739,7 +740,7 @@ async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
 
 
 class Redirected:
-    """The calls of a Seed that the operations above make, on an AsyncClient."""
+    """The methods of a Seed that the operations above use, with an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (

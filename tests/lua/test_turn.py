@@ -51,7 +51,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
 def test_the_cap_of_the_queue_counts_a_claim_that_ends_in_a_turn_once(seed: Seed) -> None:
     """Checks two ended claims: one by a success after its lease, and one by the end of its lease.
 
-    Two places are free.
+    Afterwards two places are free.
     """
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
@@ -118,7 +118,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job: only its arguments are sent. Nearly all jobs are such."""
+    """Checks a new plain job, as nearly all jobs are: only its arguments are sent."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')

@@ -41,7 +41,7 @@ class Unit:
 
 
 class Crew:
-    """Processes of several kinds, each kind started in one way.
+    """Processes of several kinds. All processes of a kind are started in the same way.
 
     Use it in a ``with``: at the end all are killed.
     """

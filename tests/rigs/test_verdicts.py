@@ -1,4 +1,4 @@
-"""Verdicts of the long proofs: they find each planted fault, in invented figures."""
+"""The verdicts of the long proofs: in invented figures, they find each planted problem."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
 def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
-    """Checks that the producer's and the worker's values never differ, since nothing would show where they changed."""
+    """Checks that the worker's value never differs from the producer's, since no error would show such a change."""
 
     def task(
         when: datetime,

@@ -1,4 +1,4 @@
-"""An attempt with dependencies that is asked to stop while it enters, while it exits, or too late.
+"""An attempt that is asked to stop while it enters its dependencies, while it exits them, or too late.
 
 No server is used.
 """

@@ -1,4 +1,4 @@
-"""Polling of awaited jobs: when each job is polled."""
+"""The polls of awaited jobs: when each job is polled."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return waits for jobs that were found alive at 0, under this subscription."""
+    """Return waits for jobs that were alive when they were polled at time 0, with this subscription."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)

@@ -142,7 +142,7 @@ async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None
 
 
 async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
-    """Checks that a late reply is lost, with those after it, and that its connection is not used again."""
+    """Checks that a late reply and the replies after it are lost, and that their connection is not used again."""
     asked: list[bytes] = []
 
     def answer(command: Sequence[bytes]) -> bytes | None:

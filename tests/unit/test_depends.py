@@ -559,7 +559,8 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """Checks an argument that a caller by position would pass as the second, and a worker as the first."""
+    """Checks an argument that would be the second positional argument of a direct call but the first argument of a
+    job."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The end of each job that left Redis, from its events."""
+"""The end of each job that left Redis, derived from the job's events."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def returns_in_a_thread() -> int:
 async def test_a_panic_of_the_serializer_fails_no_job(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks panics of pydantic, which are no subclass of Exception."""
+    """Checks panics in the Rust code of pydantic, which are not a subclass of Exception."""
 
     def panic(*_: object) -> str:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from

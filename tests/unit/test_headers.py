@@ -54,7 +54,7 @@ def test_the_transitions_of_a_header_are_in_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("event", list(Event))
 def test_each_event_is_emitted_by_a_script(event: Event) -> None:
-    """Checks that no event is declared which no script emits."""
+    """Checks that some script emits each event that is declared."""
     assert headers.emitters(event)
 
 
@@ -222,7 +222,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
 
 
 def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
-    """Checks the four lists, which are one word in a header and four keys of the call."""
+    """Checks the keys of the four ready lists, which are one word in a header and four keys of a call."""
     made = script.script("requeue")
     keys = queue_keys("q")
 

@@ -87,7 +87,7 @@ def test_an_absolute_due_time_does_not_depend_on_the_time_of_the_insert() -> Non
 
 
 def test_rows_of_one_kind_share_their_profile() -> None:
-    """So a call of many says their kind once."""
+    """Checks that a call with many rows sends their common profile once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 
     assert (1, 3) == (len(json.loads(kinds)), len(records))

@@ -1,4 +1,4 @@
-"""Paths in documents, scripts and code exist: a moved script is called by its new name."""
+"""The paths that documents, scripts and code mention exist, so that no text names a script by its old path."""
 
 import re
 import subprocess

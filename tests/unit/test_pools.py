@@ -207,7 +207,7 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    """Checks a connection that redis-py takes for connected, and that would use the wrong database."""
+    """Checks a connection that redis-py regards as connected, though it would use the wrong database."""
     transport = kind(valkey_url.replace("/0", "/3"))
     source = transport._pool._source
     broken = []

@@ -102,7 +102,7 @@ def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers
 
 @pytest.fixture
 def only_what_is_new() -> Iterator[None]:
-    """Freeze the garbage collector's older objects, so that collections only examine newer ones.
+    """Freeze the present objects in the garbage collector, so that collections examine only newer objects.
 
     A process with many objects otherwise takes long for each collection.
     """

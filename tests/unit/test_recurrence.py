@@ -239,7 +239,8 @@ def test_the_instants_of_a_rule_equal_those_that_a_search_through_all_minutes_fi
 def test_the_instants_of_the_library_cronsim_alone_differ_from_those_of_the_search(
     zone: str, expression: str
 ) -> None:
-    """Checks why CronSim only gets wall clocks without changes. If this test fails, CronSim may treat zones itself."""
+    """Checks why CronSim is only used on wall clocks without changes. If this test fails, CronSim may handle time zones
+    itself."""
     assert any(compare(zone, [expression], (2011, 2012), of_library))
 
 

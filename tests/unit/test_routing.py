@@ -119,9 +119,9 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """Checks that an error that stays is returned, so that the caller continues without functions.
+    """Checks that a permanent error is returned, so that the caller continues without functions.
 
-    A passing error is ignored if at least one primary accepted the command.
+    A temporary error is ignored if at least one primary accepted the command.
     """
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
 
@@ -168,7 +168,8 @@ def test_an_ask_answer_is_followed_once_and_its_node_is_not_remembered() -> None
 
 
 def test_a_transaction_on_a_migrating_slot_is_reported_as_an_outage() -> None:
-    """Checks that the call is made again later: MULTI would queue ASKING, which must come right before the keys."""
+    """Checks that the call is made again later, since ASKING must come right before each command and MULTI would queue
+    it."""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:

@@ -38,7 +38,8 @@ def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
 
 
 def test_an_idle_queue_does_not_save_up_places() -> None:
-    """Checks that an idle queue gets its share again from now on; the others do not wait for it to catch up."""
+    """Checks that a queue that was idle gets only its share from now on, so that the other queues do not wait for it to
+    catch up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
 

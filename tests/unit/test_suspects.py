@@ -1,4 +1,4 @@
-"""Suspects: which jobs that lost a worker may run, and how long the others wait."""
+"""Suspects are jobs whose worker was lost: which suspects may run, and how long the other suspects wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that stop, are stopped, and are killed. Each runs in a separate process."""
+"""Workers that stop by themselves, are suspended, or are killed. Each worker runs in a separate process."""
 
 from __future__ import annotations
 
@@ -259,7 +259,8 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
 
 
 def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
-    """Checks each end of the supervisor: a worker without one would run on through the next deploy."""
+    """Checks each kind of end of the supervisor. A worker without a supervisor would continue to run after the next
+    deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

@@ -82,7 +82,8 @@ def long_lease(app: App) -> Iterator[float]:
 async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
-    """Checks claims after an outage, which are all late: to give them back would spend their rates."""
+    """Checks claims after an outage, which are all answered late. If they were given back, their rates would be spent
+    for nothing."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.

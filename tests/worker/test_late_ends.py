@@ -1,4 +1,5 @@
-"""Late ends: a run that ends after its timeout counts as timed out, also if a blocked event loop could not stop it."""
+"""Late ends: a handler that ends after its timeout counts as timed out, even if a blocked event loop could not stop it
+in time."""
 
 from __future__ import annotations
 

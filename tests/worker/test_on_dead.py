@@ -1,4 +1,4 @@
-"""Hooks run for jobs that died in any way, even if the worker that saw the death dies, too."""
+"""Hooks run for jobs that died in any way, even if the worker that noticed the death is killed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_of_a_queue(
 async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a Redis that also lost the mark from which on hooks have run."""
+    """Checks a Redis that also lost the mark up to which hooks have run."""
     async with run_worker():
         first = crew.mortal.enqueue("give up")
         await wait_until_async(lambda: told(witness, first.id), "the worker works")
@@ -126,7 +126,7 @@ async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_fo
 def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a death that no worker lives to report."""
+    """Checks a death that no worker reports, since the job killed its workers."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -238,7 +238,8 @@ def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Search for deaths while Redis' clock is this far ahead of the clock that dates deaths."""
+    """Search for deaths while Redis' clock is ahead, by this time, of the clock from which the deaths have their
+    times."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):

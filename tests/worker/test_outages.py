@@ -281,7 +281,8 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that claims are given back only if a cap may not have counted them, since their rates are spent."""
+    """Checks that claims are given back only if a cap may not have counted them, since a rate would be spent again by
+    the next claims."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []

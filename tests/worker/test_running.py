@@ -1,4 +1,4 @@
-"""Workers run jobs: how jobs end, when they begin, and how many commands they cost."""
+"""Workers run jobs: how jobs end, when they begin, and how many Redis commands they cost."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ app = App()
 
 @app.task(queue=QUEUE)
 def deliver(n: int) -> None:
-    """A task that never runs here: these tests are about producers and mirrors."""
+    """Do nothing. This task never runs here, since these tests are about producers and mirrors."""
 
 
 @pytest.fixture

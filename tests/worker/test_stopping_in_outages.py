@@ -113,7 +113,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that has forgotten its scripts, and a user of it who may not load any."""
+    """A server that has forgotten its scripts, and a user that has no right to load scripts."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -189,7 +189,7 @@ async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_job
 async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
-    """Checks that the worker has the time that its jobs need, but a limited time to report them."""
+    """Checks that the worker waits as long as its jobs need, but reports them only for a limited time."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")

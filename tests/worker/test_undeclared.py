@@ -1,4 +1,4 @@
-"""Undeclared queues: a worker says that its app does not declare a queue, and creates nothing in Redis for it."""
+"""Undeclared queues: a worker reports a queue that its app does not declare, and creates nothing in Redis for it."""
 
 from __future__ import annotations
 

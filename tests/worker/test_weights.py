@@ -15,9 +15,9 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """Return the queues of the jobs in the order in which they ran.
+    """Run jobs of two queues, and return the queue of each job in the order in which the jobs ran.
 
-    The numbers of jobs of mail, with this weight, and of reports are given.
+    ``mail`` and ``reports`` are the numbers of jobs of the two queues, and the queue mail has the given weight.
     """
     app = App(url)
     ran: list[str] = []

@@ -44,7 +44,8 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
 def test_set_cap_to_code_restores_the_limit_that_the_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Checks a limit that code declared while the live limit was set, and that an old worker's limit is not used."""
+    """Checks a limit that newer code declared while a live limit was in force. The limit that an old worker declares
+    afterwards is not used."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")

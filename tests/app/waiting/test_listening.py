@@ -1,4 +1,5 @@
-"""Waits that a message wakes when a job ends. The polls are an hour apart, so that only a message ends a wait."""
+"""Waits for jobs that end when a message about the job's end arrives. The polls are an hour apart, so that only a
+message ends a wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""handle.wait on real servers: it returns when the job ends, in whatever way."""
+"""The method ``wait`` of a handle on real servers: it returns when the job ends in any way."""
 
 from __future__ import annotations
 

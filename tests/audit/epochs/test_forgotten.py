@@ -1,4 +1,4 @@
-"""Redis forgets all or part of its data by real means (flush, old snapshot), and the log records what was lost."""
+"""Redis really forgets all or part of its data (by a flush or an old snapshot), and the log records the loss."""
 
 from __future__ import annotations
 
@@ -211,10 +211,9 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Checks a Redis that loads a state from before the mirror came, twice.
+    """Checks a Redis that twice loads a state from before the mirror was attached.
 
-    The second time is between the commit of the mirror's new epoch and the call that stores in Redis who mirrors the
-    queue.
+    The second time is between the mirror's commit of a new epoch and its call that attaches the queue in Redis.
     """
     server = start_redis()
     broken: list[str] = []

@@ -140,7 +140,8 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that the comparison of the other queues can hold, though the deleted queue cannot be compared."""
+    """Checks that verify can still report agreement for the other queues, though the deleted queue cannot be
+    compared."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)

@@ -31,7 +31,7 @@ FINISHED = [f"done-{n}" for n in range(7)]
 
 @pytest.fixture
 def engine() -> object:
-    """Use one engine: what a gap hides does not depend on the engine."""
+    """Use one engine: the effects of a gap do not depend on the engine."""
     from tests.kit.servers import engines
 
     return engines()[0]
@@ -39,7 +39,7 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """Restore a backup of SQL from before seven jobs ended, and mirror until it is level with Redis again."""
+    """Restore a backup of SQL from before seven jobs ended, and mirror until it has all entries of Redis again."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:

@@ -1,4 +1,4 @@
-"""Remembered ids after a loss: a call that a producer repeats runs its job once, whatever Redis forgot."""
+"""Remembered ids after a loss: if a producer repeats a call, its job runs once, whatever data Redis forgot."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
 def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a replica on which one ended job is still alive, and another ended job is unknown."""
+    """Checks a promoted replica that still has one ended job as alive and does not have another ended job at all."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))

@@ -1,6 +1,6 @@
 """After a loss `audit restore --apply` restores lost jobs and removes revived ones.
 
-The servers are real and forget by real means. The tests end when `audit verify` holds and workers have run every job.
+The servers are real and really lose data. The tests end when `audit verify` holds and workers have run every job.
 """
 
 from __future__ import annotations

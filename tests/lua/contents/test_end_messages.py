@@ -129,7 +129,7 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """Checks a call whose job has not ended."""
+    """Checks a call that would end a job but fails, so that the job has not ended."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs
@@ -184,7 +184,7 @@ def test_a_worker_without_rights_to_the_channel_settles_jobs_and_causes_no_denia
 
 
 def test_a_listen_call_creates_no_job(seed: Seed) -> None:
-    """Checks the client's first call to the queue, as with any other call."""
+    """Checks a listen call that is the first call of a client to the queue."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
     listens(seed)

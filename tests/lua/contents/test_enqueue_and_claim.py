@@ -183,7 +183,8 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """Checks a line with more fields than the task, which does not match the pattern that gives the priority."""
+    """Checks a state line with more fields than the task, which does not match the Lua pattern for the priority of
+    plain jobs."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")
@@ -256,7 +257,7 @@ def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_time
 
 
 def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
-    """Checks step 0 of the claim, which runs whatever number of jobs the worker asks for."""
+    """Checks step 0 of the claim, which promotes due jobs regardless of the number of jobs that the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
     seed.advance(1_000)

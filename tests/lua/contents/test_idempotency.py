@@ -368,7 +368,7 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_remembered_ids_survive_the_loss_of_the_key_meta(seed: Seed) -> None:
-    """Checks that deleting `meta` by hand removes no protection from live jobs."""
+    """Checks that the ids of live jobs remain remembered after the key `meta` was deleted by hand."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))
@@ -392,7 +392,7 @@ def test_a_restored_job_is_remembered_and_the_job_of_a_remembered_id_is_not_rest
 
 
 class Model:
-    """A model of remembered ids that follows the promise and not the scripts."""
+    """A model of remembered ids, written from the documented promise and not from the scripts."""
 
     def __init__(self) -> None:
         self.alive: dict[str, tuple[int, bool]] = {}

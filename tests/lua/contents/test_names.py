@@ -176,7 +176,8 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 def test_an_id_that_is_given_twice_in_a_call_takes_no_name_of_another_job(
     seed: Seed, holds: str
 ) -> None:
-    """Checks two jobs: a name keeps out the first one, so that the second one counts."""
+    """Checks two jobs with one id: a unique name keeps out the first job, so that the second job is the one that is
+    enqueued."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":
@@ -304,7 +305,7 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 def test_a_job_past_its_deadline_gives_its_name_to_the_next_job(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
-    """Checks the name because the overdue job will never begin, and the other call would be lost."""
+    """Checks that the other call is not answered with the overdue job, which will never begin."""
     OVERDUE[stands](seed, lane)
     seed.advance(999)
     assert "old" == holder(seed)

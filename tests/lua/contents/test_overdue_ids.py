@@ -70,7 +70,7 @@ def test_a_job_past_its_deadline_keeps_an_id_that_is_remembered_beyond_the_end_o
 def test_the_remembered_id_of_a_job_that_expired_without_a_run_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """Checks a job that has had no effect, as if it had already expired."""
+    """Checks a job that never ran, and so had no effect."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)

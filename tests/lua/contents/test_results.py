@@ -286,7 +286,7 @@ def test_a_result_expires_before_a_remembered_id_with_a_later_expiry(seed: Seed)
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
 def test_a_damaged_expiry_in_a_results_line_does_not_stop_a_claim(seed: Seed, once: str) -> None:
-    """Checks that a value which Redis refuses as a score stops no claim after its event is logged."""
+    """Checks a value that Redis refuses as a score: it must not stop a claim after the claim's event was logged."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
@@ -425,7 +425,8 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 def test_a_small_result_evicts_only_as_many_results_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """Checks that the longer word for an evicted value does not cause further evictions."""
+    """Checks that the word that replaces an evicted value, which makes the results line longer, does not cause further
+    evictions."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)

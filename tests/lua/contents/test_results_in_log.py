@@ -81,7 +81,8 @@ def test_the_log_has_for_each_job_of_a_call_the_result_of_that_job(seed: Seed) -
 
 
 def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
-    """Checks a log without a mirror: it is a short ring in Redis, which has the value in `results` anyway."""
+    """Checks a log without a mirror: the outbox keeps only recent events, and Redis has the result in `results`
+    anyway."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 

@@ -30,7 +30,8 @@ def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
 def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
-    """Checks that Lua does not copy long JSON to put a line before it; nothing else differs."""
+    """Checks a job whose long JSON Lua would have to copy to put a line before it. Nothing else differs from a plain
+    job."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
     head = "task=t" if priority == "normal" else "task=t priority=high"

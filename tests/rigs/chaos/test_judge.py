@@ -88,7 +88,7 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return the records without some lines, with events changed or left out, and with more lines.
+    """Return changed records: without some lines, with some events changed or left out, and with added lines.
 
     ``fields`` replace fields of the records.
     """

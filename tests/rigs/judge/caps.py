@@ -1,4 +1,5 @@
-"""Judges of caps: by the log alone (I3), from the cap in each claim, or from the runs that overlapped."""
+"""Judges whether caps held: from the log alone, by the cap in each claim (I3), or from the handlers' runs that
+overlapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ninth of the lies, on SQLite: the findings are those of docs/lies.md, and no lie makes a judge fail."""
+"""Tries a ninth of the lies on SQLite: the findings are those of docs/lies.md, and no lie makes a judge fail."""
 
 from __future__ import annotations
 

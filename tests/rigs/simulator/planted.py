@@ -25,7 +25,7 @@ MUTANTS: Final = {mutant.name: mutant for mutant in load()}
 
 @contextmanager
 def planted(name: str) -> Iterator[Plant]:
-    """Yield the plant with one of the bugs, for the duration of the block."""
+    """Yield the simulated code with one of the bugs during the block."""
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))

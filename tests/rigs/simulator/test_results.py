@@ -1,4 +1,4 @@
-"""Wrong answers to a waiting caller, as the simulator recognises them."""
+"""The simulator recognises wrong answers to a caller that waits for a job."""
 
 from __future__ import annotations
 

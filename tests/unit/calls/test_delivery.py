@@ -96,7 +96,8 @@ def test_running_no_calls_needs_no_server() -> None:
 
 
 def test_a_claim_whose_limit_fell_to_0_is_repeated_under_its_old_number() -> None:
-    """Checks a claim that the server may have run: its answer must be read. A claim that did not run takes no job."""
+    """Checks a claim that the server may have run: its answer must be read. If it did not run, the repeated claim takes
+    no job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0

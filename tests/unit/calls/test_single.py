@@ -1,4 +1,5 @@
-"""Enqueue of one job without a plan: it has the same outcome as the plan, whatever the server answers."""
+"""``enqueue_one``, which enqueues a job without a plan: it has the same outcome as the plan for each answer of the
+server."""
 
 from __future__ import annotations
 
@@ -175,7 +176,7 @@ def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
 def test_the_patience_of_a_call_begins_when_it_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """Checks a first answer that takes as long as a connection waits for an answer."""
+    """Checks a call whose first answer takes as long as a connection waits for an answer."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 

@@ -58,7 +58,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 
 
 def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
-    """Checks a call that may still arrive: after a later call of its slot the server refuses it."""
+    """Checks an interrupted call that may still arrive: the server refuses it after a later call of its slot."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -75,7 +75,8 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
 
 
 def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
-    """After a lost answer it is sent under the same number, and no other call ever gets the caller's slot."""
+    """Checks that after a lost answer the call is sent under the same number, and that no other call ever gets the
+    caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)
     call = operations.enqueue.chunk("q", [job(1)])

@@ -202,7 +202,7 @@ async def test_jobs_that_end_one_after_another_share_turns(app: App) -> None:
 async def test_a_worker_whose_handlers_block_the_event_loop_claims_nothing_ahead(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that no jobs are claimed that do not begin, since no handler would keep their leases."""
+    """Checks that the worker claims only jobs that it can begin, since it could not extend the leases of others."""
     under_way = []
 
     @app.task(queue="q")
