@@ -1,4 +1,4 @@
-"""Measured figures: several values each, shown as their median with the spread."""
+"""Measured figures. Each figure has several values, and is shown as their median with the spread."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Return a number with four digits, since the machine's figures are no more exact."""
+    """Return a number with four digits, since measurements on a machine are not more exact."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 

@@ -1,4 +1,5 @@
-"""Measures the cost of waiting jobs for the server: bytes, time at any depth, and the longest call.
+"""Measures the cost of waiting jobs for the server: bytes per job, time at any depth of the queue, and the longest
+call.
 
 Also measures what an idle worker asks of the server.
 """

@@ -1,4 +1,4 @@
-"""Measures the queue against its targets, beside its floors and, with --peers, beside other queues."""
+"""Measures rq-core and compares it with its targets, with the floors and, with --peers, with other queues."""
 
 from __future__ import annotations
 

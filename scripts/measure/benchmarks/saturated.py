@@ -1,7 +1,7 @@
 """Measures Redis under turns of one job each, as a busy fleet of workers with one place each sends them.
 
-A call of a single client costs Redis mostly a wake-up and cold caches. Sixteen connections keep Redis busy, as many
-workers do: each reports its last job and claims the next as soon as it is answered.
+With a single client, most of the cost of a call is that Redis is woken and its caches are cold. Sixteen connections
+keep Redis busy, as many workers do: each reports its last job and claims the next as soon as it is answered.
 """
 
 from __future__ import annotations

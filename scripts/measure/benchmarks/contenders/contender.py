@@ -62,7 +62,7 @@ class Tally:
         self.began, self.sent = view[:half], view[half:]
 
     def moments(self) -> list[float]:
-        """Return the times at which the jobs began that have begun."""
+        """Return the times at which jobs began, for the jobs that have begun."""
         return [at for at in self.began if at]
 
 
@@ -86,8 +86,8 @@ def run(
 ) -> None:
     """Run the command line of a contender; the functions may be coroutine functions.
 
-    ``one`` enqueues the job of a number and returns when the server has accepted it, ``bulk`` enqueues many jobs, and
-    ``ready`` is called once before a producer begins.
+    ``one`` enqueues the job with a given number and returns when the server has accepted it, ``bulk`` enqueues many
+    jobs, and ``ready`` is called once before a producer begins.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("one", "bulk", "paced", "work"))
