@@ -41,8 +41,8 @@ class Places:
 
     @cached_property
     def _by_word(self) -> dict[str, list[OutboxId]]:
-        """The numbers of the quarantined entries that have a word, in order, by word. The index makes a look-up fast:
-        callers ask for thousands of jobs, and an entry may name thousands."""
+        """An index of the quarantined entries: for each word, the numbers of the entries that contain it, in order. It
+        makes a look-up fast, since callers ask for thousands of jobs, and an entry may name thousands."""
         found: defaultdict[str, list[OutboxId]] = defaultdict(list)
         for at, told in self._quarantine:
             for word in set(_WORD.findall(told)):

@@ -44,7 +44,7 @@ class BatchProof:
         self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
     ) -> None:
         """Begin at the chain's first head, which depends on ``audit_id``. ``wanted`` are heads that were kept outside
-        the database, to be looked for."""
+        the database, for which the check looks in the chain."""
         self.database = database
         self.result = result
         self.queue = result.queue

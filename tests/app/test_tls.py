@@ -82,7 +82,7 @@ async def test_a_client_enqueues_over_tls_from_sync_and_async_code(
         await app.aclose()
 
 
-def test_a_wait_receives_the_message_of_an_end_over_tls(
+def test_a_wait_over_tls_receives_the_message_that_its_job_has_ended(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))

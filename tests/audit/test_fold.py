@@ -365,7 +365,9 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_a_claim_gets_its_task_from_a_baseline_regardless_of_batches() -> None:
+def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_split_into_batches() -> (
+    None
+):
     """Checks an audit log that begins between a claim and its end.
 
     The mirror, a refold and verify make the same row of the claim.

@@ -431,7 +431,9 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_accepts_one_holder_of_a_cap_of_one_and_reports_two(log: MemoryWriter) -> None:
+def test_replay_accepts_one_holder_of_a_cap_of_1_and_reports_a_second_holder(
+    log: MemoryWriter,
+) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)
     enqueue(log, "a", "b")
     log.jobs("claimed", ["a", 1, TENANT])

@@ -392,7 +392,7 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """Checks a difference that the sizes of the keys do not show, so that only the log shows it."""
+    """Checks differences that do not change the sizes of the keys, so that only the log shows them."""
     says = plant(client, kept)
 
     for _ in range(2):

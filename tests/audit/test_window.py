@@ -114,7 +114,7 @@ def test_percentiles_use_the_nearest_rank_method(number: int) -> None:
     }
 
 
-def test_a_window_counts_jobs_that_ended_without_a_claim(
+def test_a_report_within_a_window_counts_jobs_that_ended_without_a_claim(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a", "b", "c")

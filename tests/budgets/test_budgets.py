@@ -414,7 +414,7 @@ def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
         budgets.check("redis_calls", "unheard of", 1)
 
 
-def test_tightening_lowers_the_measured_budgets_and_keeps_the_rest() -> None:
+def test_tightening_the_budgets_lowers_those_that_were_measured_and_keeps_the_others() -> None:
     text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
 
     assert (

@@ -65,7 +65,7 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
     }
 
 
-def test_the_wait_of_a_rate_follows_the_clock_of_redis_and_is_bounded_by_its_window(
+def test_the_wait_that_is_shown_for_a_rate_follows_the_clock_of_redis_and_is_at_most_its_window(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a clock of Redis that went back by an hour: the wait is at most the window, and is not printed as 0 s."""

@@ -163,7 +163,9 @@ def test_a_list_command_without_a_queue_shows_the_only_queue_or_names_all_queues
     assert said.startswith("give a queue: this server has mail, sms. Try ")
 
 
-def test_the_error_of_a_job_that_is_not_live_names_audit_history(cli: CommandLine) -> None:
+def test_the_error_of_a_job_that_is_not_live_names_the_command_audit_history(
+    cli: CommandLine,
+) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
@@ -251,7 +253,7 @@ def test_the_error_of_arguments_beyond_the_size_limit_states_the_limit(cli: Comm
     ],
     ids=repr,
 )
-def test_the_error_of_an_invalid_name_states_the_rule(
+def test_the_error_of_an_invalid_name_states_the_rule_for_names(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     cli.ok("enqueue", "mail", "send")

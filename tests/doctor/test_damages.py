@@ -87,7 +87,7 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
     assert claimed.id in seed.snapshot()["leases"]
 
 
-def test_the_command_in_the_finding_sets_back_the_version_of_a_limit(seed: Seed) -> None:
+def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
     """Checks the version because later changes would continue from a wrong version, and verify would report an honest
     log as violated."""
     before = contents(seed)

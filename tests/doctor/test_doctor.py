@@ -173,7 +173,7 @@ HANDS: dict[str, tuple[Callable[[Scene], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_damage_by_hand_is_found_and_repaired(hand: str, scene: Scene) -> None:
+def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(hand: str, scene: Scene) -> None:
     act, expected = HANDS[hand]
     before = scene.snapshot()
     act(scene)

@@ -143,7 +143,7 @@ def test_a_planted_difference_of_an_index_is_found_and_repaired(
 
 
 @pytest.mark.parametrize(("plant", "key", "start"), NOT_IMPLIED)
-def test_the_doctor_reports_no_finding_for_a_member_that_no_line_implies(
+def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_implies(
     seed: Seed, plant: str, key: str, start: str
 ) -> None:
     Busy(seed, fair=key == "fair")

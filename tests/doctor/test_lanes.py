@@ -162,7 +162,7 @@ def first_blocked(seed: Seed) -> list[str]:
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
+def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(seed: Seed, hand: str) -> None:
     act, expected = HANDS[hand]
     busy = Busy(seed)
     before = seed.snapshot()

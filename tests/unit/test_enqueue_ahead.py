@@ -42,7 +42,7 @@ def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_at_its_turn_and_e
             next(ahead)
 
 
-def test_the_end_of_an_iterator_may_be_reached_ahead() -> None:
+def test_preparing_ahead_may_reach_the_end_of_an_iterator() -> None:
     ahead = PreparedItems([1])
     assert next(ahead) == 1
     ahead.prepare()

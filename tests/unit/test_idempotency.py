@@ -179,7 +179,7 @@ def test_an_idempotency_key_is_not_used_by_a_rejected_unique_job() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_of_a_queue_at_results_max_says_what_to_do() -> None:
+def test_the_error_of_a_queue_that_has_reached_results_max_says_what_to_do() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")
