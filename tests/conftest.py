@@ -118,7 +118,8 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
-    """Return the scheduler that gives out tests one by one (xdist's own groups by mark are lost with pytest 9.2)."""
+    """Return the scheduler that gives out tests one by one. (The scheduler of xdist for groups does not work with
+    pytest 9.2.)"""
     return Shares(config, log)
 
 

@@ -80,9 +80,10 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """Return the statements of a database. ``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row
-    and of a batch in ms, ``now`` is the present time, ``lock`` locks rows that no other transaction has locked, and
-    ``bound`` are values to select that set something for the transaction."""
+    """Return the statements of a database. The arguments are SQL texts: ``among`` compares with many ids, ``age`` and
+    ``sent`` are the ages of a row and of a batch in ms, ``now`` is the present time, and ``lock`` locks rows that no
+    other transaction has locked. ``bound`` are expressions that change a setting of the transaction when they are
+    selected."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(

@@ -134,7 +134,7 @@ def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> N
 def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a right to the identifier's function that is revoked or granted between two starts of the mirror."""
+    """Checks a role whose right to read the identifier is revoked or granted between two starts of the mirror."""
     database = Database(postgres_url)
     lay_schema(database)
     seen = database_identity.database_place(database)

@@ -318,7 +318,8 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """Checks that the writer sends BEGIN IMMEDIATE: after the driver's BEGIN two mirrors could read, and one fail."""
+    """Checks that the writer sends BEGIN IMMEDIATE. After the driver's plain BEGIN, two mirrors could both read, and
+    one of them would fail when it writes."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
@@ -389,7 +390,8 @@ def test_postgres_ends_a_transaction_that_stays_idle(postgres_url: str) -> None:
 def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
-    """Checks that SQL_ASCII and other encodings are refused, rather than ending in tracebacks or quarantine."""
+    """Checks that SQL_ASCII and other encodings are refused, instead of causing tracebacks or quarantined entries
+    later."""
     name = postgres_server.create_database(encoding=encoding)
     url = postgres_server.url(name)
     done = CliRunner().invoke(root, ["audit", "migrate", "--audit", url])

@@ -144,7 +144,7 @@ class Story:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_take_all_reads_each_entry_as_take_reads_it(seed: int) -> None:
-    """Checks that an invalid entry is neither accepted among valid ones nor makes them invalid."""
+    """Checks an invalid entry among valid entries: it is not accepted, and the valid entries are."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -303,7 +303,8 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_the_table_has_a_kind() -> None:
-    """Checks that a field which is added to machine.py has a kind, and so is checked before it becomes a column."""
+    """Checks that each field in machine.py has a kind, so that its values are checked before they are written to a
+    column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)

@@ -142,7 +142,8 @@ SCOPES: dict[str, Any] = {
 def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one unreadable claim does not fail the views and `audit at`, which read the scopes of all claims."""
+    """Checks that the views and `audit at`, which read the scopes of all claims, do not fail because of one unreadable
+    claim."""
     good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
     enqueue(writer, "a", "b", "c")
     writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
@@ -257,7 +258,7 @@ def test_an_error_of_ten_megabytes_is_mirrored(
 def test_the_doctor_reports_and_removes_a_number_beyond_the_range_of_sql(
     stray: str, valkey_url: str, database: Database
 ) -> None:
-    """Checks that the mirror does not try the number again for ever, nor call it quarantined each time."""
+    """Checks that the mirror neither tries the number again for ever nor logs it as quarantined each time."""
     with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
         job = NewJob(JobIds()(), "q", profile("task"), "{}")
         client.run(client.calls.enqueue.one(job))
@@ -424,7 +425,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that an entry which the mirror cannot fold stays in Redis for a later release without the bug."""
+    """Checks that an entry that the mirror cannot fold remains in Redis, where a later release without the bug can read
+    it."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")
@@ -452,7 +454,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
 def test_an_entry_whose_number_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks rows of unknown origin with the same number: they stay, and the new entry is kept too."""
+    """Checks rows of unknown origin that have the number of a new entry: the rows remain, and the entry is stored in
+    quarantine."""
     writer.life("a")
     with database.writing() as connection:
         assert connection is not None

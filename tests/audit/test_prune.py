@@ -170,7 +170,8 @@ def test_pruning_a_log_with_gaps_needs_the_consent_of_the_operator(
 def test_prune_refuses_a_violated_log_despite_a_recorded_proof(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that prune repeats the proof, since a role with a verifier's rights may insert any record of one."""
+    """Checks that prune verifies the log again, since a role with a verifier's rights may insert a false record of a
+    proof."""
     Story(writer, seed=3, slack=4).run(300)
     auditlog.drain(small)
     days(writer, 100)

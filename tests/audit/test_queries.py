@@ -74,7 +74,7 @@ def test_a_report_counts_and_measures_claims(
 def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one single job does not count as 1,000 jobs per second."""
+    """Checks that a single job is not reported as 1,000 jobs per second."""
 
     def throughput(job_id: str, later_ms: int) -> float | None:
         writer.now_ms = begin + later_ms - 1

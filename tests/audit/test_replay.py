@@ -889,7 +889,7 @@ def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWrit
 
 
 def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
-    """Checks a promoted replica that lacked the claim: the job is claimed again, as claim 1."""
+    """Checks a promoted replica that lacked a claim, so that the job was claimed again with claim number 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
     fence = log.jobs("claimed", ["a", 1])

@@ -81,7 +81,8 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that an operator who starts the mirror for the first time, or mistypes a queue, sees what it does."""
+    """Checks that an operator who starts the mirror for the first time, or mistypes the name of a queue, sees what the
+    mirror does."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:

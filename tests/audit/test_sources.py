@@ -261,7 +261,8 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an empty Redis that may have lost everything: the running mirror shows that the queues are elsewhere."""
+    """Checks an empty Redis that may have lost everything. The running mirror of another Redis shows that it has
+    not."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -344,7 +345,7 @@ def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite
 ) -> None:
     """Checks a writer whose Redis does not answer.
 
-    To wait for this writer would delay the other queues, too.
+    If the mirror waited for this writer, its other queues would be delayed, too.
     """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)

@@ -73,7 +73,8 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Checks that this happens within the timeout, and that the first mirror notices it on return and does no harm."""
+    """Checks that the takeover happens within the timeout, and that the first mirror notices it when it resumes, and
+    does no harm."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)

@@ -243,7 +243,7 @@ def illegal_step(log: Log) -> Row:
 
 
 def stale_fence(log: Log) -> Row:
-    """Lie: a settlement is accepted with the fence of another claim."""
+    """Lie: an accepted settlement has the fence of another claim."""
     row = log.events("succeeded")[4]
     log.change(row, detail='{"fence":"7-7"}')
     return row

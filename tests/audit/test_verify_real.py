@@ -129,7 +129,8 @@ def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
 def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """Checks an entry that SQL cannot read: further events of its jobs in Redis prove no violation."""
+    """Checks an entry that SQL could not read: if Redis has further events of the entry's jobs, this proves no
+    violation."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
     fleet.run(120)

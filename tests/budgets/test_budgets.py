@@ -48,7 +48,8 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """Checks the growth of used_memory, which includes Redis' tables and the allocator's size classes."""
+    """Checks how much ``used_memory`` grows per job. This includes Redis' hash tables and the rounding of the
+    allocator."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]

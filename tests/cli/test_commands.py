@@ -474,7 +474,7 @@ def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
 def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit because listing a hundred thousand names took half a minute."""
+    """Checks the limit, without which a list of a hundred thousand names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")

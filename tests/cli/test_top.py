@@ -92,7 +92,8 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks 60 and 80 columns: a full cap is shown with its lanes, and a mirror with its backlog."""
+    """Checks terminals with 60 and 80 columns: a full cap is shown with the number of its lanes, and a mirror with its
+    backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))

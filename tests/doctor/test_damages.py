@@ -64,7 +64,8 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job stays running: by the remaining events it would be ready, and run twice."""
+    """Checks that the job remains running. According to the remaining events it would be ready, and it would run
+    twice."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])

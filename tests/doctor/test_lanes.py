@@ -258,7 +258,7 @@ def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
 
 
 def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
-    """Checks that each repair depends on its own job only, so that a busy queue is repaired like an idle one."""
+    """Checks that each repair depends only on its own job, so that a busy queue is repaired like an idle queue."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
     seed.control.delete(seed.keys("leases"))

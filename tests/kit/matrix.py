@@ -19,8 +19,8 @@ FIRST: Final = {"engine": engines()[0], "audit_url": "sqlite"}
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
     """Let some tests under ``where`` run on the first engine and the first database only.
 
-    They are those for which ``is_once(file, test)`` is true; a test is named with its parameters. For
-    `pytest_collection_modifyitems`.
+    These are the tests for which ``is_once(file, test)`` is true; the name of a test includes its parameters. Call this
+    function from `pytest_collection_modifyitems`.
     """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
 

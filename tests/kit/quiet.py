@@ -19,7 +19,7 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Hold the lock during the block. A test that waits to be alone keeps newcomers out."""
+        """Hold the lock during the block. While a test waits for the lock alone, no other test can take it."""
         with self._door.open("ab") as door, self._room.open("ab") as room:
             fcntl.flock(door, fcntl.LOCK_EX)
             fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -100,7 +100,8 @@ class Seed:
         return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance the clock while no client calls; more than two thirds of a lease counts as an outage."""
+        """Advance the clock without a call of a client. A gap of more than two thirds of a lease counts as an
+        outage."""
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Bounds on what the functions remember and on what one call reads."""
+"""Bounds of the data that the functions remember, and of the data that one call reads."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> No
 
 
 def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
-    """Checks a rate per second with a rate per day: each refuses when it is spent, and admits again by itself."""
+    """Checks a rate per second together with a rate per day: each rate refuses jobs when it is exhausted, and later
+    admits jobs again."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])

@@ -162,9 +162,9 @@ def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: s
 
 
 def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
-    """The bug: no worker was woken for minutes if the last holder left at the wrong moment.
+    """The bug: no worker was woken for minutes if the last holder of a place ended at the wrong moment.
 
-    The moment was between the look at the scope and the wait for it.
+    The moment was after a worker had found the scope full and before it waited for a token.
     """
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
@@ -182,7 +182,8 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
-    """The bug: a worker that was declared dead freed a place at each return; a cap of 1 admitted eleven jobs."""
+    """The bug: a worker whose lease was over freed a place each time it reported its job again; a cap of 1 admitted
+    eleven jobs."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
     (zombie,) = seed.claim(1, worker="w-zombie").jobs
@@ -262,7 +263,8 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
 
 
 def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
-    """The bug: a lane that was filled again in the same claim was blocked as if an earlier lane were open.
+    """The bug: a lane that was emptied and filled again in the same claim was blocked, as if an earlier lane were still
+    open.
 
     The job waited although its scopes had room, and nothing would open the lane (I10).
     """
@@ -275,7 +277,7 @@ def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(s
 
 
 def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
-    """The bug: another lane was blocked behind the emptied lane, so that a younger job ran first."""
+    """The bug: another lane was blocked because of the emptied lane, so that a younger job ran before its job."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
     seed.enqueue("second", scopes=["tenant=x"])
@@ -305,7 +307,8 @@ def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Se
 
 
 def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed) -> None:
-    """The bug: if no job waited when a spent rate was raised, the rate resumed only by its old limit.
+    """The bug: if no job waited when an exhausted rate was raised, the rate admitted jobs again only at the time of its
+    old limit.
 
     With a window of a day, the next job of the key waited a day.
     """
@@ -358,7 +361,8 @@ def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed
 def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
     seed: Seed,
 ) -> None:
-    """The bug: jobs of expired leases returned to their lane, which looked for room before their places were free."""
+    """The bug: jobs of expired leases returned to their lane, and the scopes of the lane were checked before the places
+    of these jobs were free."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
     assert ids(seed.claim()) == ["a", "b"]
@@ -393,7 +397,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 @pytest.mark.damaged
 def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed) -> None:
-    """The bug: a lane that came twice in a row without a readable job stopped the claim with a Lua error."""
+    """The bug: if a claim met a lane twice in a row without a readable job, it failed with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
     seed.control.hdel(seed.keys("state"), "a", "b")

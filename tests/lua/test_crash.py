@@ -100,7 +100,7 @@ def test_every_script_has_a_prepared_call_in_the_crash_tests(seed: Seed) -> None
 
 @scenes
 def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
-    """Checks that no read can fail after the first write: everything that is written was checked before."""
+    """Checks that no read can fail after the first write, so that all checks come before the writes."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
 
@@ -269,7 +269,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """Checks that a queue with `paused` 2 does not log that it is paused and go on."""
+    """Checks that the setting `paused` cannot be 2, with which a queue would log that it is paused and continue."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 

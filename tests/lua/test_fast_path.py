@@ -143,7 +143,8 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Checks two places that one call frees: the call opens a first lane, whose next step opens a second one."""
+    """Checks two places that one call frees: the call opens a first lane, and when that lane is served, a second lane
+    is opened."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -156,7 +157,8 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
 
 
 def test_jobs_of_many_tenants_are_claimed_by_age(seed: Seed) -> None:
-    """Checks that each tenant runs one job, and its next job after the first has ended, in order."""
+    """Checks that each tenant runs one job at a time, and that the next jobs run in order after the first jobs have
+    ended."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
@@ -186,7 +188,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """Checks that a job which was claimed before has another line, and a cancelled job has none."""
+    """Checks a job that was claimed before, which has another state line, and a cancelled job, which has no line."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

@@ -162,7 +162,7 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """Return the transitions that one call makes from a state, each at most once.
+    """Return the transitions that one call makes from a state. Each transition is made at most once.
 
     A lease or due time ends only once, and an enqueued job stays in its first state.
     """

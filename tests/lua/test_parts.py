@@ -54,7 +54,8 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes of the script: the clock, both parts, and ``parts``, whose header lists both parts."""
+    """Return the includes of the script: the clock, the files of both parts, and the file ``parts``, whose header lists
+    both parts."""
     row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
     return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
 

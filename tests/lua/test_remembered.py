@@ -62,7 +62,7 @@ class Node:
         return found
 
     def warm(self) -> None:
-        """Make the functions remember the queue; two claims are needed, since the first one changes the facts."""
+        """Make the functions remember the queue. This takes two claims, since the first claim changes the facts."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
@@ -159,7 +159,8 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 def test_an_old_primary_that_followed_the_new_primary_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """Checks a primary that keeps its functions and their memory: it wrote nothing more, so that it is only updated."""
+    """Checks an old primary that keeps its functions and their memory. It wrote nothing after the failover, so that it
+    is only updated from the new primary."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)
@@ -280,7 +281,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
 
 
 def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """Checks a lease that no script gives, which the next look finds."""
+    """Checks a lease that is shorter than the leases that scripts give. The next examination of the leases finds it."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")

@@ -191,7 +191,8 @@ def register(seed: Seed) -> Operation:
 
 
 def schedule(seed: Seed) -> Operation:
-    """Put schedules: a new one, an unchanged one, a changed one, and one that an operator keeps from code."""
+    """Put four schedules: a new schedule, an unchanged one, a changed one, and one that an operator has changed, so
+    that code may not change it."""
     rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
     made = [Declaration.of(seed.job("-"), rule) for rule in rules]
     put = seed.client.calls.schedules.put
@@ -409,7 +410,7 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
-    """Checks that the next chunk, which is made while one is being sent, does not overtake it."""
+    """Checks that the next chunk, which is made while a chunk is being sent, does not overtake that chunk."""
     ids = [f"job-{n:04}" for n in range(2_500)]
     made = 0
 
@@ -449,7 +450,7 @@ def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_ef
 def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks that the calls after the loss follow the calls before it, and keep their order."""
+    """Checks that the calls after the flush are carried out after the calls before it, in their order."""
     answers, _ = told(lossy, everything, flush=at)
 
     assert [{}, {"y": "scheduled"}, {"z": "ready"}] == answers[:3]
@@ -527,7 +528,8 @@ def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, ho
 def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks that the answer has the worker's jobs in force with their specs, and not those of other workers."""
+    """Checks that the answer has the jobs whose claims by this worker are in force, with their specs, and no jobs of
+    other workers."""
     jobs = ["a", "b", "c", "d", "e"]
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
@@ -595,7 +597,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """Checks a lost reply to a refused call: the repeated call, for which there is room by then, runs once."""
+    """Checks a lost reply to a call that was refused because the queue was full: there is room when the call is
+    repeated, and it runs once."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)
@@ -701,7 +704,7 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """Checks that parent and child do not use the same call numbers, and get each other's answers."""
+    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -719,7 +722,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """Checks the loop that drives the plans, since both clients use the same plans."""
+    """Checks the asyncio client's loop that runs the plans; the plans themselves are the same for both clients."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()
@@ -834,7 +837,8 @@ def test_the_client_reports_a_password_that_the_server_does_not_need(redis_url: 
 def test_a_client_reports_a_password_that_the_server_began_to_require(
     start_redis: Callable[..., Any],
 ) -> None:
-    """Checks a long command without a greeting before it: Redis' answer must not be read as a damaged queue."""
+    """Checks a long command that is sent without a handshake before it: Redis' answer must not be reported as a damaged
+    queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
         client.run(client.calls.enqueue.many([NewJob("a", "q", profile("t"), "{}")]))

@@ -40,7 +40,8 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
 
 
 def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
-    """Checks that the jobs keep the order of the call; their old places may be other jobs' by now."""
+    """Checks that the jobs get new places in line, in the order of the call. Their old places may belong to other jobs
+    by now."""
     seed.enqueue("here")
 
     seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
@@ -104,7 +105,7 @@ def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
 
 
 def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
-    """Checks that the caller, which saw an earlier job of the id, is answered that the job changed."""
+    """Checks a caller that has seen an earlier job of the id: it is answered that the job has changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")

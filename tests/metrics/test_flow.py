@@ -158,7 +158,7 @@ def test_the_counts_of_a_killed_process_are_kept() -> None:
 
 
 def test_counting_a_job_takes_few_python_bytecode_steps() -> None:
-    """Checks the number of steps because each job is counted: a loop of a hundred steps made drains 15 % slower."""
+    """Checks the number of steps, since each job is counted: a loop of a hundred steps made drains 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})
 

@@ -98,7 +98,7 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
 def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
-    """Checks an alert that works without `rq-core metrics --audit`, whose metrics of the log it does not need."""
+    """Checks the alert, which does not need the metrics of the log that only `rq-core metrics --audit` has."""
     with scene(valkey_url, "sql_away"):
         alerts = firing({}, scraped(valkey_url, None))
         (cause,) = top(valkey_url, None)["causes"]

@@ -429,7 +429,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
-    """Checks the imports because the command line is in the package, and ``--help`` needs no App."""
+    """Checks the imports, since the command line is part of the package, and its ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
     assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
@@ -439,7 +439,7 @@ def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
 
 
 def test_defining_tasks_imports_no_heavy_module() -> None:
-    """Checks the imports because command lines and web apps import tasks whether they enqueue or not."""
+    """Checks the imports, since command lines and web apps import tasks even if they enqueue nothing."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.app.task" in modules

@@ -27,7 +27,7 @@ def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
 ) -> None:
     """Checks N in 1, 2, 3, 10; per task, per queue, per key, and all three together; with 4 worker processes.
 
-    The log and the witness must agree that N was reached and never exceeded, and a free place is taken within 50 ms
+    The log and the witness must agree that N was reached and never exceeded. A free place must be taken within 50 ms
     (p99).
     """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
@@ -65,7 +65,7 @@ def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks at every moment that the holders are the scope's claimed jobs, however workers end."""
+    """Checks, at each moment, that the holders of a scope are exactly its claimed jobs, however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []

@@ -48,7 +48,8 @@ def _workers(client: Client):
 def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that wakes after its lease, finishes the job, and reports a claim that is no longer in force."""
+    """Checks a worker that resumes after its lease has expired, finishes its job, and reports a claim that is no longer
+    in force."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
@@ -75,7 +76,8 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
 def test_a_suspension_of_all_workers_does_not_cost_a_claim(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a suspended machine: the worker that wakes first must not take the others for dead."""
+    """Checks a machine that was suspended: the worker that resumes first must not end the claims of the other
+    workers."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
     with (

@@ -67,7 +67,8 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
 async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that the claim stays in force: an outage shorter than a lease costs no second run."""
+    """Checks that the claim remains in force: after an outage that is shorter than a lease, the job does not run a
+    second time."""
     server = start_redis(appendonly="yes", appendfsync="always")
     worker, running = begin(server.url, grace=1.0)
     try:
@@ -106,7 +107,8 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
 async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the earlier commands of the same pipeline: they have run, and must be neither lost nor repeated."""
+    """Checks the commands before the flush in the same pipeline: they have run, and must be neither lost nor
+    repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True
@@ -231,7 +233,8 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
 async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks two workers that could not extend their leases: the first to return must not take the other for dead."""
+    """Checks two workers that could not extend their leases: the worker that reaches Redis first must not end the other
+    worker's claims."""
     server = start_redis()
     crew.app.connect_to(server.url)
     options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)

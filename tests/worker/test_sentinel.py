@@ -53,7 +53,8 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Checks two failovers, so that the old primary has returned as a replica and is promoted in turn."""
+    """Checks two failovers. In the second failover, the old primary, which has returned as a replica, is promoted
+    again."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )
@@ -75,7 +76,7 @@ def test_a_worker_stops_using_a_primary_that_was_replaced_though_it_is_alive(
 
 
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
-    """Checks that each call gets an answer, and each job whose acknowledgement was replicated exists once."""
+    """Checks that each call gets an answer, and that each job that was acknowledged and replicated exists once."""
     told: list[str] = []
     stop = threading.Event()
     troubles: list[Exception] = []

@@ -38,7 +38,8 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that a queue without jobs leaves its places to the other queue, whose last jobs do not run one by one."""
+    """Checks that a queue without jobs leaves its places to the other queue, so that the last jobs of that queue run in
+    parallel."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Figures:
-    """The values of each figure by name, with those of the peers apart.
+    """The values of each figure, by name. Values of peers are kept separately.
 
     A failed measurement is kept with its reason.
     """

@@ -61,7 +61,8 @@ class _Worker:
 
 
 def measure(client: Client, turns: int) -> dict[str, float]:
-    """Return Redis' µs per turn, the turns per second, and Redis' load, which must be high for the others to count."""
+    """Return Redis' µs per turn, the turns per second, and the load of Redis. The first two figures are valid only if
+    the load is high."""
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
     connections = [Connection(source) for _ in range(WORKERS)]

@@ -185,7 +185,7 @@ def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the other rows: target, bound, median, spread, and whether it was met."""
+    """Return the rows that are not promised: target, bound, median, spread, and whether the target was met."""
     for target in TARGETS:
         met = target.met(document)
         if target.found(document) is not None and not (target.held and met):

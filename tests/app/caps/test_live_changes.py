@@ -114,7 +114,7 @@ def test_set_cap_to_code_is_refused_if_the_code_declares_no_limit(
 def test_a_cap_that_the_code_no_longer_declares_is_kept_and_reported(
     app: App, redis_url: str
 ) -> None:
-    """Checks that such a cap still limits the jobs of new code, and that a warning names it."""
+    """Checks that the cap still limits the jobs of the new code, and that a warning names the cap."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     with App(redis_url) as newer:

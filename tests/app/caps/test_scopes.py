@@ -78,7 +78,8 @@ def test_app_caps_shows_when_an_exhausted_rate_admits_a_job_again(app: App) -> N
 
 
 def test_app_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """Checks that a queue's own cap counts the waiting jobs of all lists and lanes, though none is marked blocked."""
+    """Checks that the status of a queue's own cap counts the waiting jobs of all lists and lanes, though no lane is
+    marked as blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

@@ -312,7 +312,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 @pytest.mark.usefixtures("rare")
 def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
-    """Checks that the second of two waits also wakes the thread, and does not sleep until the next poll."""
+    """Checks that the second of two waits also wakes the thread, which otherwise would sleep until its next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]

@@ -255,7 +255,8 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks 260,000 jobs: a short timeout does not end before the first poll, and the error does not blame Redis."""
+    """Checks 260,000 jobs: the first poll is made even if the timeout is short, and the error does not say that Redis
+    does not answer."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -492,7 +493,8 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
 def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that later waits of the process are not given to the thread that failed to start."""
+    """Checks that later waits of the process start a new thread, and are not given to the thread that failed to
+    start."""
     handle = app.tasks["note"].enqueue(1)
     begin = threading.Thread.start
 

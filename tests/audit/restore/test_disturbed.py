@@ -35,7 +35,8 @@ from tests.kit.fleet import QUEUE
 def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
-    """Checks deleted keys without an interruption of Redis' history, so that the log still takes the job for alive."""
+    """Checks keys that are deleted while Redis' history continues, so that the job is still alive according to the
+    log."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)

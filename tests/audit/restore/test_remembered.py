@@ -43,7 +43,7 @@ def results(client: Client) -> dict[str, str]:
 def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that a job that was lost with the primary and enqueued again on the new one runs once.
+    """Checks that a job that was lost with the old primary and enqueued again on the new primary runs once.
 
     The producer repeats its call on the new primary, and the job runs there. Then an operator restores the lost jobs.
     """
@@ -186,7 +186,7 @@ def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
 def test_an_id_is_remembered_again_after_a_second_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a job that the first restore removed: only the part of the log that Redis forgot says how it ended."""
+    """Checks a job that the first restore removed. How it ended is only in the part of the log that Redis forgot."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))

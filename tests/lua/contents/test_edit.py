@@ -126,7 +126,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that no old member stays in the index, which would grow, and that no member is missing."""
+    """Checks that the index has the new member, and that the old member is removed; otherwise the index would grow."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -247,7 +247,7 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
-    """Checks the bound because a loop of edits would fill Redis with events while the mirror is away."""
+    """Checks the bound, without which a loop of edits would fill Redis with events while no mirror runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -258,7 +258,7 @@ def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: See
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Checks both orders: no job is claimed under its old priority and edited as well."""
+    """Checks both orders of the two calls: a job is never both edited and claimed under its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)
@@ -355,7 +355,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Checks a retry whose deadline comes before its due time: a dead job needs no new place in line."""
+    """Checks a retry whose deadline is before its due time. Its place in line was discarded, which a dead job does not
+    need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

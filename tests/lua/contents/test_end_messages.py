@@ -85,7 +85,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
 def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_of_the_queue(
     seed: Seed,
 ) -> None:
-    """Checks the version because each new version makes all calls read the facts again."""
+    """Checks the version of the facts, since all calls must read the facts again after each new version."""
     seed.enqueue("a")
     listens(seed)
     version = seed.meta("v")

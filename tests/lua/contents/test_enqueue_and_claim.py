@@ -58,7 +58,8 @@ def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -
 def test_a_job_is_due_exactly_at_a_given_instant_and_a_past_instant_makes_it_ready(
     seed: Seed,
 ) -> None:
-    """Checks the instant to the millisecond, however long the call took; a delay counts from the call's arrival."""
+    """Checks that the instant is exact to the millisecond, however long the call took. A delay is counted from the
+    call's arrival."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
         seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
@@ -157,7 +158,8 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Checks a claim that takes the job after other jobs, of the same and of other kinds, and a second claim."""
+    """Checks a claim that takes other jobs before the job, of the same kind and of other kinds. Also checks a second
+    claim."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]
@@ -217,7 +219,8 @@ def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Se
 
 
 def test_a_retried_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """Checks a retry with and without a delay: the place dates from when the job first became ready."""
+    """Checks a retry with and without a delay: its place in line is the one that the job got when it first became
+    ready."""
     seed.enqueue("a", "b", "c")
     a, b = seed.claim(2).jobs
     seed.fail(b)

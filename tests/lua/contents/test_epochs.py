@@ -109,7 +109,7 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
 
 
 def test_jobs_keep_their_order_when_the_key_meta_is_lost(seed: Seed) -> None:
-    """Checks that new jobs follow the old ones, though the counter of places is lost."""
+    """Checks that new jobs come after the old jobs, though the counter of places in line is lost."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
     seed.control.delete(seed.keys("meta"))

@@ -74,7 +74,7 @@ def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Se
 
 
 def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
-    """Checks that the failed job stays visible to operators, and is not removed with its failure."""
+    """Checks that operators can still see the failed job and its error, which are not removed when the job expires."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
     seed.advance(1_000)
@@ -96,7 +96,8 @@ def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
 
 
 def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: Seed) -> None:
-    """Checks that the log has no promotion of the job: an event of a job that is gone would contradict the log."""
+    """Checks that the log has no event ``promoted`` of the job, since an event about an expired job would contradict
+    the log."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -150,7 +151,8 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
 
 
 def test_a_sweep_that_reached_its_limit_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Checks that sweeps are not limited to ten per second, in which more jobs could expire than they remove."""
+    """Checks that there can be more than ten sweeps per second, since more jobs may expire in a second than ten sweeps
+    remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()

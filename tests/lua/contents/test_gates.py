@@ -105,7 +105,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """Checks the token because no other call would wake a worker: the waiting jobs were enqueued long before."""
+    """Checks the wake token. No other call would wake a worker, since the waiting jobs were enqueued long before."""
     shut_gate(seed)
 
     match opener:
@@ -132,7 +132,8 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Checks the unit that trim uses: the jobs of an entry, or 1 for an event about the queue."""
+    """Checks the unit in which a trim counts events: the number of jobs of an entry, or 1 for an event about the
+    queue."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

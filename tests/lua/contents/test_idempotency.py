@@ -82,7 +82,8 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_without_the_keys_that_it_needs_changes_nothing_and_is_sent_again_with_them(
     seed: Seed, redis_url: str
 ) -> None:
-    """Checks a worker whose first call reports that the queue remembers ids; the repeated call has the same number."""
+    """Checks a worker whose first call is answered that the queue remembers ids. The repeated call has the same
+    number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))

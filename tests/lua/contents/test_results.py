@@ -84,7 +84,8 @@ def test_enqueue_writes_how_long_a_result_is_kept_into_the_line_and_the_event(se
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, each: int) -> None:
-    """Checks one call with jobs that keep a value, give a reason, keep nothing, or were settled by another worker."""
+    """Checks one call with jobs that keep a result, that state why there is no result, that keep none, or that another
+    worker has settled."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -337,7 +338,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
 
 
 def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
-    """Checks a value that looks like a mark: it has the length of a digest."""
+    """Checks a result that looks like an audit mark, since it has the length of a digest."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs

@@ -119,7 +119,8 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted and an expired value: the read reports the loss, and the position that the log must reach."""
+    """Checks an evicted and an expired result: the read reports that the result is missing, and the position in the log
+    that the mirror must reach."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

@@ -97,7 +97,8 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
 def test_after_a_gap_without_calls_no_lease_expires_before_one_more_lease_time_has_passed(
     seed: Seed,
 ) -> None:
-    """Checks that workers get time to extend their leases, which they could not do during the gap."""
+    """Checks that after the gap workers have time to extend their leases, which they could not extend during the
+    gap."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()

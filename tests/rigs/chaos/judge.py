@@ -31,8 +31,8 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether an outbox was emptied within a gap of the log, so that the gap is explained by entries that the
-    mirror had not read."""
+    """Return whether an outbox was emptied within a gap of the log. Then the gap has the entries that the mirror had
+    not read."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults

@@ -42,7 +42,7 @@ class Proof:
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Return the claims of the next entry that name a scope which was already full."""
+        """Follow the next entry. Return its claims in a scope that was already full."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -58,7 +58,7 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return the claims that the log does not justify: a scope that they name was already full."""
+    """Return the claims that the log does not justify, since one of their scopes was already full."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 

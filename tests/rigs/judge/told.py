@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answers:
-    """Jobs by what their producers know of them."""
+    """Jobs by the answers that their producers got."""
 
     attempted: set[str] = field(default_factory=set)
     """That were sent, whatever became of it."""

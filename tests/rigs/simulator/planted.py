@@ -63,7 +63,7 @@ def _scripts(mutant: Mutant) -> Scripts:
 
 @cache
 def _module(mutant: Mutant) -> ModuleType:
-    """Return the module with the bug, beside the imported one."""
+    """Return a second copy of the module, with the bug, while the original remains imported."""
     name = mutant.file.removesuffix(".py").replace("/", ".")
     path = ROOT / mutant.file
     module = ModuleType(name)

@@ -80,7 +80,7 @@ def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_wi
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
 def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
-    """Checks the number because the server may have run the call: with another number the call would run twice."""
+    """Checks the number, since the server may have run the call. With another number it would run the call again."""
     server = Server(enqueue=[trouble, trouble, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -221,7 +221,8 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Checks threads that share an Operations: the second refusal must not end in an error because of the first."""
+    """Checks threads that share one Operations object: the second refusal of functions must not cause an error because
+    of the first refusal."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -239,7 +240,8 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """Checks the limit: without it the client would load the script for ever, without a pause."""
+    """Checks that the number of tries is limited; otherwise the client would load the script again and again without a
+    pause."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 

@@ -15,7 +15,7 @@ from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
 def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
-    """Checks that parent and child do not use the same numbers, and so get each other's answers."""
+    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.many([job(1)]))

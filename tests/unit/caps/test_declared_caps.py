@@ -125,7 +125,7 @@ def test_the_name_of_a_cap_has_one_limit(app: App) -> None:
 
 
 def test_jobs_of_a_task_with_caps_stay_in_the_queue_of_the_task(app: App) -> None:
-    """Checks that the task cannot use another queue: caps count within one queue, so its jobs would not be counted."""
+    """Checks that a job of the task cannot be enqueued into another queue, where the caps would not count it."""
     task = app.task(queue="mail", caps=[Cap(1)])(send)
 
     with pytest.raises(InvalidOption, match="must be 'mail'"):

@@ -65,7 +65,8 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks the order because the next wait for a token takes as long as a job's whole way through the worker."""
+    """Checks the order, since starting the next wait for a token takes as long as all other work of the worker for one
+    job."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -300,7 +301,8 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks the build because it takes tens of milliseconds, which would block the event loop."""
+    """Checks that the scripts are built before, since this takes tens of milliseconds, in which the event loop is
+    blocked."""
 
     @app.task(queue="q")
     async def fails() -> None:

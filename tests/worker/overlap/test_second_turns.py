@@ -116,7 +116,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
 async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number because each turn costs Redis as much as tens of jobs in a larger turn."""
+    """Checks the number of turns, since each turn costs Redis as much as tens of jobs in a larger turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -141,7 +141,8 @@ async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_un
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Checks four places that become free only with the first turn, since Redis may run the second turn first."""
+    """Checks four places that become free only when Redis runs the first turn. Redis may run the second turn before
+    it."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
@@ -151,7 +152,8 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
 async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number because the second turn's jobs would wait for the handlers of the first turn's jobs."""
+    """Checks the number of turns, since the jobs of a second turn would wait for the handlers of the first turn's
+    jobs."""
     async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")

@@ -40,7 +40,8 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Return the wanted kind of handlers: `async` or `threads`; for rq-core also `cpu` and `sleep`."""
+    """Return the kind of handlers that the benchmark asks for: `async` or `threads`; for rq-core also `cpu` and
+    `sleep`."""
     return os.environ.get("BENCH_KIND", "async")
 
 
