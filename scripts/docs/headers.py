@@ -6,8 +6,7 @@ documentation is generated and not at run time:
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
   touched is declared;
-- every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
-  changed, too;
+- every field of ``meta`` that is read or changed is declared, since an undeclared field is read as its default;
 - every name that a file takes from an include is in its ``Uses``, and is used;
 - no file assigns a variable of another file, nor a field or an element of it;
 - what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables;

@@ -301,8 +301,8 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks that the scripts are built before, since this takes tens of milliseconds, in which the event loop is
-    blocked."""
+    """Checks that the scripts are built before the first job, since building them blocks the event loop for tens of
+    milliseconds."""
 
     @app.task(queue="q")
     async def fails() -> None:
