@@ -22,7 +22,7 @@ ON_SQLITE = {
     # proves a log there at its end.
     "test_lies.py",
     # So is what the replay says of schedules.
-    "test_a_lie_in_real_sql_is_named_even_with_a_forged_chain",
+    "test_verify_reports_a_false_schedule_event_in_real_sql_despite_a_forged_chain",
     # What a prune, an attachment and a deletion do to schedules is the same on both.
     "test_schedules_kept.py",
     # What is said of an instant is decided in Python. That both databases answer: test_schedule_ticks.py.

@@ -1,6 +1,6 @@
-"""Servers that are away or hang: the page says so within two seconds.
+"""Servers that are unreachable or hang: the page says so within two seconds.
 
-It shows the data of the other source.
+It still shows the data of the source that answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def test_the_page_says_within_two_seconds_that_redis_hangs(
     assert document["unread"][0]["what"] == "Redis"
 
 
-def test_the_page_shows_the_past_of_a_job_while_redis_is_away(busy: Scene, browse: Browse) -> None:
+def test_the_page_shows_the_past_of_a_job_while_redis_is_unreachable(
+    busy: Scene, browse: Browse
+) -> None:
     page = browse(url="redis://127.0.0.1:1/0")
 
     with within(2.0):

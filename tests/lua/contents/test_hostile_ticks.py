@@ -1,4 +1,4 @@
-"""Schedules where much goes wrong: workers that stop, clocks that jump, a log or a server that is full."""
+"""Schedules under faults: workers that stop, clocks that jump, and a log or a server that is full."""
 
 from collections.abc import Callable
 
@@ -130,7 +130,7 @@ def test_a_clock_that_jumps_an_hour_ahead_and_back_fires_no_instant_twice(
 def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_for_an_hour(
     seed: Seed,
 ) -> None:
-    """The code of a worker declares the schedule again at its start, and hourly."""
+    """Checks that a declaration moves the instant back: each worker declares its schedules at its start, and hourly."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -142,7 +142,8 @@ def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_f
 
 
 def test_workers_whose_time_zones_differ_fire_each_instant_once(seed: Seed) -> None:
-    """One has old data: it says another next instant. The others go on from there."""
+    """Checks a worker with old time zone data, which reports another next instant. The other workers continue from
+    there."""
     first = put(seed).next_ms
     until_due(seed)
     send(seed)
@@ -170,14 +171,14 @@ def test_a_schedule_can_fire_a_job_of_64_kib(seed: Seed) -> None:
 
 
 def as_script(name: str) -> Script:
-    """The same text, sent with EVALSHA: every call begins from nothing."""
+    """Return the same script sent with EVALSHA, so that every call begins without variables."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
-    """The queue after each step of some schedules."""
+    """Return snapshots of a queue after each step of some schedules."""
     with Seed(redis_url, scripts=scripts) as seed:
         seed.control.flushall()
         seed.clock.set(seed.now)
@@ -206,7 +207,7 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
 
 
 def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed) -> None:
-    """Two workers whose claims both saw schedules due."""
+    """Checks several workers whose claims all reported due schedules."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 
@@ -220,7 +221,8 @@ def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed)
 def test_a_change_is_refused_if_its_next_instant_has_passed_meanwhile(
     seed: Seed, what: str
 ) -> None:
-    """The caller was slow, or its clock is: it gets the moment after which the instant must lie."""
+    """Checks a caller that was slow or has a slow clock: the answer has the time after which the next instant must
+    be."""
     put(seed)
     until_due(seed)
     fire(seed)

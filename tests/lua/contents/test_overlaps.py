@@ -1,4 +1,5 @@
-"""The rule for overlaps beside each state of the job before, and changes that fire nothing of the past."""
+"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule that fire no past
+instant."""
 
 from collections.abc import Callable
 

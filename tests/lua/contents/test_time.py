@@ -200,7 +200,8 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
 
 
 def test_a_slot_whose_name_a_relay_gave_is_remembered_for_thirty_days(seed: Seed) -> None:
-    """A relay may be stopped for weeks between its COMMIT and its call, and another may have sent that call."""
+    """Checks a relay that is suspended for weeks between its COMMIT and its call, which another relay has sent by
+    then."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
     call.slot = named_slot("inbox.0f", 1)
     seed.client.run(call)
