@@ -151,7 +151,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check the rules for scripts and includes alike."""
+    """Check the rules that apply to both scripts and includes."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:

@@ -180,7 +180,7 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that rows of epochs, losses, quarantine or prunes name and that were never in
-        the chain."""
+        """Return the numbers of batches that were never in the chain, although rows of epochs, losses, quarantine or
+        prunes name them."""
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

@@ -195,7 +195,7 @@ INDEX_OF = {
 """The index that each statement reads, on SQLite and in PostgreSQL's partitions of job_event."""
 
 
-def test_the_query_of_no_page_scans_a_large_table(long_log: Database) -> None:
+def test_no_query_of_a_page_scans_a_large_table(long_log: Database) -> None:
     for name, ask in QUESTIONS.items():
         question = ten_million.Question(name, ask)
 

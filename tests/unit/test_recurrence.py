@@ -219,7 +219,7 @@ def test_judge_agrees_with_a_count_of_all_instants(
         "Africa/Casablanca",
     ],
 )  # fmt: skip
-def test_the_instants_of_a_rule_equal_those_that_a_search_through_all_minutes_finds(
+def test_the_instants_of_a_rule_equal_those_found_by_a_search_through_all_minutes(
     zone: str,
 ) -> None:
     """Checks a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.

@@ -97,7 +97,7 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_claimed_jobs_that_wait_for_a_blocked_loop_are_given_back(
+async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks jobs that wait behind a handler which blocks the event loop: no heartbeat keeps their leases."""

@@ -73,7 +73,8 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that a claim without an answer and the running jobs share one grace, before the worker would be killed."""
+    """Checks that the worker waits for an unanswered claim and for its running jobs in one grace, so that it ends
+    before it would be killed."""
     server = start_redis()
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=3.0)
