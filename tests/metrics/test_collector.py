@@ -341,7 +341,7 @@ def test_without_the_extra_the_error_names_the_package_to_install() -> None:
 def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
 ) -> None:
-    """SQLite stores any text in a column of numbers."""
+    """Checks SQLite, which stores any text in a column of numbers."""
     with (
         Seed(valkey_url, real_clock=True) as seed,
         contextlib.closing(Database(sqlite_url)) as database,

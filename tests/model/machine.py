@@ -111,7 +111,7 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """Return the live job that holds a name and is not dead, unless it waits past its deadline."""
+        """Return the live job that holds a name; None if the job is dead or waits past its deadline."""
         job = self._named(name)
         return None if job is None or self._is_overdue(job) else job
 

@@ -119,10 +119,11 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 
 
 @pytest.mark.alone
-def test_all_questions_of_a_page_to_a_slow_redis_have_one_bound_of_time(
+def test_all_reads_of_a_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its two questions in turn, of a second each, had twice the time that one question may take."""
+    """Checks a page with two reads in turn, of a second each, which together once had twice the time that one read may
+    take."""
     page = browse(log=False)
     sources: Any = page.app.state.sources  # type: ignore[attr-defined]
     run = sources._client.run

@@ -247,7 +247,7 @@ def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
 def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a Redis that loads an old state twice, the second one from before it noticed the first loss."""
+    """Checks a Redis that loads an old state twice. The second state is from before Redis noticed the first loss."""
     server = start_redis(appendonly="yes", appendfsync="always")
 
     def go_back(content: bytes) -> None:
