@@ -156,7 +156,7 @@ HANDS: dict[str, tuple[Callable[[Seed], object], set[str]]] = {
 
 
 def first_blocked(seed: Seed) -> list[str]:
-    """Return the scope, the order and the name of a lane that is blocked on a tenant."""
+    """Return the scope of a tenant on which a lane is blocked, and the order and the name of that lane."""
     found = next(m for m in seed.snapshot()["blocked"] if m.startswith("tenant="))
     return str(found).split("|")
 

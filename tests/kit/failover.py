@@ -22,7 +22,7 @@ def forget_memories(control: redis.Redis) -> None:
 
 @contextlib.contextmanager
 def raw_client(control: redis.Redis) -> Iterator[Any]:
-    """Return a client of the same server that does not decode answers: a dump is not text."""
+    """Return a client of the same server that does not decode answers, since a dump is not text."""
     given = {**control.connection_pool.connection_kwargs, "decode_responses": False}
     kind = control.connection_pool.connection_class
     pool = redis.ConnectionPool(connection_class=kind, **given)

@@ -134,7 +134,8 @@ class Seed:
         call: str = "=",
         **ties: Any,
     ) -> NewJob:
-        """Return a job; ``ties`` and ``unique`` are those of ties_of, and ``unique`` is keep if there is a ``name``.
+        """Return a job. ``ties`` and ``unique`` are arguments of ``ties_of``; with a ``name``, ``unique`` is ``keep``
+        by default.
 
         ``call`` is the text, after ``=``, by which the calls of a remembered job are compared.
         """

@@ -313,7 +313,9 @@ def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) ->
 # The first replica.
 
 
-def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: Node) -> None:
+def test_the_first_replica_of_a_server_begins_no_epoch(
+    start: Callable[..., Node], first: Node
+) -> None:
     """Checks that Redis' new name for the same history, in which nothing is lost, begins no epoch."""
     facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
     start(repl_diskless_sync_delay="0").follow(first)
