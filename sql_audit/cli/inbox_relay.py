@@ -125,7 +125,7 @@ def _seconds(ms: int | None) -> str:
 @click.option("-n", "most", type=click.IntRange(1, 100_000), default=20, help="Number of rows.")
 @json_option
 def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
-    """List rows that became no job, the last ones first, each with the reason."""
+    """List the parked rows, which could not become jobs, newest first, each with the reason."""
     from sql_audit.inbox.admin import parked_rows
 
     with _session(url) as session:
@@ -149,7 +149,7 @@ def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
 def retry(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."""
+    """Put parked rows back into the inbox, where a relay tries them again. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import retry_rows
 
     _change(retry_rows, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -164,7 +164,7 @@ def retry(
 def drop_command(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Delete parked rows, by the ids of their jobs."""
+    """Delete parked rows. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import drop_rows
 
     _change(drop_rows, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -228,7 +228,7 @@ def settle(url: str, *, is_copy: bool, moved: bool, same_place: bool) -> None:
 @audit_url_option("The database with the log.")
 @json_option
 def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
-    """Compare the rows that were handed over with the log's events by this inbox.
+    """Compare the count of rows that were handed over with the events of this inbox in the audit log.
 
     The exit status is 1 if they differ.
     """

@@ -15,7 +15,7 @@ ROLES: Final = ("producer", "relay", "operator", "viewer")
 @click.command("migrate")
 @url_argument
 def migrate_command(url: str) -> None:
-    """Create the tables of the inbox that the database URL does not have yet.
+    """Create the inbox tables that the database URL does not have yet.
 
     The role that runs this owns them. `rq-core inbox grants` prints the rights of other roles.
     """
@@ -30,9 +30,9 @@ def migrate_command(url: str) -> None:
 @click.command("ddl")
 @url_argument
 def ddl_command(url: str) -> None:
-    """Print the statements that create the tables of the inbox, for a database of the kind of URL.
+    """Print the SQL statements that create the inbox tables, for the kind of database that URL names.
 
-    Nothing is sent. For a migration of the application's own.
+    The command connects to no database. Use the statements in a migration of your application.
     """
     from sql_audit.inbox import schema
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @queue_option
 @json_option
 def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """Show each wait of JOB, its cause, and the jobs in front; also when it was scheduled or lost a worker."""
+    """Show each wait of JOB, its cause, and the jobs in front. Also show when JOB was scheduled or lost its worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, waits
 

@@ -1,4 +1,5 @@
-"""Answers what a person asks of an inbox: its state, and its parked rows. Nothing here is part of a turn."""
+"""Shows the state of an inbox to an operator, and lists, retries and drops its parked rows. No turn of a relay uses
+this module."""
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
 
@@ -49,7 +50,7 @@ class QueueState:
 
 
 class QueueStates(NamedTuple):
-    """The states of an inbox' queues."""
+    """The states of the queues of one inbox."""
 
     queues: list[QueueState]
     left_out: int
@@ -66,7 +67,7 @@ def look(
 ) -> QueueStates:
     """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
 
-    At most ``rows_max`` rows of each queue are counted, and as many parked rows of all queues.
+    At most ``rows_max`` rows of each queue are counted, and at most ``rows_max`` parked rows of all queues together.
     """
     with session.transaction() as transaction:
         parked = dict(_parked_queues(transaction, session, rows_max))
@@ -120,7 +121,8 @@ def _parked_queues(
 def parked_rows(
     session: Session, *, queue: str | None = None, most: int = 100
 ) -> list[dict[str, Any]]:
-    """Return parked rows, the last ones first, by the columns of the table, with times as texts."""
+    """Return parked rows, newest first. Each row is a dict with the table's columns as keys, and with times as
+    texts."""
     names = COLUMNS[PARKED].split()
     # On SQLite, a person may have written bytes into any column of this table.
     columns = ", ".join(n if n == "id" else f"CAST({n} AS text)" for n in names)
@@ -132,8 +134,11 @@ def parked_rows(
 
 
 def retry_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Put parked rows back, and return the ids of their jobs. Rows are named by jobs' ids; without ids all of ``queue``
-    are meant, or all. A row whose job's id another row has stays parked."""
+    """Put parked rows back into the inbox, and return the ids of their jobs.
+
+    ``jobs`` are the ids of the rows' jobs; without ids, all parked rows are meant. ``queue`` limits the rows to one
+    queue. A row stays parked if another row in the inbox has the id of its job.
+    """
     which, values = _which(jobs, queue)
     insert = f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
     select = f"SELECT {_JOB} FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
@@ -152,7 +157,7 @@ _MOVED: Final = (
 
 
 def drop_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Delete parked rows, and return the ids of their jobs. See :func:`retry_rows` for which ones."""
+    """Delete parked rows, and return the ids of their jobs. The rows are chosen as in :func:`retry_rows`."""
     which, values = _which(jobs, queue)
     with session.transaction() as transaction:
         found = transaction.run(

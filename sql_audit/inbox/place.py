@@ -1,8 +1,8 @@
 """Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). In another
-place it refuses the inbox until a person says which of the two it is.
+first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). If the
+database is in another place, the relay refuses the inbox until an operator says whether it was copied or moved.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_PLACE = (
 
 
 class Settled(NamedTuple):
-    """An inbox after a person has said where it belongs."""
+    """The result of :func:`move_inbox` or :func:`fork_inbox`."""
 
     inbox_id: str
     place: str
@@ -33,7 +33,7 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if it has none yet, and return the inbox' id.
+    """Store the place of an inbox if it has none yet, and return the inbox's id.
 
     Raise InboxCopied if the stored place is another one.
     """

@@ -1,11 +1,11 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Which rows are in a batch, and under which call slot and number it is sent, is committed before the batch is sent. Redis
-carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave only
-after that answer. Nothing is locked while a batch is on its way.
+Before a batch is sent, its rows, its call slot and its call number are committed to the database. Redis runs the call
+of a number only once and answers a repeated call with the same answer, so any relay may send a batch again that has no
+answer yet. The rows are deleted only after the answer. No lock is held while a batch is being sent.
 
-A relay draws the name of its slot, and counts its numbers in memory: no number is used for other rows, also if the
-database is set back to an older state.
+A relay chooses a random name for its slot and counts the call numbers in memory. So no number is used again for other
+rows, even if the database is set back to an older state.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class BatchAnswer:
 
 @dataclass(slots=True)
 class _Queue:
-    """The facts that a relay remembers of a queue."""
+    """The facts that a relay remembers about a queue."""
 
     name: str
     slot: str = ""
@@ -138,7 +138,7 @@ class _Step:
 
 
 class Relay:
-    """Makes turns. Its errors leave the queue in a state from which any relay goes on."""
+    """Hands rows over, one turn at a time. After an error, any relay can continue with the queue."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Relay:
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_step`` is called between the steps of a turn, for tests that kill it there."""
+        """``on_step`` is called between the steps of a turn, for tests that kill the relay there."""
         self.name = boot_id("r")
         self._session = session
         self._client = client
@@ -160,14 +160,14 @@ class Relay:
         self._on_step = on_step
 
     def queues(self) -> list[str]:
-        """Return the queues with rows, or with a batch that was not answered. Raise InboxError."""
+        """Return the queues that have rows or a batch without an answer. Raise InboxError."""
         with self._session.transaction() as transaction:
             return transaction.queues()
 
     def turn(self, name: str) -> RelayOutcome:
-        """End the batch that was answered, and send the next one.
+        """Delete the rows of the batch that Redis has answered, and send the next batch.
 
-        Raise InboxError if the database, and another RqCoreError if Redis does not do its part.
+        Raise InboxError for an error of the database, and another RqCoreError for an error of Redis.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -195,7 +195,8 @@ class Relay:
         return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
 
     def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
-        """Send a batch, and return the answer. Raise RqCoreError without any; the batch then stays on its way."""
+        """Send a batch, and return the answer. Raise RqCoreError if there is no answer; the batch is then sent again
+        later."""
         is_whole = len(batch.jobs) == len(batch.ids)
         if not batch.jobs:
             return BatchAnswer(batch.of, is_whole=is_whole)
@@ -247,7 +248,7 @@ class Relay:
         return step
 
     def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
-        """Notice that the database was set back: it has forgotten what this relay has seen in it."""
+        """Notice that the database was set back to a state that is older than the one that this relay has seen."""
         back = queue.handled - row.handled
         sent = queue.sent
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
@@ -291,7 +292,8 @@ class Relay:
         error: StaleCall | BadArguments,
         step: _Step,
     ) -> RowCounts:
-        """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
+        """End a batch whose call number Redis will never accept. Its rows stay in the inbox and are sent under another
+        number."""
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
         elif len(ids) == 1:
@@ -310,8 +312,8 @@ class Relay:
         of: Number,
         step: _Step,
     ) -> RowBatch:
-        """Return a batch that has no answer yet, as it was committed. Its number is part of it: under another one,
-        Redis would carry it out twice."""
+        """Return the committed batch that has no answer yet, with its call number. Under another number, Redis could
+        carry the batch out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
         jobs = []
@@ -329,8 +331,8 @@ class Relay:
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
-        """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
-        can be sent now."""
+        """Write the next batch, and the counts of the batch that ended. Return the next batch; None if the queue has no
+        rows that can be sent now."""
         rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
         ids, jobs = [], []
         size = 0
@@ -366,8 +368,8 @@ class Relay:
         return RowBatch(Number(queue.slot, queue.number), ids, jobs)
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
-        """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
-        relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
+        """Return the job of a row; None if another row has its id. A row that was not packed by rq-core is packed
+        first, so that every relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
         if row.packed is not None:
             return self._jobs.job(name, row)
         made = self._jobs.packed(name, row)
@@ -379,12 +381,12 @@ class Relay:
 
 
 def _shown(fact: Any) -> Any:
-    """Return a fact for the log: a text of a row may be anything."""
+    """Return a fact for a log line. A text from a row is shortened and printed without control characters."""
     return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the places, from 0, and outcomes of the rows that became no new job."""
+    """Return the rows that became no new job: the index of each row in the batch, from 0, and its outcome."""
     return [
         (int(reply[at]) - 1, str(reply[at + 1]))
         for at in range(0, len(reply), 3)
@@ -393,7 +395,8 @@ def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
 
 
 def _fitting(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read next, after ``rows`` of ``size`` bytes: about as many as fit into a call."""
+    """Return the number of rows to read next, about as many as fit into a call. The last read had ``rows`` rows of
+    ``size`` bytes."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
     return min(ENQUEUE_CHUNK, most * 2)

@@ -1,17 +1,18 @@
 """The tables of the inbox in a user's database, on PostgreSQL and SQLite.
 
 ``rqc_inbox``
-    one row for each job that a program has inserted and that is not in Redis yet. ``id`` gives the order, ``packed`` is
-    what a producer of rq-core decided (:mod:`rq_core.model.packed_job`), ``options`` what other code says.
+    one row for each job that a program has inserted and that is not in Redis yet. ``id`` gives the order. ``packed``
+    has the options that a producer with rq-core computed (:mod:`rq_core.model.packed_job`), ``options`` those that
+    another program wrote.
 ``rqc_inbox_parked``
-    rows that cannot be read, or that Redis refuses: they wait for a person, and are out of the relay's way.
+    rows that cannot be read, or that Redis refuses. They wait for an operator; the relay does not read them.
 ``rqc_relay``
-    one row for each queue: the batch of rows that is on its way (``ids``, a JSON array), with the call slot and the
-    number under which it is sent, and what the relays have counted. ``ids`` is null once the batch has left.
+    one row for each queue: the batch that is being sent (``ids``, a JSON array), its call slot and call number, and the
+    relays' counts. ``ids`` is null while no batch is being sent.
 ``rqc_inbox_place``
-    one row: what the inbox is called, and where its database was when a relay first used it, to tell a copy.
+    one row: the id of the inbox, and the place of its database when a relay first used it, by which a copy is noticed.
 
-The statements are plain SQL, so that a person or a tool of migrations can run them.
+The statements are plain SQL, so that a person or a migration tool can run them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A relay as a service: makes turns for all queues with rows, until it is stopped.
 
-A token in ``rqc:inbox`` wakes it, which producers push after their COMMIT. Without one it finds rows by itself: after
-0.5 s on PostgreSQL, and after 20 ms on SQLite, whose file says cheaply whether anything was written.
+Producers push a token into ``rqc:inbox`` after their COMMIT, which wakes the relay. Without a token the relay looks for
+rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
+changed.
 
-If Redis or the database does not answer, or a queue is full, the queue's next turn comes after a pause that doubles;
-the other queues go on.
+If Redis or the database does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles
+each time. Turns for the other queues continue.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ sent again."""
 
 @dataclass(slots=True)
 class _Pause:
-    """When a queue has its next turn, and why it waits."""
+    """The pause of a queue: the time of its next turn, and the reason."""
 
     not_before: float = 0.0
     backoff_s: float = 0.0
@@ -105,7 +106,8 @@ class RelayService:
             waker.join(TOKEN_WAIT_S + 1)
 
     def _look_at_file(self) -> None:
-        """Leave a SQLite file that another one has replaced, and check whether that one is a copy. Raise InboxError."""
+        """Close a SQLite file that was replaced by another file, and check whether the new file is a copy. Raise
+        InboxError."""
         file = self.session.file()
         if file != self._file:
             self.session.close()
@@ -167,8 +169,8 @@ class RelayService:
                 logger.info("the inbox can be read again")
 
     def _sleep(self, stop: threading.Event, version: int | None) -> None:
-        """Wait until there may be rows, or a pause may be over. ``version`` is that of the SQLite file before the last
-        round."""
+        """Wait until there may be rows, or a pause may be over. ``version`` is the version of the SQLite file before
+        the last round."""
         until = self.clock() + POLL_S
         later = [each.not_before for each in self._pauses.values()]
         until = min([until, *(at for at in later if at > self.clock())])
@@ -207,7 +209,8 @@ def run_relay(
     once: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, the rows that are there.
+    """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, until no row is left that can be
+    sent now.
 
     Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if
     another connection has locked it, the relay waits. Later errors are logged, and the turn is made again; with

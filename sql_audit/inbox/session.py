@@ -38,8 +38,8 @@ class RelayRow(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """Rows that have left the inbox: those that became jobs, those whose name is held or whose scope is full, and those
-    whose id is live or remembered."""
+    """Counts of rows that left the inbox: rows that became jobs, rows whose name was held or whose scope was full, and
+    rows whose id was live or remembered."""
 
     relayed: int = 0
     held: int = 0
@@ -74,7 +74,7 @@ class InboxRow(NamedTuple):
 
 
 class Session:
-    """One connection to a user's database, which is made when it is needed. One thread uses it at a time."""
+    """One connection to a user's database, which is opened when it is first needed. One thread uses it at a time."""
 
     def __init__(self, url: str, *, writes: bool = True) -> None:
         """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
@@ -112,7 +112,7 @@ class Session:
         return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
 
     def file(self) -> tuple[int, int] | None:
-        """Return which file the path of a SQLite database names; None for PostgreSQL. Raise InboxUnavailable."""
+        """Return the device and inode of the file of a SQLite database; None for PostgreSQL. Raise InboxUnavailable."""
         if self.engine.dialect.name != "sqlite":
             return None
         try:
@@ -144,7 +144,8 @@ class Session:
 
 
 def require_tables(session: Session) -> None:
-    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
+    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if such a table belongs to
+    another program."""
     with session.transaction() as transaction:
         if missing_tables(transaction.connection):
             raise InboxMissing(url=session.url)
@@ -163,7 +164,7 @@ class Transaction:
         return self.connection.exec_driver_sql(statement, values)
 
     def queues(self) -> list[str]:
-        """Return the queues with rows, or with a batch that was not answered."""
+        """Return the queues that have rows or a batch without an answer."""
         if self._said.settings:
             self.run(self._said.settings)
         return [name for (name,) in self.run(self._said.queues)]
@@ -204,11 +205,11 @@ class Transaction:
         relay: str,
         counts: RowCounts = NOTHING,
     ) -> None:
-        """Write a batch, and add to the counts for the one that it replaces."""
+        """Write the next batch, and add the counts of the batch that it replaces."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def change(self, queue: str, ids: Sequence[int]) -> None:
-        """Write the ids of the batch that is on its way."""
+        """Write the ids of the batch that is being sent."""
         self.run(self._said.change, json.dumps(ids), queue)
 
     def take(self, queue: str, relay: str) -> None:
@@ -216,7 +217,7 @@ class Transaction:
         self.run(self._said.take, relay, queue)
 
     def end(self, queue: str, counts: RowCounts) -> None:
-        """End the batch without another one, and add to the counts."""
+        """End the batch without a next batch, and add its counts."""
         self.run(self._said.end, *counts, queue)
         if counts == NOTHING:
             self.run(self._said.forget, queue)
@@ -237,7 +238,8 @@ class Transaction:
         self.delete(queue, ids)
 
     def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:
-        """Write what was made of a row of other code. Return False if another row has the job's id."""
+        """Write the packed form of a row that another program inserted. Return False if another row has the job's
+        id."""
         if job_id != row.job_id and self.run(self._said.has_id, job_id, queue, row.id).first():
             return False
         self.run(self._said.pack, job_id, args, packed, queue, row.id)

@@ -1,7 +1,7 @@
-"""Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event by the inbox.
+"""Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event whose actor is the inbox.
 
-The two are read one after the other while relays and mirrors work, so the count of events must lie between what the
-inbox has counted before the log was read, and what it may have sent until afterwards.
+The two are read one after the other while relays and mirrors work, so the number of events must be at least the inbox's
+count before the log was read, and at most the number of rows that it may have sent by the end of that read.
 """
 
 from __future__ import annotations

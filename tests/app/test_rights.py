@@ -25,10 +25,10 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the commands that Redis refused to a role, except those that the role can do without.
+    """Return the commands that Redis refused to a role, except commands that the role does not need.
 
-    The exceptions: redis-py introduces itself, a client loads missing functions, and CONFIG says more of the server
-    than INFO.
+    The exceptions are the command with which redis-py introduces itself, FUNCTION LOAD of a client that misses
+    functions, and CONFIG, which says more about the server than INFO.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
@@ -104,7 +104,7 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
     assert denied(control) == []
 
 
-def test_the_rights_of_an_operator_suffice_for_its_work(
+def test_the_rights_of_an_operator_suffice_for_the_work_of_an_operator(
     control: Any, as_: As, audit_url: str
 ) -> None:
     url = as_("operator")
@@ -249,10 +249,10 @@ def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_a
 
 
 @pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
-def test_each_role_may_call_only_its_scripts_and_the_listed_exceptions(
+def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks by asking Redis about the keys of each call and each command of each script."""
+    """Checks the keys of each call, and each command of each script, by asking Redis whether the role may use them."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -283,7 +283,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
-def test_a_role_has_no_script_of_another_role(role: str, name: str) -> None:
+def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name: str) -> None:
     assert name not in acl_roles.ROLES[role].scripts
     assert name not in acl_roles.beyond(role)
 

@@ -1,4 +1,4 @@
-"""Sums of the log for metrics: they equal the log, whatever Redis forgot, and never fall."""
+"""Sums of the log for metrics: they equal the log, whatever events Redis forgot, and they never fall."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_metrics_reader_counts_the_same_ended_claims_as_the_log(
     reader.close()
 
 
-def test_past_minutes_are_counted_without_being_read_again(
+def test_minutes_that_have_passed_are_counted_without_being_read_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

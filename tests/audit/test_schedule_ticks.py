@@ -1,4 +1,4 @@
-"""Schedules in the log: each instant is the one that the log named as next (I15), and verify names every lie."""
+"""Schedules in the log: each instant must be the one that the log named as next (I15), and verify reports every lie."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None
         (lambda s: (setattr(s, "version", 2), setattr(s, "next", s.log.now_ms), s.put()), "has passed"),
     ],
 )  # fmt: skip
-def test_replay_names_a_lie_about_an_instant(
+def test_replay_reports_a_false_field_of_an_instant(
     log: MemoryWriter, lie: Callable[[Schedule], Any], said: str
 ) -> None:
     schedule = Schedule(log)
@@ -148,7 +148,7 @@ def test_replay_names_a_lie_about_an_instant(
     assert any(said in says for _, says in found), found
 
 
-def test_replay_names_a_missing_instant(log: MemoryWriter) -> None:
+def test_replay_reports_a_missing_instant(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     schedule.told()
     schedule.next += STEP
@@ -169,7 +169,7 @@ def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: Memory
 
 
 def real_log(seed: Seed, client: Client, database: Database) -> None:
-    """A log in which schedules were served, paused and edited."""
+    """Make a log in which schedules are served, paused and edited."""
     mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))
     auditlog.drain(mirror)
     job = Declaration.of(seed.job("-", task="ping"), recurrence("beat", every=10))
@@ -208,7 +208,7 @@ def nth(kind: str, number: int) -> Callable[[list[dict[str, Any]]], int]:
 
 
 def without(kind: str, number: int) -> Lying:
-    """Take an entry out, and number the later ones as if it had never been."""
+    """Remove an entry, and number the later entries as if it had never existed."""
 
     def lie(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         gone = nth(kind, number)(rows)
@@ -219,7 +219,7 @@ def without(kind: str, number: int) -> Lying:
 
 
 def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tell an instant again."""
+    """Append the event of an instant a second time."""
     at = nth("ticked", 1)(rows)
     after = [{**row, "seq": row["seq"] + 1} for row in rows[at:]]
     return [*rows[: at + 1], *after]
@@ -243,7 +243,7 @@ LIES: dict[str, Lying] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_in_real_sql_is_named_even_with_a_forged_chain(
+def test_verify_reports_a_false_schedule_event_in_real_sql_despite_a_forged_chain(
     name: str, valkey_url: str, client: Client, database: Database
 ) -> None:
     with Seed(valkey_url) as seed:

@@ -73,7 +73,8 @@ def figures() -> dict[str, Any]:
 
 
 def run_in_bench(code: str, figures: dict[str, Any]) -> Any:
-    """Return what the benchmark's modules, which are not a package, compute from figures."""
+    """Run code in the directory of the benchmark's modules, which are not a package, and return what it computes from
+    the figures."""
     path = str(ROOT / "scripts" / "measure" / "benchmarks")
     source = f"import json, sys; sys.path.insert(0, {path!r}); d = json.load(sys.stdin); {code}"
     done = subprocess.run(
@@ -97,7 +98,9 @@ def test_a_target_relative_to_peers_is_met_only_if_all_its_parts_are_met(
     assert rows["latency, p50, beside the floor"] == "not met"
 
 
-def test_only_targets_that_were_met_and_have_a_budget_are_promised(figures: dict[str, Any]) -> None:
+def test_the_benchmark_promises_only_targets_that_were_met_and_have_a_budget(
+    figures: dict[str, Any],
+) -> None:
     """Checks that a run which misses a target does not promise the target.
 
     A target without a budget is never promised.
@@ -164,7 +167,7 @@ def test_a_table_of_both_documents_is_updated_in_both(
     )
 
 
-def test_the_readme_has_the_markers_of_its_table() -> None:
+def test_the_readme_has_the_markers_for_its_table_of_figures() -> None:
     text = (ROOT / "README.md").read_text()
 
     assert (
@@ -177,7 +180,7 @@ def test_the_readme_has_the_markers_of_its_table() -> None:
 @pytest.mark.parametrize(
     "part", ["facts", "promised", "aimed", "floors", "redis", "microsecond", "peers"]
 )
-def test_the_performance_page_has_the_markers_of_every_table(part: str) -> None:
+def test_the_performance_page_has_the_markers_for_each_of_its_tables(part: str) -> None:
     text = (ROOT / "docs/performance.md").read_text()
 
     assert 1 == text.count(f"<!-- bench: {part} -->") == text.count(f"<!-- bench: end {part} -->")

@@ -1,6 +1,6 @@
 """Texts from jobs, workers and servers are printed as text, on one line, with a bounded length.
 
-Hostile text is planted wherever a command may find it. A new command fails here until these tests call it, and until it
+Hostile text is planted wherever a command may find it. These tests fail for a new command until they call it and it
 prints with `rq_core.cli.text`.
 """
 
@@ -40,7 +40,8 @@ KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, a cap and a change."""
+    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, into a cap, and into the
+    record of a change."""
     spec = json.dumps({"to": HOSTILE})
     job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
     waits = NewJob("waits", "mail", profile("send"), spec)

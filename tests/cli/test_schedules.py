@@ -1,4 +1,4 @@
-"""Commands about schedules."""
+"""The commands ``rq-core schedules`` and ``rq-core schedule``."""
 
 from typing import Any
 
@@ -60,7 +60,9 @@ def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
     assert "later)" in cli.ok("schedule", "next", "mail", "beat")
 
 
-def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> None:
+def test_the_schedule_commands_pause_resume_set_run_and_remove_a_schedule(
+    cli: CommandLine, app: App
+) -> None:
     where = ("mail", "nightly")
 
     assert "nightly is paused (version 2)\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
@@ -82,7 +84,7 @@ def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> 
     assert "queue mail has no schedule none" == cli.line(1, "schedule", "next", "mail", "none")
 
 
-def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
+def test_the_release_command_gives_a_schedule_back_to_the_code(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
     cli.ok("schedule", "set", *where, "--every", "60")
 
@@ -96,7 +98,9 @@ def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
     assert "no code declares it" in cli.line(1, "schedule", "release", "mail", "hand")
 
 
-def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client: Client) -> None:
+def test_the_set_command_creates_a_schedule_from_the_name_of_a_task(
+    cli: CommandLine, app: App, client: Client
+) -> None:
     told = cli.json(
         "schedule", "set", "mail", "hand", "--task", "send", "--json-args", '{"to":"b"}',
         "--cron", "@daily", "--overlap", "queue",
@@ -124,7 +128,7 @@ def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client
         ([], "must be given, or every"),
     ],
 )
-def test_the_set_command_reports_an_invalid_rule_in_one_line(
+def test_the_schedule_set_command_reports_an_invalid_rule_in_one_line(
     cli: CommandLine, app: App, words: list[str], said: str
 ) -> None:
     result = cli("schedule", "set", "mail", "nightly", *words)
@@ -133,6 +137,8 @@ def test_the_set_command_reports_an_invalid_rule_in_one_line(
     assert said in result.stderr
 
 
-def test_the_error_of_an_unknown_queue_names_the_queue(cli: CommandLine, app: App) -> None:
+def test_the_error_of_the_schedule_commands_for_an_unknown_queue_names_the_queue(
+    cli: CommandLine, app: App
+) -> None:
     assert "nowhere" in cli.line(2, "schedule", "pause", "nowhere", "x")
     assert "nowhere" in cli.line(2, "schedules", "nowhere")

@@ -152,7 +152,7 @@ async def test_the_example_of_a_web_server_answers_with_the_id_of_an_unfinished_
     assert 404 == unknown
 
 
-def test_the_example_of_retries_retries_a_failure_and_a_hook_reports_a_death(
+def test_the_retry_example_retries_a_failure_and_calls_a_hook_when_the_job_is_dead(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")
@@ -197,7 +197,7 @@ def test_the_example_of_caps_declares_its_caps(load: Load) -> None:
     }
 
 
-def test_the_tests_on_the_page_of_testing_pass(load: Load) -> None:
+def test_the_examples_on_the_page_about_testing_pass(load: Load) -> None:
     example = load("own_tests")
     tests = [function for name, function in vars(example).items() if name.startswith("test_")]
     for test in tests:

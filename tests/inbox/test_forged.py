@@ -1,5 +1,5 @@
-"""A relay's row, its slot in Redis and its rows, altered by hand between the call and the deletion: no row is lost
-unnoticed, none blocks the queue, and the comparison with the log finds what ran again."""
+"""Changes by hand of a relay's batch, of its slot in Redis and of its rows, between the call and the deletion of the
+rows. No row is lost unnoticed, no row blocks the queue, and the comparison with the log finds jobs that ran again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ ALL = ["a", "b", "c"]
 
 
 class Ended(Exception):
-    """The relay's end."""
+    """Raised in place of a relay's step: the relay ends here."""
 
 
 @pytest.fixture
 def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
-    """Redis has carried out a batch of a, b and c, whose relay has died; the jobs have ended. d is in the inbox."""
+    """Let a relay die after Redis has accepted its batch of a, b and c, whose jobs then end; d is still in the inbox.
+    Return a function that compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")
@@ -76,7 +77,7 @@ def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
         ("sent_at = '2999-01-01T00:00:00.000Z'", [], None),
     ],
 )
-def test_a_batch_that_was_altered_is_found(
+def test_the_comparison_finds_a_batch_that_was_altered(
     stage: Stage,
     finding: Callable[[], str | None],
     forgery: str,
@@ -154,7 +155,7 @@ def test_an_inbox_without_an_id_is_one_line(
     assert "rqc_inbox_place has no row" in line
 
 
-def test_a_row_that_was_put_into_a_batch_is_missing_in_the_log(
+def test_a_row_that_was_added_to_a_batch_by_hand_is_missing_in_the_log(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET ids = '[1, 2, 3, 4]'")
@@ -163,7 +164,7 @@ def test_a_row_that_was_put_into_a_batch_is_missing_in_the_log(
     assert finding() == LESS
 
 
-def test_a_slot_that_was_deleted_in_redis_is_found(
+def test_the_comparison_finds_that_a_slot_was_deleted_in_redis(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     key, slot = queue_keys(QUEUE)("slots"), stage.relay_row().slot

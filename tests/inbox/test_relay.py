@@ -1,4 +1,4 @@
-"""Numbers and batches of a relay, databases that were set back or copied, and its service."""
+"""A relay's call numbers and batches, databases that were set back or copied, and the relay as a service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.wait import wait_until
 # Numbers.
 
 
-def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stage) -> None:
+def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> None:
     now = [1_000_000.0]
     slots: list[tuple[str | None, int | None]] = []
     for _ in range(2):
@@ -38,8 +38,8 @@ def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stag
     assert all(slot and slot.startswith("inbox.") and len(slot) == 38 for slot, _ in slots)
 
 
-def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """The relay does not know if it was written: another relay may send it."""
+def test_a_call_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
+    """Checks a batch that may have been written, so that another relay may send it under this number."""
     stage.insert("a")
 
     def fail() -> None:
@@ -53,7 +53,7 @@ def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
     assert stage.drain() == ["a"]
 
 
-def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
+def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -74,8 +74,9 @@ def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
     assert stage.drain() == ["a"]
 
 
-def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
-    """A relay is stopped after its answer; another one ends that batch, and sends the next one."""
+def test_an_answer_ends_only_its_own_batch(stage: Stage) -> None:
+    """Checks a relay that is suspended after its answer, while another relay ends that batch and sends the next
+    batch."""
     stage.insert("a")
 
     def fail() -> None:
@@ -98,7 +99,7 @@ def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
     assert stage.drain() == ["a", "b"]
 
 
-def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None:
+def test_a_batch_without_an_answer_for_29_days_is_parked(stage: Stage) -> None:
     stage.insert("a", "b")
 
     def fail() -> None:
@@ -118,7 +119,7 @@ def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None
     assert stage.drain() == ["c"]
 
 
-def test_a_relay_that_was_stopped_for_a_day_does_not_send_its_batch(stage: Stage) -> None:
+def test_a_relay_that_was_suspended_for_a_day_does_not_send_its_batch(stage: Stage) -> None:
     now = [1_000_000.0]
     stage.insert("a")
     sent: list[str] = []
@@ -137,7 +138,7 @@ def test_a_relay_that_was_stopped_for_a_day_does_not_send_its_batch(stage: Stage
     assert stage.drain() == ["a"]
 
 
-def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_parked(
+def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_row_is_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a", "b", "c")
@@ -160,7 +161,9 @@ def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_p
 
 
 @pytest.mark.parametrize("step", ["committed", "send"])
-def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage, step: str) -> None:
+def test_a_flush_before_the_call_neither_loses_nor_duplicates_a_job(
+    stage: Stage, step: str
+) -> None:
     stage.insert("a", "b")
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
     stage.hand_over(at(step, 1, lambda: stage.client.run(flush)))
@@ -168,7 +171,7 @@ def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage,
     assert stage.enqueued() == {"a": 1, "b": 1}
 
 
-def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new_numbers(
+def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_new_numbers(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a", "b")
@@ -187,10 +190,10 @@ def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sent_again(
+def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The batch has an old number of a slot: Redis carries it out under no circumstances."""
+    """Checks a batch with an old call number of a slot, which Redis never carries out."""
     saved: list[Any] = []
     stage.insert("a", "b")
     with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
@@ -207,7 +210,9 @@ def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sen
     assert stage.rows() == []
 
 
-def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) -> None:
+def test_a_copied_inbox_is_refused_until_an_operator_says_whether_it_is_a_copy(
+    stage: Stage,
+) -> None:
     stage.insert("a", "b")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     with pytest.raises(InboxCopied, match="is a copy, or it was moved"):
@@ -225,7 +230,7 @@ def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) 
     assert stage.drain() == ["c"]
 
 
-def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
+def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     place.move_inbox(stage.session)
@@ -236,7 +241,7 @@ def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
 # The service.
 
 
-def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
+def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues_meanwhile(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a")
@@ -270,7 +275,7 @@ def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
 
 
 @pytest.mark.parametrize("wakes", ["a token", "the file"])
-def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
+def test_a_running_relay_finds_a_new_row_at_once(stage: Stage, wakes: str) -> None:
     stop = threading.Event()
     args = (stage.redis_url, "rqc", stage.database_url)
     relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
@@ -323,10 +328,10 @@ def test_a_relay_that_waits_for_a_lock_can_be_stopped(
     assert not relay.is_alive()
 
 
-def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(
+def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backup is moved over the file. The relay has the old one open, which no producer sees any more."""
+    """Checks a backup that is moved over the file: the relay has the old file open, which no producer uses any more."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

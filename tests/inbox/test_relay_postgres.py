@@ -1,4 +1,4 @@
-"""A relay on PostgreSQL: late commits, locks, poolers, crowds, and how rows are read."""
+"""A relay on PostgreSQL: late commits, locks, poolers, many relays at once, and query plans."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
 
 
-def test_a_commit_that_comes_late_is_not_skipped(on_postgres: Stage) -> None:
-    """Its rows have lower ids than rows that were handed over before."""
+def test_a_relay_hands_over_a_row_whose_transaction_commits_late(on_postgres: Stage) -> None:
+    """Checks rows with lower ids than rows that were handed over before."""
     stage = on_postgres
     late = Session(stage.database_url)
     with stage.relay() as relay:
@@ -35,7 +35,7 @@ def test_a_commit_that_comes_late_is_not_skipped(on_postgres: Stage) -> None:
     assert stage.drain() == ["a", "b", "late"]
 
 
-def test_a_row_that_is_being_deleted_is_not_handed_over(on_postgres: Stage) -> None:
+def test_a_row_that_a_transaction_is_deleting_is_not_handed_over(on_postgres: Stage) -> None:
     stage = on_postgres
     stage.insert("cancelled", "a")
     user = Session(stage.database_url)
@@ -46,7 +46,7 @@ def test_a_row_that_is_being_deleted_is_not_handed_over(on_postgres: Stage) -> N
     assert stage.drain() == ["a"]
 
 
-def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
+def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_state(
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
@@ -76,10 +76,10 @@ def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
     assert stage.drain() == ["a", "b"]
 
 
-def test_a_relay_works_through_a_pooler_that_gives_its_connection_away(
+def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
     postgres_server: PostgresServer, postgres_url: str, valkey_url: str
 ) -> None:
-    """PgBouncer in transaction mode, with one connection for a user, two relays and the tests."""
+    """Checks PgBouncer in transaction mode: a user, two relays and the test share one connection."""
     with pgbouncer(postgres_server.port) as port:
         stage = Stage(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"), valkey_url)
         jobs = [f"j-{n}" for n in range(600)]
@@ -152,7 +152,7 @@ def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
+def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     stage: Stage = request.getfixturevalue({"sqlite": "stage", "postgresql": "on_postgres"}[kind])
@@ -178,10 +178,11 @@ def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
                 assert "Seq Scan on rqc_inbox" not in plan, f"{name}\n{plan}"
 
 
-def test_a_batch_is_read_by_the_index_although_the_statistics_say_that_the_table_is_empty(
+def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is_empty(
     on_postgres: Stage,
 ) -> None:
-    """PostgreSQL read and sorted all rows of the queue for each batch: 10 ms for 30,000 rows."""
+    """Checks the query plan: without the index PostgreSQL read and sorted all rows of the queue for each batch, in 10
+    ms for 30,000 rows."""
     stage = on_postgres
     stage.sql("ANALYZE rqc_inbox")
     stage.sql(

@@ -1,6 +1,6 @@
-"""Servers that are away or hang: the page says so within two seconds.
+"""Servers that are unreachable or hang: the page says so within two seconds.
 
-It shows the data of the other source.
+It still shows the data of the source that answers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def test_the_page_says_within_two_seconds_that_redis_hangs(
     assert document["unread"][0]["what"] == "Redis"
 
 
-def test_the_page_shows_the_past_of_a_job_while_redis_is_away(busy: Scene, browse: Browse) -> None:
+def test_the_page_shows_the_past_of_a_job_while_redis_is_unreachable(
+    busy: Scene, browse: Browse
+) -> None:
     page = browse(url="redis://127.0.0.1:1/0")
 
     with within(2.0):
@@ -117,10 +119,11 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 
 
 @pytest.mark.alone
-def test_all_questions_of_a_page_to_a_slow_redis_have_one_bound_of_time(
+def test_all_reads_of_a_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its two questions in turn, of a second each, had twice the time that one question may take."""
+    """Checks a page with two reads in turn, of a second each, which together once had twice the time that one read may
+    take."""
     page = browse(log=False)
     sources: Any = page.app.state.sources  # type: ignore[attr-defined]
     run = sources._client.run

@@ -1,4 +1,4 @@
-"""`rq-core web` serves the page, refuses to be open to others without tokens, and makes tokens."""
+"""`rq-core web` serves the page, refuses to serve other machines without tokens, and makes tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:8900", "[::]:8900", "10.0.0.1:1", "queues.example:80"]
 )
-def test_the_page_without_tokens_listens_on_this_machine_only(
+def test_the_page_without_tokens_listens_only_on_this_machine(
     cli: CommandLine, address: str
 ) -> None:
     said = cli.line(2, "web", "--listen", address)
@@ -99,7 +99,7 @@ def test_a_token_needs_a_file_and_a_name(cli: CommandLine, tokens_file: Path) ->
     assert "is not valid" in cli.line(2, "web", "token", "a b", "--tokens", str(tokens_file))
 
 
-def test_the_help_names_both_commands(cli: CommandLine) -> None:
+def test_the_help_of_the_web_command_names_both_its_commands(cli: CommandLine) -> None:
     shown = cli.ok("web", "--help")
 
     assert "serve" in shown

@@ -1,4 +1,4 @@
-"""Measures the queue against its targets, beside its floors and, with --peers, beside other queues."""
+"""Measures rq-core and compares it with its targets, with the floors and, with --peers, with other queues."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure the mirror beside plain SQL, and everything at once."""
+    """Measure the mirror, compared with plain SQL, and a producer, a worker and a mirror together."""
 
     def mirror() -> dict[str, float]:
         stage.empty()

@@ -1,6 +1,7 @@
 """Targets: each row's figures, its bound, and whether a run met it; some rows are promised, the others are goals.
 
-A row is promised if budgets hold what it depends on (``held``) and the run met it; all others are goals.
+A row is promised if the run met it and budgets limit the costs on which it depends (``held``). All other rows are
+goals.
 """
 
 from __future__ import annotations
@@ -176,14 +177,15 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the promised rows: target, bound, median, spread, and the budgets that hold what the target depends on."""
+    """Return the promised rows: target, bound, median, spread, and the budgets for the costs on which the target
+    depends."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the other rows: target, bound, median, spread, and whether it was met."""
+    """Return the rows that are not promised: target, bound, median, spread, and whether the target was met."""
     for target in TARGETS:
         met = target.met(document)
         if target.found(document) is not None and not (target.held and met):

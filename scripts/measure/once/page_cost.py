@@ -1,13 +1,13 @@
-"""Costs of each page of `rq-core web`, with very many jobs in Redis and a very long log.
+"""Measures the cost of each page of `rq-core web`, with very many jobs in Redis and a very long log.
 
     scripts/measure/once/run page-cost --log DIR [--jobs N] [--lanes N] [--requests N] [--redis URL]
                                           [--part NAME] [--json FILE]
     scripts/measure/once/run page-cost --fill URL [--jobs N] [--lanes N]      only fills a server
 
-``--log`` is where ten-million keeps its SQLite file (``--keep``). A page is asked through HTTP, each time more than a
-second after the last, so that nothing is shared with the request before. It fails if the median of a page is 150 ms or
-more, if the look at all queues takes more than 70 Redis commands a queue, or if a statement reads a large table from
-one end to the other. Then fifty tabs look at the first page: they may cost no more looks than one does.
+``--log`` is the directory in which ten-million keeps its SQLite file (``--keep``). A page is requested over HTTP, each
+time more than a second after the last request, so that no two requests share a read. The command fails if the median of
+a page is 150 ms or more, if the read of all queues takes more than 70 Redis commands per queue, or if a statement reads
+a large table from one end to the other. Then fifty tabs show the first page: they may cause no more reads than one tab.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Site:
         wait_until(lambda: self.get("/static/icon.svg")[0] == 200, "the page answers", timeout=60)
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes, str]:
-        """Ask for a page: status, body, and ETag."""
+        """Request a page, and return its status, body and ETag."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
             connection.request("GET", path, headers=headers)
@@ -101,7 +101,7 @@ def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
 
 
 def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
-    """Addresses of each page, with the most that it can have to show."""
+    """Return the addresses of each page, with as much data as the page can show."""
     plain, laned = QUEUES
     keys = "rqc:{%s}:"
     last = control.lindex(keys % plain + "ready:normal", -1) or control.hrandfield(
@@ -141,12 +141,13 @@ def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
 
 
 def commands(control: Any) -> int:
-    """The commands that Redis has carried out; those inside of scripts count."""
+    """Return the number of commands that Redis has carried out, including commands inside of scripts."""
     return int(control.info("stats")["total_commands_processed"])
 
 
 def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
-    """The commands that Redis gets while something is asked: sent by clients, and carried out inside of scripts."""
+    """Return the number of commands that Redis gets during a request: those that clients send, and those inside of
+    scripts."""
     found = [0, 0]
     with control.monitor() as monitor:
         ask()
@@ -172,7 +173,7 @@ class Statements:
             self._found.append((statement, parameters))
 
     def of(self, path: str) -> tuple[int, int, int, list[str]]:
-        """How many statements a page sends, their rows, their steps, and their scans."""
+        """Return the number of statements that a page sends, with their rows, steps and scans."""
         from starlette.testclient import TestClient
 
         site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)
@@ -200,7 +201,7 @@ class Statements:
 
 
 def times(site: Site, path: str, requests: int) -> list[float]:
-    """The ms of each answer, none of them shared."""
+    """Return the ms of each answer, for requests that share no read."""
     took = []
     for _ in range(requests):
         time.sleep(SHARED_S)
@@ -213,7 +214,7 @@ def times(site: Site, path: str, requests: int) -> list[float]:
 
 @contextlib.contextmanager
 def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
-    """Tabs look at a page every two seconds, as browsers do; gives the ms of their answers."""
+    """Request a page every two seconds from several tabs, as browsers do, and return the ms of the answers."""
     stop, took = threading.Event(), list[float]()
 
     def tab(number: int) -> None:
@@ -242,7 +243,7 @@ def percentile(values: list[float], part: float) -> float:
 
 @contextlib.contextmanager
 def filled(jobs: int, lanes: int) -> Iterator[str]:
-    """A server of its own, with jobs."""
+    """Yield a separate server with jobs."""
     with tempfile.TemporaryDirectory() as directory:
         server = RedisServer(engines()[0], Path(directory)).start()
         try:
@@ -329,7 +330,8 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """Commands a second that tabs at the first page cost Redis, and the ms for which they wait for an answer."""
+    """Return the commands per second that tabs with the first page cost Redis, and the ms for which they wait for an
+    answer."""
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)
         took.clear()
@@ -348,7 +350,7 @@ def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[st
 
 
 def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]:
-    """Jobs a second of a worker that drains a queue, by turns without a tab and with fifty."""
+    """Return the jobs per second of a worker that drains a queue, alternately without a tab and with fifty tabs."""
     found: dict[str, list[float]] = {"without": [], "with": []}
     ids, sort = JobIds(), profile("none")
     with Client(redis_url) as client:
@@ -379,7 +381,7 @@ def drains(site: Site, redis_url: str, rounds: int, jobs: int) -> dict[str, Any]
 
 
 def look_on(port: int) -> None:
-    """Be fifty tabs until the standard input ends."""
+    """Simulate fifty tabs until the standard input ends."""
     site = Site.__new__(Site)
     site.port = port
     with tabs(site, TABS) as took:

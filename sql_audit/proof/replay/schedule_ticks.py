@@ -1,6 +1,6 @@
-"""The schedules of one queue, replayed: each instant is the instant that the log named as the next one (I15).
+"""Replays the schedules of one queue: each instant must be the one that the event before it named as the next (I15).
 
-A schedule that the log meets in its middle begins with its first event.
+The replay of a schedule begins with the schedule's first event in the log, also if earlier events are missing.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def failure(url: str, error: BaseException) -> AuditError:
 
 
 def answered(error: BaseException) -> bool:
-    """Return whether an error of a driver is an answer of the database, which then is there."""
+    """Return whether an error of a driver is an answer of the database, which is then reachable."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)

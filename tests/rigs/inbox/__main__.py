@@ -23,8 +23,8 @@ from tests.rigs.inbox.rig import Rig
 @click.option("--seed", default=1, show_default=True)
 @click.option("--only", type=click.Choice(("sqlite", "postgresql")), help="Use one database.")
 def main(transactions: int, kills: int, seed: int, only: str | None) -> None:
-    """Kill relays of an inbox: at each point on each database and server, then all the time. The usual relay, which
-    pushes and then deletes, must run jobs twice here."""
+    """Kill relays of an inbox: first at each point of a turn on each database and server, then all the time. A naive
+    relay, which pushes and then deletes, must run jobs twice here."""
     holds = True
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
@@ -71,7 +71,7 @@ def _prove(
 
 
 class _served:  # noqa: N801 - reads as a function
-    """A server during a block; a killed child of this process must not stop it."""
+    """Yield a server during the block. It must not stop if a child of this process is killed."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         directory = place / f"redis-{engine.name}-{os.urandom(3).hex()}"

@@ -1,7 +1,7 @@
 """The points of a relay's turn at which it may end. Afterwards each committed row must become one job.
 
-A relay in a child process is killed, or stopped, at a point. All jobs are then run to their ends, so that no live id
-stops a second job. Then another relay goes on. A relay that was stopped is woken last.
+A relay in a child process is killed, or suspended, at a point. Then all jobs are run to their ends, so that no live id
+prevents a second job. Then another relay continues. A suspended relay is resumed last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 
 class Point(NamedTuple):
-    """The ``times``-th time that a step of a turn comes."""
+    """A point in a relay's turns: the ``times``-th occurrence of a step."""
 
     step: str
     times: int
@@ -37,7 +37,8 @@ JOBS: Final = ("j-1", "j-2", "j-3")
 
 
 def kill_at(stage: Stage, point: Point) -> None:
-    """A relay is killed at the point; another one goes on at once, if the batch is not on its way, or 5 s later."""
+    """Kill a relay at the point, and let another relay continue: at once if no batch was being sent, otherwise 5 s
+    later."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times))
     _, status = os.waitpid(child, 0)
@@ -49,7 +50,7 @@ def kill_at(stage: Stage, point: Point) -> None:
 
 
 def stop_at(stage: Stage, point: Point) -> None:
-    """A relay is stopped at the point; another one does its work, and more; then the first one is woken."""
+    """Suspend a relay at the point, let another relay do its work and more, and then resume the first relay."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
@@ -83,7 +84,7 @@ def _insert(stage: Stage) -> None:
 
 
 def judge(stage: Stage, ran: list[str]) -> None:
-    """Assert that what ran, the queue's events and the inbox' counts are the committed rows, each once."""
+    """Assert that each committed row was run once, has one event in the queue, and is counted once by the inbox."""
     assert ran == sorted(JOBS)
     assert stage.enqueued() == dict.fromkeys(JOBS, 1)
     assert stage.rows() == []

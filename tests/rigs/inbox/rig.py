@@ -1,8 +1,9 @@
 """Many transactions with rollbacks and savepoints, while relays are killed: each committed row must become one job.
 
 Four records are compared: the orders that the transactions committed, the rows that handlers ran (the witness), the
-``enqueued`` events in the audit log, and what the inbox counted. Processes are forked, so a kill costs no start of
-Python: one inserts, one runs the jobs and writes the witness, one mirrors, and two are relays.
+``enqueued`` events in the audit log, and the counts of the inbox. Processes are forked, so that no killed process must
+start Python again: one process inserts rows, one runs the jobs and writes the witness, one is the mirror, and two are
+relays.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Rig:
         stage.close()
 
     def run(self, transactions: int, kills: int) -> Outcome:
-        """Insert and kill at once, then let everything end, and judge."""
+        """Insert rows and kill relays at the same time, then let all work end, and compare the records."""
         began = time.monotonic()
         outcome = Outcome(self.database_url.partition(":")[0], transactions, kills)
         stop = self.place / "stop"
@@ -174,7 +175,7 @@ class Rig:
         (self.place / "rolled_back").write_text(str(rolled_back))
 
     def _run_jobs(self, stop: Path) -> None:
-        """Run all jobs to their ends at once, so that no live id stops a second job, and note each run."""
+        """Run each job to its end at once, so that no live id prevents a second job, and note each run."""
         stage = Stage(self.database_url, self.redis_url)
         with (self.place / "witness").open("a") as witness:
             while True:
@@ -218,7 +219,7 @@ class Rig:
                     time.sleep(0.01)
 
     def _kill(self, kills: int) -> Counter[str]:
-        """Keep relays running, and kill one after the other: at a step of its turn, or at any moment."""
+        """Keep relays running, and kill them one after another, at a step of their turn or at any moment."""
         killed_at: Counter[str] = Counter()
         stage = Stage(self.database_url, self.redis_url)
         alive: list[tuple[int, tuple[str, int] | None]] = []
@@ -249,7 +250,7 @@ class Rig:
         return killed_at
 
     def _settle(self) -> None:
-        """Let a relay hand over what is left."""
+        """Let a relay hand over the remaining rows."""
         stage = Stage(self.database_url, self.redis_url)
         until = time.monotonic() + END_S
         while stage.rows():

@@ -1,6 +1,7 @@
 """The kinds of lies, made from the schema alone: changes that a user with all rights can make in an audit database.
 
-A kind is a function that yields lies. It knows the tables and columns, but about rows only that they exist.
+A kind is a function that yields lies. It uses the tables and columns of the schema, and assumes of the rows only that
+they exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A ninth of the lies, on SQLite: the findings are those of docs/lies.md, and no lie makes a judge fail."""
+"""Tries a ninth of the lies on SQLite: the findings are those of docs/lies.md, and no lie makes a judge fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EACH = 9
 
 
 @pytest.mark.slow
-def test_the_tools_find_the_lies_that_the_page_claims() -> None:
+def test_the_tools_find_every_lie_that_the_page_says_they_find() -> None:
     written = page.PAGE.read_text(encoding="utf-8")
     with staged("sqlite") as stage:
         chosen = {lie[:2] for lie in [*lies(stage.log)][::EACH]}
