@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 QUEUES_MAX: Final = 10
 """Queues that one page reads one by one."""
-LANES_MAX: Final = 2_000
+LANES_MAX: Final = 1_000
 """Lanes whose jobs are counted for one page: a page is read every two seconds. The command line reads more."""
 MEMBERS_MAX: Final = 5_000
 """Jobs that are read for one list, likewise."""

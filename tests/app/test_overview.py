@@ -32,8 +32,13 @@ class CountingTransport(PoolTransport):
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.sent.append([str(command[0]) for command in commands])
         replies = super().exchange(commands, *how)
-        self.most = max(self.most, *(len(r) for r in replies if isinstance(r, list | dict)), 0)
+        self.most = max(self.most, *map(items, replies), 0)
         return replies
+
+
+def items(reply: Any) -> int:
+    """Return the number of items in a reply, including those in its lists."""
+    return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Read ``steps`` first.
 
 - ``reads``, ``steps``: the reads of a client; carrying out one for many queues, and reading state lines.
 - ``overview``, ``queue_load``: a bounded read of all queues; the numbers that it returns.
+- ``ranges``: ranges of the indexes of lanes and scopes, many in one command.
 - ``scope_reads``, ``job_reads``, ``whole_queue``: scopes, exactly; jobs, page by page; all of a queue, for the doctor.
 - ``result_reads``, ``wait_schedule``: whether jobs have ended; when to check that.
 - ``worker_registry``: the list of workers.
