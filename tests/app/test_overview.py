@@ -278,6 +278,17 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
+def test_a_key_of_another_type_is_named_where_a_program_reads_it(seed: Seed) -> None:
+    """The first words of the program stood in its place."""
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("state"))
+    seed.control.set(seed.keys("state"), "x")
+
+    why = seed.client.run(seed.client.calls.reads.overview()).unreadable[seed.queue]
+
+    assert why.startswith(f"key {seed.keys('state')} or {seed.keys('jobs')}: WRONGTYPE")
+
+
 HOSTILE = "\x1b[31m\n\udcff" + "x" * 1_000_000
 
 
