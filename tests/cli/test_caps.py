@@ -383,7 +383,7 @@ def test_the_numbers_are_the_same_however_many_ranges_one_command_reads(
         return [limits, *((job["ahead"], job["waits_for"]) for job in jobs)]
 
     expected = numbers()
-    for name in ("PAGE", "MEMBERS_PAGE", "SCOPES_PAGE"):
+    for name in ("RANGES_PAGE", "MEMBERS_PAGE", "SCOPES_PAGE"):
         monkeypatch.setattr(f"rq_core.protocol.reads.ranges.{name}", 1)
 
     assert numbers() == expected

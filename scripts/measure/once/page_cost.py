@@ -168,6 +168,7 @@ class Statements:
         self._found: list[tuple[str, Any]] = []
         self._database = Database(audit_url)
         event.listen(Engine, "before_cursor_execute", self._note)
+        self.of("/workers")  # The first look sums all minutes.
 
     def _note(self, _c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         if statement.startswith(("SELECT", "WITH")):
