@@ -59,7 +59,7 @@ def fill(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request read anew."""
+    """Let each request read again."""
     monkeypatch.setattr(sources, "SHARED_S", 0.0)
     monkeypatch.setattr(sources, "SharedOverview", functools.partial(SharedOverview, shared_s=0.0))
 
@@ -98,7 +98,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
 
 
 def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:
-    """They stand in one hash with the limits, and are shown behind them."""
+    """Weights are in one hash with the limits, and are shown behind them."""
     seed = scene.seed
     seed.configure(fair=1)
     for at in range(0, 3_000, 500):

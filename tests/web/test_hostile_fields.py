@@ -59,7 +59,7 @@ def wrong_with(page: Any, paths: Sequence[str] = PAGES) -> list[str]:
 def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
     busy: Scene, browse: Browse, tmp_path: Path, table: str
 ) -> None:
-    """Someone who may write into the database, or a worker of a foreign language, may have put it there."""
+    """An operator of the database may have written it, or a mirror of another version."""
     base = Path(busy.audit_url.removeprefix("sqlite:///"))
     with contextlib.closing(sqlite3.connect(base, isolation_level=None)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -368,7 +368,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
     )
     own, at_least = found.heads[-1], len(found.lanes) == AHEAD_MAX
     for index in found.index:
-        # A job that is not found stands further behind, or was claimed meanwhile.
+        # A job that is not found is further behind, or was claimed meanwhile.
         at_least |= index is None and found.lengths[-1] > PLACE_MAX
         before_it = min(found.lengths[-1], PLACE_MAX) if index is None else index
         found.heads[-1], found.lengths[-1] = own[:before_it], before_it
