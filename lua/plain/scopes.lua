@@ -1,4 +1,4 @@
---[[ scopes: the first MOST scopes that have members in `blocked` or `holders`, from START on. One read passes over all members of a scope.
+--[[ scopes: returns the first MOST scopes that have members in `blocked` or `holders`, from START on. One read passes over a scope.
 
 Keys: index
 Args: start most

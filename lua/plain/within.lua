@@ -1,4 +1,4 @@
---[[ within: ranges of a sorted set whose members have one score: the first MOST members of each; if MOST is empty, how many it has.
+--[[ within: returns for each range of a sorted set with one score the first MOST members; if MOST is empty, how many members there are.
 
 Keys: index
 Args: {LOW HIGH MOST}…
