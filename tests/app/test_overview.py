@@ -32,8 +32,13 @@ class CountingTransport(PoolTransport):
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.sent.append([str(command[0]) for command in commands])
         replies = super().exchange(commands, *how)
-        self.most = max(self.most, *(len(r) for r in replies if isinstance(r, list | dict)), 0)
+        self.most = max(self.most, *map(items, replies), 0)
         return replies
+
+
+def items(reply: Any) -> int:
+    """Return the number of items in a reply, including those in its lists."""
+    return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
 @pytest.fixture
@@ -275,6 +280,17 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
 
     assert [each.queue for each in found.queues] == ["other"]
     assert "WRONGTYPE" in found.unreadable[seed.queue]
+
+
+def test_a_key_of_another_type_is_named_where_a_program_reads_it(seed: Seed) -> None:
+    """The first words of the program stood in its place."""
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("state"))
+    seed.control.set(seed.keys("state"), "x")
+
+    why = seed.client.run(seed.client.calls.reads.overview()).unreadable[seed.queue]
+
+    assert why.startswith(f"key {seed.keys('state')} or {seed.keys('jobs')}: WRONGTYPE")
 
 
 HOSTILE = "\x1b[31m\n\udcff" + "x" * 1_000_000

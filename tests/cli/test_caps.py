@@ -352,6 +352,47 @@ def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
     assert cli.json("job", "2")["ahead_at_least"] is False
 
 
+def test_the_place_of_a_job_is_looked_for_among_few_entries_of_a_long_list(
+    cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis does nothing else while it compares the entries of a list."""
+    monkeypatch.setattr("rq_core.protocol.reads.scope_reads.PLACE_MAX", 3)
+    plain = app.task(queue="mail", name="plain")(send)
+    app.apply_settings()
+    for n in range(5):
+        plain.with_options(id=f"p-{n}").enqueue("a", "")
+
+    found = [cli.json("job", f"p-{n}") for n in range(5)]
+
+    assert [(each["ahead"], each["ahead_at_least"]) for each in found] == [
+        (0, False), (1, False), (2, False), (3, True), (3, True)
+    ]  # fmt: skip
+
+
+def test_the_numbers_are_the_same_however_many_ranges_one_command_reads(
+    cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in "abcdef":
+        enqueue(task, *(f"{tenant}-{n}" for n in range(4)), tenant=tenant)
+    claim(app)
+
+    def numbers() -> list[Any]:
+        limits = [
+            {name: each[name] for name in ("scope", "holders", "waiting", "partial")}
+            for each in cli.json("caps", "mail")
+        ]
+        jobs = [cli.json("job", f"{tenant}-3") for tenant in "af"]
+        return [limits, *((job["ahead"], job["waits_for"]) for job in jobs)]
+
+    expected = numbers()
+    for name in ("RANGES_PAGE", "MEMBERS_PAGE", "SCOPES_PAGE"):
+        monkeypatch.setattr(f"rq_core.protocol.reads.ranges.{name}", 1)
+
+    assert numbers() == expected
+    assert len(expected[0]) == 2 + 6
+    assert sum(each["waiting"] for each in expected[0][2:]) > 0
+
+
 def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from starlette.applications import Starlette
@@ -145,6 +147,46 @@ def test_every_page_requires_a_token(scene: Scene, browse: Browse, gate: ByToken
     for path in (*ADDRESSES.values(), "/queue?queue=mail", "/job?queue=mail&id=a"):
         assert page.get(path).status_code == 303
         assert page.get(as_json(path)).status_code == 401
+
+
+def test_every_route_needs_a_token_but_the_login_and_the_static_files(
+    scene: Scene, browse: Browse, gate: ByToken
+) -> None:
+    """A page that is added without a rule fails here: the table of routes is the site's own."""
+    page = browse(gate=gate)
+    site: Any = page.app
+    open_ones = []
+    for route in site.routes:
+        filled = re.sub(r"\{\w+\}", "x", getattr(route, "path", ""))
+        for method in sorted(getattr(route, "methods", None) or {"GET"}):
+            answer = page.request(method, filled, headers={"Sec-Fetch-Site": "same-origin"})
+            if answer.status_code not in (303, 401) or filled == "/login":
+                open_ones.append(filled)
+
+    assert len(site.routes) > 2 * len(ADDRESSES)
+    assert set(open_ones) == {"/login"}
+    assert page.get("/static/style.css").status_code == 200
+
+
+LEADS_AWAY = (
+    "//evil.example", "//evil.example/jobs/", "/%2f%2fevil.example/", "/\\evil.example", "/jobs/", "/login/",
+    "/login?next=//evil.example", "/jobs?q=//evil.example", "/jobs?id=..&queue=..", "/at//evil.example/..",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LEADS_AWAY)
+@pytest.mark.parametrize("root_path", ["", "/ops"])
+def test_no_address_leads_to_another_site(
+    busy: Scene, browse: Browse, path: str, root_path: str
+) -> None:
+    page = browse(root_path=root_path)
+
+    for method in ("GET", "POST"):
+        headers = {"Sec-Fetch-Site": "same-origin"}
+        answer = page.request(method, f"{HOST}{root_path}{path}", headers=headers)
+        leads = urljoin(HOST + root_path + path, answer.headers.get("location", ""))
+        assert urlsplit(leads).netloc == urlsplit(HOST).netloc
+        assert not answer.headers.get("location", "").startswith(("//", "/\\"))
 
 
 def login(page: TestClient, token: str, **headers: str) -> int:

@@ -5,19 +5,21 @@ It still shows the data of the source that answers.
 
 from __future__ import annotations
 
+import html
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sql_audit.store.connection.database import Database
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until
-from tests.web.conftest import QUEUE, Browse, Scene
+from tests.web.conftest import QUEUE, Browse, Scene, lay_log, make_busy
 from tests.web.test_pages import ADDRESSES, as_json
 
 
@@ -101,6 +103,30 @@ def test_the_page_says_within_two_seconds_that_the_log_is_locked(
         assert [q["queue"] for q in page.get("/index.json").json()["queues"]] == [QUEUE]
     finally:
         lock.close()
+
+    wait_until(lambda: page.get("/log.json").json()["unread"] == [], "the log is read again")
+
+
+@pytest.mark.alone
+def test_the_page_says_within_two_seconds_that_tables_of_postgresql_are_locked(
+    scene: Scene, browse: Browse, postgres_url: str
+) -> None:
+    lay_log(postgres_url)
+    scene.audit_url = postgres_url
+    make_busy(scene)
+    page = browse()
+    page.get("/workers")
+    tables = "job, job_attempt, job_event, claim_minute, mirror_cursor"
+    with closing(Database(postgres_url)) as database, database.engine.connect() as lock:
+        lock.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
+        for path in ("/", "/log", f"/jobs?queue={QUEUE}&outcome=failed", f"/jobs/{QUEUE}/waits"):
+            with within(2.0):
+                answer = page.get(path)
+            assert answer.status_code == 200, path
+            assert "the audit log" in html.unescape(answer.text).partition("<main")[2], path
+            document = page.get(as_json(path)).json()
+            assert [each["what"] for each in document["unread"]] == ["the audit log"], path
+        lock.rollback()
 
     wait_until(lambda: page.get("/log.json").json()["unread"] == [], "the log is read again")
 

@@ -16,6 +16,7 @@ from tests.kit.processes import Child
 from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
 from tests.web.conftest import Scene
+from tests.web.test_pages import parsed
 
 
 @pytest.fixture
@@ -50,6 +51,38 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
     assert [each["queue"] for each in document["queues"]] == ["mail"]
     assert f"the page is at http://127.0.0.1:{port}/\n" in said
     assert "Traceback" not in said
+
+
+def test_the_page_works_behind_a_proxy_that_strips_its_path(scene: Scene, tmp_path: Path) -> None:
+    """Requests come without the prefix, as nginx sends them with `proxy_pass http://…/`."""
+    scene.seed.enqueue("a")
+    port = free_port()
+    command = [
+        sys.executable, "-m", "rq_core.cli", "web", "--listen", f"127.0.0.1:{port}", "--redis", scene.url,
+        "--root-path", "/ops/queues",
+    ]  # fmt: skip
+
+    def answer(path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+                return str(found.read(), "utf-8")
+        except OSError:
+            return ""
+
+    with Child(command, tmp_path / "log") as process:
+        wait_until(lambda: answer("/") != "", "it answers", timeout=60)
+        shown = answer("/")
+        links = {link for link in parsed(shown).links if not link.startswith("#")}
+        broken = [link for link in sorted(links) if answer(link.removeprefix("/ops/queues")) == ""]
+        style = answer("/static/style.css")
+        process.terminate()
+        process.wait(20)
+
+    assert 'href="/ops/queues/static/style.css"' in shown
+    assert style
+    assert all(link.startswith("/ops/queues/") for link in links)
+    assert len(links) > 5
+    assert broken == []
 
 
 @pytest.mark.parametrize(

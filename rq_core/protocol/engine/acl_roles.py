@@ -110,7 +110,7 @@ ROLES: Final = {
             *_COUNTS, *LISTENING, "multi", "exec", "eval",
             "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
             "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
-            "zscore", "zcount",
+            "zscore", "zmscore", "zcount",
         ),
         writes=("workers",),
         lists=(*ADDING, "smembers", "srem"),
@@ -121,7 +121,8 @@ ROLES: Final = {
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zmscore",
+            "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),
