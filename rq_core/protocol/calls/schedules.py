@@ -288,11 +288,26 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap of schedules whose jobs run one at a time. The family is the queue's own, so code stores its
-        cap, and an operator may change it."""
-        if any(each.rule.overlap in ("queue", "replace") for each in declarations):
+        """Store the cap of schedules whose jobs run one at a time, unless it is stored. The family is the queue's own,
+        so code stores its cap, and an operator may change it.
+
+        Raises ServerUnsuitable if the user may not store it: the role producer may store schedules, but no caps.
+        """
+        if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
+            return
+        keys = queue_keys(queue, self._delivery.prefix)
+        (stored,) = yield from self._delivery.ask([["HGET", keys("caps"), TICK]], queue)
+        if stored is not None:
+            return
+        try:
             limit = [(TICK, str(Limit(1)), -1)]
             yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
+        except errors.ServerUnsuitable as error:
+            why = (
+                f"overlap queue and replace need the cap {TICK} of queue {queue}, and {error.why}. A worker stores it"
+                f" whose code declares such a schedule, or an operator: `rq-core cap {queue} {TICK} 1`"
+            )
+            raise errors.ServerUnsuitable(url=error.url, why=why) from None
 
     def _args(
         self, what: str, source: str, by: str | None, why: str, spec_max: int
