@@ -191,9 +191,11 @@ local function resume(name, old, next_at, due_at)
     return 'late'
   end
   local new = next_version(old)
-  new.from = old.state == 'undeclared' and 'live' or old.from
+  -- From now on it needs no code: the log says its job again, as of any rule that is set live.
+  local is_adopted = old.state == 'undeclared'
+  new.from = is_adopted and 'live' or old.from
   new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from ~= 'live' and now or old.seen
-  change(name, old, new)
+  change(name, old, new, is_adopted and known[name][2] or nil)
   return 'changed'
 end
 
