@@ -49,8 +49,8 @@ class Declaration(NamedTuple):
         made = job_of(job, rule)
         kinds, ((_, _, digest, lane, spec),) = pack_jobs([made])
         packed = f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"
-        if len(packed) > JOB_MAX:
-            must = f"must take {JOB_MAX:,} bytes at most: it takes {len(packed):,}"
+        if (size := _bytes_in(packed)) > JOB_MAX:
+            must = f"must take {JOB_MAX:,} bytes at most: it takes {size:,}"
             raise errors.InvalidOption.of("job", job.profile.task, must)
         return cls(rule, packed, made.spec_max)
 
@@ -350,6 +350,11 @@ def _record(rule: Recurrence, after: int, packed: str | None, version: int) -> R
     return (rule.name, version, instant, due_ms, rule.to_json(), packed)
 
 
+def _bytes_in(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 class _Chunk:
     """The schedules of one queue that are collected for a call, and the bytes of their jobs."""
 
@@ -380,7 +385,7 @@ def _chunks(
             chunk = waiting[queue] = _Chunk()
         chunk.schedules.append(each)
         chunk.names.add(each.rule.name)
-        chunk.size += len(each.packed)
+        chunk.size += _bytes_in(each.packed)
         if len(chunk.schedules) == PUT_MAX or chunk.size >= PUT_BYTES:
             yield queue, waiting.pop(queue).schedules
     for queue, chunk in waiting.items():
