@@ -36,6 +36,7 @@ from cronsim import CronSim, CronSimError
 
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, ms_of
+from rq_core.model.lib.zones import check_zone, zone_of
 
 Overlap = Literal["skip", "allow", "queue", "replace"]
 """The rule for an instant while the job of an earlier one is alive."""
@@ -79,11 +80,6 @@ _YEARS_2000: Final = datetime(2000, 1, 1)  # noqa: DTZ001 (a wall time)
 """The fifty years from here on have all weekdays of all dates, so an expression that is silent in them never fires."""
 _FIELDS: Final = "must have five fields (minute hour day month weekday), or be one of " + ", ".join(
     NICKNAMES
-)
-_ZONE: Final = "must be a time zone of the IANA database, such as Europe/Berlin"
-_ZONES_MISSING: Final = (
-    f"{_ZONE}. This system has no such zone: if the name is right, `pip install tzdata` (Python's copy of the database)"
-    " or install the system's package tzdata"
 )
 
 
@@ -271,18 +267,6 @@ def check_schedule_name(name: str) -> str:
     return name
 
 
-def check_zone(tz: str) -> str:
-    """Return the name if this system knows a time zone of this name. Raises InvalidOption if not."""
-    given: object = tz
-    if not isinstance(given, str) or not given:
-        raise InvalidOption.of("tz", tz, _ZONE)
-    try:
-        _zone(tz)
-    except (LookupError, OSError, ValueError):
-        raise InvalidOption.of("tz", tz, _ZONES_MISSING) from None
-    return tz
-
-
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
     """Return a cron expression, one space between its fields.
@@ -336,11 +320,6 @@ def _check_word(option: str, value: object, words: tuple[str, ...]) -> None:
         raise InvalidOption.of(option, value, f"must be one of {', '.join(words)}")
 
 
-@lru_cache(maxsize=1024)
-def _zone(tz: str) -> ZoneInfo:
-    return ZoneInfo(tz)
-
-
 def _ms_of_utc(moment: datetime) -> int:
     """Return a moment in UTC in Unix ms."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
@@ -352,7 +331,7 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 
     The cache is for many schedules with one expression that are declared or due together.
     """
-    zone = _zone(tz)
+    zone = zone_of(tz)
     moment = _EPOCH + timedelta(milliseconds=minute_ms)
     minute, hour, *_ = cron.split()
     try:

@@ -83,6 +83,12 @@ class Caps:
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
 
+    def registered(self, queue: str) -> Plan[list[str]]:
+        """Return the tasks that workers have registered in a queue, by name."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (names,) = yield from self._delivery.ask([["HKEYS", keys("tasks")]], queue)
+        return sorted(names)
+
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
         """Return the stored limits of a queue, by scope or family."""
         keys = queue_keys(queue, self._delivery.prefix)

@@ -245,7 +245,7 @@ def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> Non
 
 
 def test_older_code_may_bring_back_a_schedule_that_stopped(seed: Seed) -> None:
-    """No newer code has declared the schedule for three hours: what code declares now holds, and no older definition."""
+    """No newer code has declared the schedule for three hours: what is declared now holds, and nothing older."""
     put(seed, declaration(seed, every=50))
     put(seed, declaration(seed, every=60))
     put(seed, declaration(seed, every=70))
