@@ -20,7 +20,7 @@ local function reset()
   known, entries, removed, events = nil, {}, {}, {}
 end
 
---- Whether a record can be stored: names and lines without what would break an entry.
+--- Return whether a record can be stored: names and lines without what would break an entry.
 local function is_record(name, next_at, due_at, rule, job)
   if #name > NAME_MAX or not name:find('^[%w_.:-]+$') then
     return false

@@ -46,7 +46,7 @@ local function job_field(name)
   return name .. '|job'
 end
 
---- Whether code declared this definition before the one that it declares now.
+--- Return whether code declared this definition before the one that it declares now.
 local function was_declared(schedule, digest)
   return (',' .. schedule.was .. ','):find(',' .. digest .. ',', 1, true) ~= nil
 end
@@ -67,12 +67,12 @@ local function note_declared(schedule, digest)
   schedule.was = #list > most and list:sub(-most) or list
 end
 
---- Whether no worker's code has declared a schedule for so long that it is not in the code, or not any more.
+--- Return whether no worker's code has declared a schedule for so long that it is not in the code, or not any more.
 local function is_unseen(schedule, at)
   return at - schedule.seen > UNDECLARED_MS
 end
 
---- Whether a schedule of code was taken out of the code.
+--- Return whether a schedule of code was taken out of the code.
 local function is_undeclared(schedule, at)
   return schedule.from ~= 'live' and is_unseen(schedule, at)
 end
