@@ -143,12 +143,7 @@ class Recurrence:
             before_end = (end - 1 - self.phase_ms) // self.every_ms
             before_start = (start - 1 - self.phase_ms) // self.every_ms
             return max(0, min(before_end - before_start, PASSED_MAX))
-        count = 0
-        for instant in self.instants(start - 1):
-            if instant >= end or count == PASSED_MAX:
-                break
-            count += 1
-        return count
+        return _cron_passed(NICKNAMES.get(self.cron, self.cron), self.tz, start, end)
 
     def latest(self, start: int, now: int) -> int | None:
         """Return the last instant from ``start`` up to ``now`` (Unix ms); None without one."""
@@ -340,6 +335,19 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
         return _ms_of_utc(_after_named(cron, zone, moment))
     except (StopIteration, OverflowError):
         return None
+
+
+@lru_cache(maxsize=1024)
+def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
+    """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX, cached.
+
+    The cache is for many schedules with one expression that nobody served for long.
+    """
+    instant, count = _cron_after(cron, tz, (start - 1) // _MINUTE * _MINUTE), 0
+    while instant is not None and instant < end and count < PASSED_MAX:
+        count += 1
+        instant = _cron_after(cron, tz, instant)
+    return count
 
 
 def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
