@@ -179,7 +179,7 @@ def test_a_job_that_redis_still_has_needs_no_arguments_in_the_log(scene: Scene) 
 
 
 def test_a_rule_that_was_set_alone_is_put_back_with_the_job_that_the_log_has(scene: Scene) -> None:
-    """`rq-core schedule set` without --task does not know whether the log is to have the job's arguments."""
+    """`rq-core schedule set` without --task does not know whether the log should have the job's arguments."""
     scene.put("tenant", every=60)
     scene.put("tenant", spec_max=0, every=90)
     scene.lose()

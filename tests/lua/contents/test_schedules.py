@@ -230,7 +230,7 @@ def test_a_repeated_removal_does_not_forget_what_code_still_declares(seed: Seed)
 
 
 def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> None:
-    """After a deploy was taken back, nobody declares the newest definition any more, and the schedule stopped."""
+    """After a deploy was taken back, no code declares the newest definition any more, and the schedule stopped."""
     put(seed)
     put(seed, declaration(seed, every=60))
     for _ in range(4):
