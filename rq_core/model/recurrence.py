@@ -346,7 +346,7 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
     """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX, cached.
 
-    The cache is for many schedules with one expression that nobody served for long.
+    The cache is for many schedules with one expression that no worker served for long.
     """
     instant, count = _cron_after(cron, tz, (start - 1) // _MINUTE * _MINUTE), 0
     while instant is not None and instant < end and count < PASSED_MAX:
