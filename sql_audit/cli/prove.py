@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
+from rq_core.cli.options import (
+    Instant,
+    json_option,
+    prefix_option,
+    print_json,
+    queue_option,
+    queues_option,
+)
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import REDIS_URL_VARIABLE
-from sql_audit.cli.options import Instant, audit_option, current, not_mirrored
+from sql_audit.cli.options import audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
 from sql_audit.times import readable
 

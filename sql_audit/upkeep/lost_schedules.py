@@ -206,6 +206,8 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
     wanted = _Wanted(at, said["state"], said["new"], said["version"], is_live=False)
     if is_put:
         wanted.pack, wanted.digest = said.get("pack"), said["job_digest"]
+        if wanted.pack is None and before is not None and before.digest == wanted.digest:
+            wanted.pack = before.pack
         wanted.is_live = said["source"] == "live"
     elif before is not None:
         wanted.pack, wanted.digest = before.pack, before.digest

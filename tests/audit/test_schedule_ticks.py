@@ -47,10 +47,11 @@ class Schedule:
         if is_logged:
             self.put(None)
 
-    def put(self, old: str | None = RULE, state: str = "on") -> None:
-        self.log.queue_event(
-            "schedule_changed", self.name, state, old, RULE, self.version, self.next, "code"
-        )
+    def put(
+        self, old: str | None = RULE, state: str = "on", source: str = "code", **job: Any
+    ) -> None:
+        said = (self.name, state, old, RULE, self.version, self.next, source, *job.values())
+        self.log.queue_event("schedule_changed", *said)
 
     def enqueue(self, at: int) -> None:
         job_id = f"tick-{self.name}-{at}"
@@ -63,7 +64,7 @@ class Schedule:
         """
         at = self.next + STEP * lies.pop("passed", 0)
         self.log.now_ms = max(self.log.now_ms, at + 5)
-        if lies.pop("job", outcome == "fired"):
+        if lies.pop("job", outcome in ("fired", "run")):
             self.enqueue(at)
         honest = {
             "id": f"tick-{self.name}-{at}", "name": self.name, "version": self.version, "nominal": at,
@@ -129,6 +130,13 @@ def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None
         (lambda s: s.told(name="other", id=f"tick-other-{s.next}", job=False), "its job was not enqueued"),
         (lambda s: (s.told(), setattr(s, "next", s.next - STEP), s.told("skipped")), "was next"),
         (lambda s: (setattr(s, "version", 2), s.put(state="paused"), s.told("skipped")), "is not on"),
+        (lambda s: s.told("fired?", job=True), "has the unknown outcome fired?"),
+        (lambda s: s.told("run", next=s.next + 1), "says another next instant than schedule beat has"),
+        (lambda s: s.told("not_run", version=2), "is of version 2 of its schedule, which has 1"),
+        (lambda s: s.told("not_run", missed=2), "passes over 2 instants"),
+        (lambda s: (setattr(s, "version", 2), s.put(state="paused?")), "has the unknown state paused?"),
+        (lambda s: (setattr(s, "version", 2), s.put(source="other")), "comes from other"),
+        (lambda s: (setattr(s, "version", 2), s.put(pack="[1]", digest="a")), "has another digest than its job"),
         (lambda s: s.put(), "has version 1 already"),
         (lambda s: (setattr(s, "version", 4), s.put()), "skips versions 2 to 3"),
         (lambda s: (setattr(s, "version", 2), s.put('{"every_ms":7}')), "changes a rule that"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rq_core.app.app import App
+from rq_core.cli.commands import schedules
 from rq_core.connections.client import Client
 from tests.cli.conftest import CommandLine
 
@@ -58,6 +59,28 @@ def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
     assert 1 <= sum(" 03:00:00 +0200" in line for line in lines) <= 2
     assert 5 == len(cli.json("schedule", "next", "mail", "beat"))
     assert "later)" in cli.ok("schedule", "next", "mail", "beat")
+
+
+def test_the_next_command_shows_the_instants_from_a_given_time(cli: CommandLine, app: App) -> None:
+    where = ("schedule", "next", "mail", "nightly")
+
+    night = cli.ok(*where, "--from", "2026-03-28 01:30", "-n", "3").splitlines()
+
+    # An instant at that very time counts; the night without a 02:30 follows.
+    assert [
+        "Sat 2026-03-28 02:30:00 +0100  (2026-03-28 01:30:00 UTC)",
+        "Sun 2026-03-29 03:00:00 +0200  (2026-03-29 01:00:00 UTC)",
+        "Mon 2026-03-30 02:30:00 +0200  (2026-03-30 00:30:00 UTC)",
+    ] == night
+    (first,) = cli.json(*where, "--from", "1793064600000", "-n", "1")
+    assert 1793064600000 == first["nominal_ms"]
+    cli.ok("schedule", "pause", "mail", "nightly")
+    assert night == cli.ok(*where, "--from", "2026-03-28T02:30+01:00", "-n", "3").splitlines()
+    assert "'soon' is not a time" in cli(*where, "--from", "soon").stderr
+    assert "fires no more: the next instant would lie after the year 2285" in cli.ok(
+        *where, "--from", "2299-01-01"
+    )
+    assert [] == cli.json(*where, "--from", "2299-01-01")
 
 
 def test_the_schedule_commands_pause_resume_set_run_and_remove_a_schedule(
@@ -114,6 +137,55 @@ def test_the_set_command_creates_a_schedule_from_the_name_of_a_task(
     assert "conflict" in cli.line(
         1, "schedule", "set", "mail", "hand", "--every", "60", "--version", "7"
     )
+
+
+def test_a_task_that_no_worker_has_registered_is_set_with_a_warning(
+    cli: CommandLine, app: App
+) -> None:
+    where = ("schedule", "set", "mail", "hand", "--every", "60")
+
+    said = cli(*where, "--task", "sned")
+
+    assert (0, "hand is set (version 1)\n") == (said.exit_code, said.stdout)
+    assert (
+        "rq-core: warning: no worker has registered the task sned in queue mail, so its jobs wait until a worker"
+        " with this task runs. Registered: send\n"
+    ) == said.stderr
+    assert "" == cli(*where, "--task", "send").stderr
+    assert "" == cli(*where).stderr
+    nowhere = cli("schedule", "set", "new", "hand", "--every", "60", "--task", "send", "--json")
+    assert "Registered: none" in nowhere.stderr
+    assert '"outcome"' in nowhere.stdout
+
+
+def test_a_rule_that_is_set_alone_does_not_bring_back_an_older_job(
+    cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is read first, so a change that comes between must not be lost."""
+    with_stored_job = schedules._with_stored_job
+    other = app.tasks["send"].job("b")
+
+    def slow(*args: Any) -> Any:
+        made = with_stored_job(*args)
+        app.schedule_many([("nightly", other, {"every": 90})])
+        return made
+
+    monkeypatch.setattr(schedules, "_with_stored_job", slow)
+
+    said = cli.line(1, "schedule", "set", "mail", "nightly", "--every", "60")
+
+    assert "nightly is not changed: conflict, version 2 is stored" == said
+
+
+def test_a_run_of_a_schedule_whose_job_is_damaged_says_so(
+    cli: CommandLine, app: App, client: Client
+) -> None:
+    key = "rqc:{mail}:schedules"
+    client.run(client.calls.delivery.ask([["HSET", key, "nightly|job", "rubbish"]]))
+
+    said = cli.line(1, "schedule", "run", "mail", "nightly")
+
+    assert "nightly is not enqueued: its stored job cannot be read; `rq-core schedule set" in said
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import click
 import pytest
 
 from rq_core import InvalidOption
+from rq_core.cli.options import Instant
 from rq_core.model.lib.durations import instant_ms_of, ms_of, seconds_of
-from sql_audit.cli.options import Instant
-from sql_audit.times import moment_of
+from rq_core.model.lib.moments import moment_of
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ async def test_the_async_methods_pause_resume_and_run_a_schedule() -> None:
         (lambda a, j: [a.schedule("a", j, every=5) for _ in "ab"], "is declared twice in queue"),
         (lambda a, j: a.schedule("a", j._replace(due_ms=5), every=5), "must not name an instant"),
         (lambda a, j: a.schedule("a", j._replace(args_json="x" * 262_144), every=5), "262,144 bytes at most"),
+        (lambda a, j: a.schedule("a", j._replace(args_json="ä" * 131_072), every=5), "262,144 bytes at most"),
     ],
 )  # fmt: skip
 def test_invalid_schedules_are_refused(declare: Callable[[App, NewJob], Any], said: str) -> None:

@@ -184,6 +184,31 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
+def test_a_rule_that_was_set_alone_is_put_back_with_the_job_that_the_log_has(scene: Scene) -> None:
+    """`rq-core schedule set` without --task does not know whether the log should have the job's arguments."""
+    scene.put("tenant", every=60)
+    scene.put("tenant", spec_max=0, every=90)
+    scene.lose()
+
+    assert [("tenant", "put")] == brief(scene.restore().schedules)
+
+    assert "90000" in scene.stored()["tenant"].rule
+
+
+def test_a_schedule_that_no_code_declares_and_was_resumed_is_put_back(scene: Scene) -> None:
+    """The resume makes it a rule that was set live: no worker declares it after a loss."""
+    scene.put("nightly", "code", every=60)
+    entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)
+    scene.client.run(scene.client.calls.delivery.ask([["HSET", KEY, "nightly", entry]]))
+    scene.change("nightly", "resume")
+    assert "live" == scene.stored()["nightly"].source
+    scene.lose()
+
+    assert [("nightly", "put")] == brief(scene.restore().schedules)
+
+    assert ("on", "live") == (scene.stored()["nightly"].state, scene.stored()["nightly"].source)
+
+
 def test_restore_puts_a_deleted_entry_of_a_schedule_back_under_the_next_version(
     scene: Scene,
 ) -> None:

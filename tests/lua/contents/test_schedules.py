@@ -8,10 +8,11 @@ import pytest
 from rq_core.errors import InvalidOption, Refused
 from rq_core.model.recurrence import Recurrence, recurrence
 from rq_core.model.schedule import Schedule, job_digest
-from rq_core.protocol.calls.schedules import Declaration, Instant, ScheduleChange, tick
+from rq_core.protocol.calls.schedules import Declaration, Instant, ScheduleChange, Told, tick
 from rq_core.protocol.engine.plan import Call
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import START_MS, Seed
+from tests.lua.contents.ticking import fire
 
 HOUR = 3_600_000
 EVERY_MS = 10_000
@@ -213,6 +214,56 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
     assert "gone" == change(seed, "pause")
     assert "changed" == change(seed, "resume")
     assert {"beat": "same"} == put(seed)
+
+
+def test_a_repeated_removal_does_not_forget_what_code_still_declares(seed: Seed) -> None:
+    """Only a schedule that is on was noted as declared: three hours later a second removal forgot it, and the next
+    worker brought it back."""
+    put(seed)
+    change(seed, "remove")
+    for _ in range(4):
+        seed.live(HOUR)
+        assert {"beat": "kept"} == put(seed)
+
+    assert "same" == change(seed, "remove")
+    assert {"beat": "kept"} == put(seed)
+
+    seed.live(3 * HOUR + 1)
+    assert "changed" == change(seed, "remove")
+    assert None is stored(seed)
+
+
+def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> None:
+    """After a deploy was taken back, no code declares the newest definition any more, and the schedule stopped."""
+    put(seed)
+    put(seed, declaration(seed, every=60))
+    for _ in range(4):
+        seed.live(HOUR)
+        assert {"beat": "kept"} == put(seed)
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", rule(every=60).to_json()) == (found.state, found.rule)
+
+
+def test_older_code_may_bring_back_a_schedule_that_stopped(seed: Seed) -> None:
+    """No newer code has declared the schedule for three hours: what is declared now holds, and nothing older."""
+    put(seed, declaration(seed, every=50))
+    put(seed, declaration(seed, every=60))
+    put(seed, declaration(seed, every=70))
+    seed.live(3 * HOUR + 1)
+    assert {"beat": Told("undeclared")} == fire(seed)
+
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", "code", rule(every=60).to_json()) == (found.state, found.source, found.rule)
+    # The newer code may come again, and the oldest may not replace it.
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
 
 
 def test_a_released_schedule_keeps_its_rule_until_the_code_declares_its_own_rule_again(

@@ -110,6 +110,7 @@ class Schedules:
             found.append(f"schedule {name} is {known.state}, and has an instant")
         if outcome == "undeclared":
             known.state, known.version = "undeclared", known.version + 1
+            known.declared.clear()  # Older code may bring it back now.
         if facts["version"] != known.version:
             found.append(f"schedule {name} has version {known.version}, not {facts['version']}")
         if outcome == "undeclared":
