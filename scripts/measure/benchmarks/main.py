@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import end_to_end
+import inboxes
 import keeping
 import mirroring
 import peers
@@ -149,14 +150,29 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
         )
 
 
-PARTS = ("enqueue", "work", "redis", "audit", "start")
+def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
+    """Measure inboxes: what a relay hands over, and how long a commit takes to its handler."""
+    made = inboxes.Inboxes(databases)
+    for dialect in made.dialects:
+        yield (
+            f"inbox, {dialect}",
+            lambda d=dialect: inboxes.relayed(stage, made, d, sizes.relayed),  # type: ignore[misc]
+        )
+        for hooked, jobs in ((True, sizes.paced), (False, sizes.polled)):
+            yield (
+                f"inbox, {dialect}, from commit to handler, {'with' if hooked else 'without'} hook",
+                lambda d=dialect, h=hooked, j=jobs: inboxes.latency(stage, made, d, j, hooked=h),  # type: ignore[misc]
+            )
+
+
+PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
     """Measure all parts, repeat by repeat, so that a slow moment of the machine affects all of them."""
     place = stage.place / "audit"
     place.mkdir()
-    postgres = DurablePostgres().start() if "audit" in only else None
+    postgres = DurablePostgres().start() if {"audit", "inbox"} & set(only) else None
     try:
         databases = Databases(place, postgres)
         for repeat in range(sizes.repeats):
@@ -165,6 +181,7 @@ def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> No
                 "work": working(stage, sizes),
                 "redis": server_side(stage, sizes, figures),
                 "audit": auditing(stage, sizes, databases),
+                "inbox": relaying(stage, sizes, databases),
                 "start": iter([("start", start_up.measure)] * (sizes.starts if not repeat else 1)),
             }
             for name in only:

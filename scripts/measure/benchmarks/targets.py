@@ -137,6 +137,18 @@ def _rows() -> Iterator[Target]:
         yield Target(
             f"end to end into {database}", f"end_to_end_{database}_per_s", least(25_000), "25,000"
         )
+    for database, rows in (("sqlite", 40_000), ("postgres", 20_000)):
+        yield Target(
+            f"inbox in {database}, jobs handed over", f"inbox_{database}_per_s", least(rows), f"{rows:,}"
+        )  # fmt: skip
+        for name, said, bound in (
+            ("hook", "the commit wakes the relay", 5),
+            ("poll", "no hook", 600),
+        ):
+            yield Target(
+                f"inbox in {database}, COMMIT to handler, p50, {said}",
+                f"inbox_{database}_{name}_p50_ms", least(bound), f"{bound} ms", most=True, unit=" ms",
+            )  # fmt: skip
     for kind, said in (("cpu", "1 ms of processor"), ("sleep", "5 ms asleep")):
         for workers in (2, 4):
             yield Target(
@@ -161,6 +173,17 @@ FLOORS = {
     "mirror_sqlite_per_s": "beside it: the mirror into SQLite, events",
     "mirror_postgres_floor_per_s": "the mirror's rows by COPY into PostgreSQL, events",
     "mirror_postgres_per_s": "beside it: the mirror into PostgreSQL, events",
+    **{
+        f"inbox_{name}_{figure}": f"inbox in {said}: {what}"
+        for name, said in (("sqlite", "SQLite"), ("postgres", "PostgreSQL"))
+        for figure, what in (
+            ("inserts_per_s", "plain INSERTs, each with its COMMIT"),
+            ("evalshas_per_s", "calls of a script that does nothing, one after the other"),
+            ("hook_p99_ms", "beside it: COMMIT to handler with the hook, p99, ms"),
+            ("hook_commit_ms", "the COMMIT itself, p50, ms"),
+            ("poll_p99_ms", "beside it: COMMIT to handler without a hook, p99, ms"),
+        )
+    },
 }
 """The ground of the same run, and beside it what has no target of its own."""
 
