@@ -1,8 +1,11 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Which rows are in a batch, and under which call slot and number it is sent, is committed before the batch is sent. Redis
-carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave only
-after that answer. Nothing is locked while a batch is on its way.
+Which rows are in a batch, and under which call slots and number it is sent, is committed before the batch is sent.
+Redis carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave
+only after that answer. Nothing is locked while a batch is on its way.
+
+A COMMIT waits for a disk. So a batch has the rows of several calls, each with a slot of its own and all with the
+batch's number. The places of the rows in the batch say in which call they are.
 
 A relay draws the name of its slot, and counts its numbers in memory: no number is used for other rows, also if the
 database is set back to an older state.
@@ -26,12 +29,18 @@ from rq_core.model.lib.text import printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
 from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.engine.plan import named_slot
+from rq_core.protocol.engine.plan import Call, named_slot
+from rq_core.protocol.engine.prepared_items import PreparedItems
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
 from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
+CALL_ROWS: Final = ENQUEUE_CHUNK
+"""Maximum number of rows in a call; only the last call of a batch has fewer. Relays with different numbers would divide
+a batch differently, and hand rows over twice."""
+CALLS_MAX: Final = 4
+"""Maximum number of calls in a batch."""
 ADOPT_MS: Final = 5_000
 """Milliseconds after which any relay may send a batch that has no answer yet."""
 SHOWN_MAX: Final = 300
@@ -82,25 +91,29 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows that are sent in one call."""
+    """Rows that are committed as one batch."""
 
     of: Number
-    ids: Sequence[int]
-    """The ids of the rows as they were committed."""
-    jobs: Sequence[NewJob]
-    """The jobs of the rows that are still there."""
+    jobs: Sequence[NewJob | None]
+    """The jobs of the rows, in the order of their ids as they were committed; None: the row is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """The answer of Redis to a batch."""
+class CallAnswer:
+    """The answer of Redis to one call of a batch."""
 
-    of: Number
     others: Sequence[tuple[int, str]] = ()
-    """The rows that became no new job: their place in the batch, from 0, and the outcome."""
+    """The rows that became no new job: their place in the call, from 0, and the outcome."""
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
-    """Whether all rows of the batch were sent; if not, the places in an answer may be those of a longer batch."""
+    """Whether all rows of the call were sent; if not, the places in an answer may be those of a longer call."""
+
+
+class BatchAnswer(NamedTuple):
+    """The answers of Redis to all calls of a batch."""
+
+    of: Number
+    calls: Sequence[CallAnswer]
 
 
 @dataclass(slots=True)
@@ -117,10 +130,10 @@ class _Queue:
     """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
-    most: int = ENQUEUE_CHUNK
+    most: int = CALL_ROWS
     """How many rows to read at once: fewer, if they are large."""
     single: int = 0
-    """How many rows to send in a batch of their own, to find the one for which Redis refused a call."""
+    """How many batches of one row to send, to find the row for which Redis refused a call."""
 
 
 @dataclass(slots=True)
@@ -195,21 +208,39 @@ class Relay:
         return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
 
     def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
-        """Send a batch, and return the answer. Raise RqCoreError without any; the batch then stays on its way."""
-        is_whole = len(batch.jobs) == len(batch.ids)
-        if not batch.jobs:
-            return BatchAnswer(batch.of, is_whole=is_whole)
-        call = self._client.calls.enqueue.chunk(name, batch.jobs)
+        """Send the calls of a batch, one after the other, and return the answers. Raise RqCoreError if one has none;
+        the batch then stays on its way."""
+        places = range(0, len(batch.jobs), CALL_ROWS)
+        calls = PreparedItems(self._call(name, batch, at) for at in places)
+        answers = []
+        for at, call in zip(places, calls, strict=False):
+            if call is None:
+                answers.append(CallAnswer(is_whole=False))
+                continue
+            call.meanwhile = calls.prepare
+            others: Any = ()
+            refusal = None
+            self._on_step("send")
+            try:
+                others = self._client.run(call)
+            except (StaleCall, BadArguments) as error:
+                refusal = error
+            is_whole = None not in batch.jobs[at : at + CALL_ROWS]
+            answers.append(CallAnswer(others, refusal, is_whole))
+        return BatchAnswer(batch.of, answers)
+
+    def _call(self, name: str, batch: RowBatch, at: int) -> Call[Any] | None:
+        """Return the call with the row at this place, the first one of the call; None if no row of it is left."""
+        jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
+        if not jobs:
+            return None
+        call: Call[Any] = self._client.calls.enqueue.chunk(name, jobs)
         call.args["by"] = f"inbox:{self.inbox_id}"
-        call.slot = named_slot(*batch.of)
+        slot = f"{batch.of.slot}.{at // CALL_ROWS}" if at else batch.of.slot
+        call.slot = named_slot(slot, batch.of.number)
         # The places count, not the ids: a repetition is answered as the first call was.
-        call.parse = _others  # type: ignore[assignment]
-        self._on_step("send")
-        try:
-            others: Any = self._client.run(call)
-        except (StaleCall, BadArguments) as error:
-            return BatchAnswer(batch.of, error=error, is_whole=is_whole)
-        return BatchAnswer(batch.of, others, is_whole=is_whole)
+        call.parse = _others
+        return call
 
     # Within the transaction.
 
@@ -263,22 +294,27 @@ class Relay:
         step: _Step,
     ) -> RowCounts:
         """Delete the rows of the batch that Redis has answered, and return their counts."""
-        if answer.error is not None:
-            return self._end_refused(transaction, queue, ids, answer.error, step)
-        held = duplicate = 0
+        relayed = held = duplicate = 0
+        done: list[int] = []
         parked: list[int] = []
-        for place, outcome in answer.others:
-            if outcome == "mismatch" and answer.is_whole:
-                parked.append(ids[place])
-            elif outcome in ("duplicate", "mismatch"):
-                duplicate += 1
-            else:
-                held += 1
-        if parked:
-            transaction.park(queue.name, parked, MISMATCH)
-        transaction.delete(queue.name, ids)
         queue.single = max(0, queue.single - 1)
-        return RowCounts(len(ids) - len(answer.others), held, duplicate)
+        for number, call in enumerate(answer.calls):
+            some = ids[number * CALL_ROWS : (number + 1) * CALL_ROWS]
+            if call.error is not None:
+                self._end_refused(transaction, queue, some, call.error, step)
+                continue
+            done += some
+            relayed += len(some) - len(call.others)
+            for place, outcome in call.others:
+                if outcome == "mismatch" and call.is_whole:
+                    parked.append(some[place])
+                elif outcome in ("duplicate", "mismatch"):
+                    duplicate += 1
+                else:
+                    held += 1
+        transaction.park(queue.name, parked, MISMATCH)
+        transaction.delete(queue.name, done)
+        return RowCounts(relayed, held, duplicate)
 
     def _end_refused(
         self,
@@ -287,16 +323,14 @@ class Relay:
         ids: Sequence[int],
         error: StaleCall | BadArguments,
         step: _Step,
-    ) -> RowCounts:
-        """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
+    ) -> None:
+        """End a call whose number Redis will never carry out: its rows stay, to be sent under another number."""
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
         elif len(ids) == 1:
             transaction.park(queue.name, ids, str(error))
-            queue.single = max(0, queue.single - 1)
         else:
-            queue.single = len(ids)
-        return NOTHING
+            queue.single += len(ids)
 
     def _again(
         self,
@@ -311,25 +345,54 @@ class Relay:
         Redis would carry it out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
-        jobs = []
+        jobs: dict[int, NewJob] = {}
         for each in transaction.load(queue.name, ids):
             try:
-                jobs.append(self._jobs.job(queue.name, each))
+                jobs[each.id] = self._jobs.job(queue.name, each)
             except Unreadable as error:
                 transaction.park(queue.name, [each.id], ALTERED.format(why=error))
                 step.says.append(("queue %s: row %d is parked: %s", queue.name, each.id, error))
                 # Its place in the batch stays. Put back by a person, the row does not belong to the batch.
                 ids[ids.index(each.id)] = LEFT
                 transaction.change(queue.name, ids)
-        return RowBatch(of, ids, jobs)
+        return RowBatch(of, [jobs.get(each) for each in ids])
 
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
         """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
         can be sent now."""
-        rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
-        ids, jobs = [], []
+        ids: list[int] = []
+        jobs: list[NewJob] = []
+        # What is read for one call is all that a turn holds of rows that may be large.
+        for _ in range(CALLS_MAX):
+            is_full = self._fill(transaction, queue, step, ids, jobs)
+            if not is_full or queue.single:
+                break
+        if not jobs:
+            return None
+        now = self._clock()
+        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
+            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
+            queue.drawn_at = now
+        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
+        queue.number += 1
+        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
+        return RowBatch(Number(queue.slot, queue.number), jobs)
+
+    def _fill(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        step: _Step,
+        ids: list[int],
+        jobs: list[NewJob],
+    ) -> bool:
+        """Add the rows of one more call to a batch. Return whether the call is full, so that another may follow."""
+        rows = transaction.choose(
+            queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
+        )
+        begin = len(jobs)
         size = 0
         for row in rows:
             size += len(row.args)
@@ -349,18 +412,9 @@ class Relay:
             ids.append(row.id)
             jobs.append(job)
         queue.most = _fitting(queue.most, len(rows), size)
-        if not jobs:
-            return None
-        most = self._client.calls.enqueue.fitting(jobs)
-        del ids[most:], jobs[most:]
-        now = self._clock()
-        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
-            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
-            queue.drawn_at = now
-        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
-        queue.number += 1
-        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
-        return RowBatch(Number(queue.slot, queue.number), ids, jobs)
+        end = begin + self._client.calls.enqueue.fitting(jobs[begin:])
+        del ids[end:], jobs[end:]
+        return end - begin == CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
         """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
@@ -393,4 +447,4 @@ def _fitting(most: int, rows: int, size: int) -> int:
     """Return how many rows to read next, after ``rows`` of ``size`` bytes: about as many as fit into a call."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
-    return min(ENQUEUE_CHUNK, most * 2)
+    return min(CALL_ROWS, most * 2)

@@ -14,7 +14,7 @@ import pytest
 from rq_core.errors import BadArguments, QueueFull
 from sql_audit.errors import InboxCopied
 from sql_audit.inbox import place
-from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.relay import CALL_ROWS, EXPIRED, RelayOutcome
 from sql_audit.inbox.service import RelayService, run_relay
 from tests.kit.inbox import QUEUE, Stage, at, finish
 from tests.kit.wait import wait_until
@@ -154,6 +154,37 @@ def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_p
         finish(relay)
     assert list(stage.parked()) == ["b"]
     assert stage.drain() == ["a", "c"]
+
+
+def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of three calls; Redis refuses the second one once."""
+    jobs = [f"j-{n:03}" for n in range(2 * CALL_ROWS + 10)]
+    stage.insert(*jobs)
+    refused: list[int] = []
+    with stage.relay() as relay:
+        client: Any = relay._client
+        run = client.run
+
+        def refusing(call: Any) -> Any:
+            if getattr(call, "script", "") == "enqueue" and jobs[CALL_ROWS] in call.ids:
+                refused.append(len(call.ids))
+                if len(refused) == 1:
+                    raise BadArguments(queue=QUEUE, what="digest")
+            return run(call)
+
+        monkeypatch.setattr(client, "run", refusing)
+        relay.turn(QUEUE)
+        relay.turn(QUEUE)
+        assert stage.rows() == jobs[CALL_ROWS : 2 * CALL_ROWS]
+        assert relay._queues[QUEUE].single == CALL_ROWS, (
+            "one row after the other finds the refused one"
+        )
+        finish(relay)
+    assert refused == [CALL_ROWS, 1]
+    assert stage.drain() == jobs
+    assert (stage.relay_row().relayed, stage.parked()) == (len(jobs), {})
 
 
 # Redis and the database go back.

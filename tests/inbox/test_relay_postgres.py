@@ -129,7 +129,7 @@ def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
     said = STATEMENTS[kind]
     ids = said.ids([1, 2])
     hot: dict[str, tuple[Any, ...]] = {
-        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 250),
+        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 0, 250),
         "load": ("q", *ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
         "end": (1, 0, 0, "q"), "delete": ("q", *ids), "pack": ("j", "{}", "{}", "q", 1),
         "has_id": ("j", "q", 1),
@@ -162,7 +162,7 @@ def test_a_batch_is_read_by_the_index_although_the_statistics_say_that_the_table
         transaction.lock(QUEUE)
         explain = "EXPLAIN (ANALYZE, BUFFERS OFF, COSTS OFF, TIMING OFF, SUMMARY OFF) "
         choose = explain + STATEMENTS["postgresql"].choose
-        plan = [row[0] for row in transaction.run(choose, QUEUE, 250)]
+        plan = [row[0] for row in transaction.run(choose, QUEUE, 0, 250)]
         ids = [row.id for row in transaction.choose(QUEUE, 250)]
         delete = explain + STATEMENTS["postgresql"].delete
         deletes = [

@@ -44,8 +44,8 @@ SIZES = {
     ),
     "quick": Sizes(
         repeats=1, thorough=False, bulk=20_000, one=1_000, drain=15_000, scaled=500, paced=150, redis=2_000,
-        memory=10_000, depths=(0, 1_000, 20_000), probe=2_000, idle_s=2.0, mirror=5_000, end_to_end=8_000, relayed=10_000,
-        polled=5, starts=3, peer=3_000,
+        memory=10_000, depths=(0, 1_000, 20_000), probe=2_000, idle_s=2.0, mirror=5_000, end_to_end=8_000,
+        relayed=10_000, polled=5, starts=3, peer=3_000,
     ),
     "full": Sizes(
         repeats=5, thorough=True, bulk=200_000, one=5_000, drain=60_000, scaled=4_000, paced=1_000, redis=20_000,
