@@ -8,7 +8,8 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 - ``database``: connections to the user's database.
 - ``statements``, ``session``: the relay's statements; its connection and transactions.
 - ``rows``: makes jobs of rows.
-- ``relay``, ``service``: one turn for a queue; turns for all queues.
+- ``relay``, ``sending``: one turn for a queue; the calls of its batch.
+- ``service``: turns for all queues.
 - ``place``: notices a copied database.
 - ``admin``, ``verify``: the answers to a person: rows and parked rows; the comparison with the log.
 """

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import BadArguments, StaleCall
@@ -28,17 +28,14 @@ from rq_core.model.job import NewJob
 from rq_core.model.lib.text import printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
-from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.engine.plan import Call, named_slot
-from rq_core.protocol.engine.prepared_items import PreparedItems
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
+from sql_audit.inbox import sending
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
+from sql_audit.inbox.sending import BatchAnswer, Number, RowBatch, Sender
 from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
-CALL_ROWS: Final = ENQUEUE_CHUNK
-"""Maximum number of rows in a call; only the last call of a batch has fewer. Relays with different numbers would divide
-a batch differently, and hand rows over twice."""
 CALLS_MAX: Final = 4
 """Maximum number of calls in a batch."""
 ADOPT_MS: Final = 5_000
@@ -82,40 +79,6 @@ class RelayOutcome(Enum):
     """Another relay has the queue, or its batch is on its way."""
 
 
-class Number(NamedTuple):
-    """A call slot and the number of a call."""
-
-    slot: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """Rows that are committed as one batch."""
-
-    of: Number
-    jobs: Sequence[NewJob | None]
-    """The jobs of the rows, in the order of their ids as they were committed; None: the row is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallAnswer:
-    """The answer of Redis to one call of a batch."""
-
-    others: Sequence[tuple[int, str]] = ()
-    """The rows that became no new job: their place in the call, from 0, and the outcome."""
-    error: StaleCall | BadArguments | None = None
-    is_whole: bool = True
-    """Whether all rows of the call were sent; if not, the places in an answer may be those of a longer call."""
-
-
-class BatchAnswer(NamedTuple):
-    """The answers of Redis to all calls of a batch."""
-
-    of: Number
-    calls: Sequence[CallAnswer]
-
-
 @dataclass(slots=True)
 class _Queue:
     """The facts that a relay remembers of a queue."""
@@ -130,7 +93,7 @@ class _Queue:
     """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
-    most: int = CALL_ROWS
+    most: int = sending.CALL_ROWS
     """How many rows to read at once: fewer, if they are large."""
     single: int = 0
     """How many batches of one row to send, to find the row for which Redis refused a call."""
@@ -168,6 +131,7 @@ class Relay:
         self._client = client
         self.inbox_id = inbox_id
         self._jobs = JobMaker(client)
+        self._sender = Sender(client, on_step)
         self._queues: dict[str, _Queue] = {}
         self._clock = clock
         self._on_step = on_step
@@ -198,7 +162,7 @@ class Relay:
         if step.batch is not None:
             queue.sent = step.batch.of
             if abs(self._clock() - began) < DAY_S:
-                queue.answer = self._send(name, step.batch)
+                queue.answer = self._sender.send(name, step.batch, self.inbox_id)
                 self._on_step("answered")
             # Else the process was stopped meanwhile, for so long that others may have parked the batch.
         for task in sorted(step.needs):
@@ -206,41 +170,6 @@ class Relay:
         if step.held:
             return RelayOutcome.HELD
         return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
-
-    def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
-        """Send the calls of a batch, one after the other, and return the answers. Raise RqCoreError if one has none;
-        the batch then stays on its way."""
-        places = range(0, len(batch.jobs), CALL_ROWS)
-        calls = PreparedItems(self._call(name, batch, at) for at in places)
-        answers = []
-        for at, call in zip(places, calls, strict=False):
-            if call is None:
-                answers.append(CallAnswer(is_whole=False))
-                continue
-            call.meanwhile = calls.prepare
-            others: Any = ()
-            refusal = None
-            self._on_step("send")
-            try:
-                others = self._client.run(call)
-            except (StaleCall, BadArguments) as error:
-                refusal = error
-            is_whole = None not in batch.jobs[at : at + CALL_ROWS]
-            answers.append(CallAnswer(others, refusal, is_whole))
-        return BatchAnswer(batch.of, answers)
-
-    def _call(self, name: str, batch: RowBatch, at: int) -> Call[Any] | None:
-        """Return the call with the row at this place, the first one of the call; None if no row of it is left."""
-        jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
-        if not jobs:
-            return None
-        call: Call[Any] = self._client.calls.enqueue.chunk(name, jobs)
-        call.args["by"] = f"inbox:{self.inbox_id}"
-        slot = f"{batch.of.slot}.{at // CALL_ROWS}" if at else batch.of.slot
-        call.slot = named_slot(slot, batch.of.number)
-        # The places count, not the ids: a repetition is answered as the first call was.
-        call.parse = _others
-        return call
 
     # Within the transaction.
 
@@ -299,7 +228,7 @@ class Relay:
         parked: list[int] = []
         queue.single = max(0, queue.single - 1)
         for number, call in enumerate(answer.calls):
-            some = ids[number * CALL_ROWS : (number + 1) * CALL_ROWS]
+            some = ids[number * sending.CALL_ROWS : (number + 1) * sending.CALL_ROWS]
             if call.error is not None:
                 self._end_refused(transaction, queue, some, call.error, step)
                 continue
@@ -414,7 +343,7 @@ class Relay:
         queue.most = _fitting(queue.most, len(rows), size)
         end = begin + self._client.calls.enqueue.fitting(jobs[begin:])
         del ids[end:], jobs[end:]
-        return end - begin == CALL_ROWS
+        return end - begin == sending.CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
         """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
@@ -434,17 +363,8 @@ def _shown(fact: Any) -> Any:
     return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
-def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the places, from 0, and outcomes of the rows that became no new job."""
-    return [
-        (int(reply[at]) - 1, str(reply[at + 1]))
-        for at in range(0, len(reply), 3)
-        if reply[at + 1] != "replaced"
-    ]
-
-
 def _fitting(most: int, rows: int, size: int) -> int:
     """Return how many rows to read next, after ``rows`` of ``size`` bytes: about as many as fit into a call."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
-    return min(CALL_ROWS, most * 2)
+    return min(sending.CALL_ROWS, most * 2)

@@ -14,7 +14,8 @@ import pytest
 from rq_core.errors import BadArguments, QueueFull
 from sql_audit.errors import InboxCopied
 from sql_audit.inbox import place
-from sql_audit.inbox.relay import CALL_ROWS, EXPIRED, RelayOutcome
+from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
 from tests.kit.inbox import QUEUE, Stage, at, finish
 from tests.kit.wait import wait_until
@@ -190,6 +191,19 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
 # Redis and the database go back.
 
 
+def test_a_flush_between_the_calls_of_a_batch_loses_nothing_and_doubles_nothing(
+    stage: Stage,
+) -> None:
+    """Redis has answered the first call, and forgotten it before the second one."""
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
+    stage.insert(*jobs)
+    flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
+    stage.hand_over(at("send", 2, lambda: stage.client.run(flush)))
+    assert stage.drain() == jobs
+    assert stage.enqueued() == dict.fromkeys(jobs, 1)
+    assert stage.relay_row().relayed == len(jobs)
+
+
 @pytest.mark.parametrize("step", ["committed", "send"])
 def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage, step: str) -> None:
     stage.insert("a", "b")
@@ -273,16 +287,16 @@ def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
     stage.insert("a")
     stage.insert("b", queue="other")
     with stage.relay() as relay:
-        send = relay._send
+        send = relay._sender.send
         refused: list[str] = []
 
-        def full(name: str, batch: Any) -> Any:
+        def full(name: str, *given: Any) -> Any:
             if name == QUEUE and len(refused) < 3:
                 refused.append(name)
                 raise QueueFull(queue=name)
-            return send(name, batch)
+            return send(name, *given)
 
-        monkeypatch.setattr(relay, "_send", full)
+        monkeypatch.setattr(relay._sender, "send", full)
         now = [0.0]
         service = RelayService(relay._session, relay._client, relay, clock=lambda: now[0])
         pauses = []

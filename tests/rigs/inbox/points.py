@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Final, NamedTuple
 
-from sql_audit.inbox.relay import CALL_ROWS
+from sql_audit.inbox.sending import CALL_ROWS
 from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 

@@ -23,7 +23,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from rq_core import App
-from sql_audit.inbox import relay
+from sql_audit.inbox import sending
 from sql_audit.inbox.database import inbox_engine, inbox_url
 from sql_audit.inbox.service import RelayService
 from sql_audit.inbox.verify import compare_with_log
@@ -105,7 +105,7 @@ class Rig:
     def run(self, transactions: int, kills: int) -> Outcome:
         """Insert and kill at once, then let everything end, and judge."""
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(relay, "CALL_ROWS", CALL_ROWS)
+            patched.setattr(sending, "CALL_ROWS", CALL_ROWS)
             return self._run(transactions, kills)
 
     def _run(self, transactions: int, kills: int) -> Outcome:
