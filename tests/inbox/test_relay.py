@@ -13,7 +13,7 @@ import pytest
 
 from rq_core.errors import BadArguments, QueueFull
 from sql_audit.errors import InboxCopied
-from sql_audit.inbox import place
+from sql_audit.inbox import place, sending
 from sql_audit.inbox.relay import EXPIRED, RelayOutcome
 from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
@@ -99,6 +99,24 @@ def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
     assert stage.drain() == ["a", "b"]
 
 
+def test_a_program_can_write_into_sqlite_while_a_batch_is_sent(stage: Stage) -> None:
+    stage.insert("a")
+    inserted: list[int] = []
+
+    def insert(step: str) -> None:
+        if step == "send" and not inserted:
+            path = stage.session.address.database or ""
+            with contextlib.closing(sqlite3.connect(path, timeout=0)) as program, program:
+                program.execute(
+                    "INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('mail', 't', 'b')"
+                )
+            inserted.append(1)
+
+    stage.hand_over(insert)
+    assert inserted
+    assert stage.drain() == ["a", "b"]
+
+
 def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None:
     stage.insert("a", "b")
 
@@ -161,7 +179,8 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of three calls; Redis refuses the second one once."""
-    jobs = [f"j-{n:03}" for n in range(2 * CALL_ROWS + 10)]
+    monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
+    jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
     stage.insert(*jobs)
     refused: list[int] = []
     with stage.relay() as relay:
@@ -169,7 +188,7 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
         run = client.run
 
         def refusing(call: Any) -> Any:
-            if getattr(call, "script", "") == "enqueue" and jobs[CALL_ROWS] in call.ids:
+            if getattr(call, "script", "") == "enqueue" and jobs[rows] in call.ids:
                 refused.append(len(call.ids))
                 if len(refused) == 1:
                     raise BadArguments(queue=QUEUE, what="digest")
@@ -178,12 +197,10 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
         monkeypatch.setattr(client, "run", refusing)
         relay.turn(QUEUE)
         relay.turn(QUEUE)
-        assert stage.rows() == jobs[CALL_ROWS : 2 * CALL_ROWS]
-        assert relay._queues[QUEUE].single == CALL_ROWS, (
-            "one row after the other finds the refused one"
-        )
+        assert stage.rows() == jobs[rows : 2 * rows]
+        assert relay._queues[QUEUE].single == rows, "one row after the other finds the refused one"
         finish(relay)
-    assert refused == [CALL_ROWS, 1]
+    assert refused == [rows, 1]
     assert stage.drain() == jobs
     assert (stage.relay_row().relayed, stage.parked()) == (len(jobs), {})
 

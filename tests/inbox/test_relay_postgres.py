@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService
 from sql_audit.inbox.session import Session
 from sql_audit.inbox.statements import STATEMENTS
-from tests.kit.inbox import QUEUE, Stage, at, finish
+from tests.kit.inbox import QUEUE, Stage, finish
 from tests.kit.pgbouncer import pgbouncer
 from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
@@ -50,17 +51,20 @@ def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
-    stage.insert("a", "b")
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 1)]
+    stage.insert(*jobs)
     seen: list[Any] = []
 
-    def look() -> None:
+    def look(step: str) -> None:
+        if step != "send":
+            return
         seen.append(stage.sql(
             "SELECT a.state, (SELECT count(*) FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid')"
             " FROM pg_stat_activity a WHERE a.application_name = 'rq-core inbox' AND a.pid <> pg_backend_pid()"
         ))  # fmt: skip
 
     statements: list[str] = []
-    with stage.relay(at("send", 1, look)) as relay:
+    with stage.relay(look) as relay:
         engine: Any = relay._session.engine
         event.listen(
             engine,
@@ -68,12 +72,12 @@ def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
             lambda *given: statements.append(given[2]),
         )
         finish(relay)
-    assert [(state, locks) for state, locks in seen[0]] == [("idle", 0)]
+    assert [list(map(tuple, each)) for each in seen] == [[("idle", 0)]] * 2, "at each call"
     assert statements
     for text in statements:
         assert not text.startswith(("SET ", "LISTEN", "PREPARE", "DECLARE"))
         assert "advisory" not in text
-    assert stage.drain() == ["a", "b"]
+    assert stage.drain() == jobs
 
 
 def test_a_relay_works_through_a_pooler_that_gives_its_connection_away(
