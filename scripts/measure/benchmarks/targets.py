@@ -188,6 +188,10 @@ FLOORS = {
 """The ground of the same run, and beside it what has no target of its own."""
 
 
+INBOX = "inbox_"
+"""The beginning of the figures of inboxes, which have a table of their own."""
+
+
 def number(value: float) -> str:
     """Return a readable number: with thousands separators, or with three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -209,7 +213,8 @@ def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
     """Return the other rows: target, bound, median, spread, and whether it was met."""
     for target in TARGETS:
         met = target.met(document)
-        if target.found(document) is not None and not (target.held and met):
+        is_apart = target.figure.startswith(INBOX)
+        if target.found(document) is not None and not (target.held and met) and not is_apart:
             yield (*_row(document, target), {True: "met", False: "not met", None: "?"}[met])
 
 
@@ -224,5 +229,17 @@ def _row(document: Document, target: Target) -> tuple[str, str, str, str]:
 
 def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
     for figure, what in FLOORS.items():
-        if figure in document:
+        if figure in document and not figure.startswith(INBOX):
             yield what, number(document[figure]), _spread(document, figure)
+
+
+def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
+    """Return the rows of inboxes: each figure, its bound if it has one, its best value, its median, and its spread."""
+    for target in TARGETS:
+        if target.figure.startswith(INBOX) and target.found(document) is not None:
+            what, bound, found, spread = _row(document, target)
+            best = (min if target.most else max)(document["spread"][target.figure])
+            yield what, bound, f"{number(best)}{target.unit}", found, spread
+    for figure, what in FLOORS.items():
+        if figure.startswith(INBOX) and figure in document:
+            yield what, "", "", number(document[figure]), _spread(document, figure)
