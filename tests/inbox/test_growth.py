@@ -29,7 +29,9 @@ def test_a_relay_beside_parked_rows_and_one_beside_none_hand_the_same_rows_over(
 
 def test_growth_and_slowness_would_be_found() -> None:
     assert not Growth("sqlite", 10, {"table": [100, 115], "indexes": [100, 110]}, [1, 1], 1.0).holds
-    assert Growth("sqlite", 10, {"table": [100, 101], "indexes": [100, 99]}, [1, 1], 1.0).holds
+    flat = {"table": [100, 101], "indexes": [100, 99]}
+    assert Growth("sqlite", 10, flat, [1, 1], 1.0).holds
+    assert not Growth("sqlite", 10, {**flat, "relay": [1, 2**23]}, [1, 1], 1.0).holds
     assert not Parked("sqlite", 10, [[100, 90], [79, 79]], [1.0, 1.0], [1.0, 1.0]).holds
 
 
