@@ -68,8 +68,8 @@ class Outcome:
         """Return whether nothing is lost that Redis had not acknowledged, and the log says all that it forgot."""
         excused = self.acknowledged and self.loss is not Loss.FAILOVER
         unharmed = self.loss is Loss.FAILOVER and (self.lost or self.twice)
-        told = (self.lost, self.twice) == (self.said_lost, self.said_twice)
-        return told and not unharmed and (not self.lost or excused)
+        logged = (self.lost, self.twice) == (self.said_lost, self.said_twice)
+        return logged and not unharmed and (not self.lost or excused)
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
