@@ -1,13 +1,16 @@
-"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, also if a server is away.
+"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, even if a server does not
+answer.
 
-All pages share one look a second at all queues, one at the log, and one at the inbox (:mod:`rq_core.metrics.shared`).
-The other questions of a page run on a few threads, which Redis and the log do not share.
+In each second all pages share one reading of all queues, one of the log, and one of the inbox
+(:mod:`rq_core.metrics.shared`). The other questions of a page run on a few threads; Redis and the log have threads of
+their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,15 +35,29 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.4
-"""Seconds within which a page has what it can have."""
+"""Maximum seconds that a page waits for its sources; then it is shown with the answers that have come."""
 THREADS: Final = 8
-"""Questions to Redis that are asked at once, and to the log."""
+"""Maximum number of questions to Redis that are asked at once; the same number holds for the log."""
 NO_LOG: Final = Unread(
     "the past is in the audit log, and this page was given none: start it with --audit URL"
     " (and `rq-core audit run --audit URL`, which fills it)"
 )
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+
+def strange(error: Exception, what: str) -> Unread:
+    """Return what a page says in place of an answer that raised an error of no known kind; the log gets the rest.
+
+    The error's own text may repeat what a job carries.
+    """
+    log.error("%s", what, exc_info=error)
+    return Unread(
+        f"{what} ({type(error).__name__}): there is data that rq-core does not write, or a bug; rq-core audit verify"
+        " --audit URL checks the log, rq-core doctor checks Redis, and the log of this page's server says more"
+    )
 
 
 class RecentAnswers:
@@ -51,7 +68,8 @@ class RecentAnswers:
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer of ``ask``, or its answer from less than a second ago."""
+        """Return the result of ``ask`` for this address; if an earlier result is less than a second old, return that
+        one."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -117,26 +135,38 @@ class Sources:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")
 
-    async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
-        """Carry out a plan that reads."""
+    async def ask_redis(
+        self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Carry out a plan that reads. ``left_s``: what the page's other questions have left of its time."""
         return await self._within(
-            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis"
+            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
 
-    async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
-        """Ask the audit log a question."""
+    async def ask_log(
+        self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Ask the audit log a question, likewise."""
         questions = self._questions
         if questions is None:
             return NO_LOG
-        return await self._within(self._of_log, lambda: question(questions), "the audit log")
+        return await self._within(
+            self._of_log, lambda: question(questions), "the audit log", left_s
+        )
 
     async def _within(
-        self, threads: ThreadPoolExecutor, ask: Callable[[], T], whom: str
+        self,
+        threads: ThreadPoolExecutor,
+        ask: Callable[[], T],
+        whom: str,
+        left_s: float = WITHIN_S,
     ) -> T | Unread:
         asked = asyncio.get_running_loop().run_in_executor(threads, ask)
         try:
-            return await asyncio.wait_for(asked, WITHIN_S)
+            return await asyncio.wait_for(asked, left_s)
         except TimeoutError:
             return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
         except RqCoreError as error:
             return Unread.of(error)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
+            return strange(error, f"the answer of {whom} cannot be read")

@@ -1,8 +1,8 @@
-"""The documents of the pages: pure functions of facts. Templates show them; the ``.json`` of a page is its document.
+"""The documents of the pages, made by pure functions from facts. Templates show a document, and ``.json`` sends it.
 
-They compute nothing a second time: :mod:`rq_core.metrics.causes` says what is wrong, and :mod:`rq_core.views` and the
-reader of the audit log say how a job or a scope is. What jobs carry (arguments, results, headers, messages of errors,
-names of unique jobs) is left out here unless ``Access.see_arguments``.
+The facts come from elsewhere: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
+:mod:`rq_core.views` and the reader of the audit log. The contents of jobs (arguments, results, headers, messages of
+errors, names of unique jobs) are left out here unless ``Access.see_arguments`` is true.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from rq_core.web.minutes import (
     rows_by_queue,
 )
 from rq_core.web.rows import (
+    LOG_PATH,
     Document,
     cause_row,
     dead_row,
@@ -45,6 +46,7 @@ from rq_core.web.rows import (
     shown_rows,
     since_of,
     steps_of,
+    urgency,
     wait_row,
     without_carried,
     worker_row,
@@ -57,35 +59,35 @@ if TYPE_CHECKING:
     from rq_core.views.table import Found
 
 ROWS_MAX: Final = 100
-"""Rows of a list."""
+"""Maximum number of rows of a list."""
 FEW: Final = 10
-"""The same where a page has a list for each queue."""
+"""Maximum number of rows of each list, if a page has a list for each queue."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
-"""Rows of a job that say why it does not run."""
+"""Names of the rows that explain why a job does not run."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a page."""
+    """The facts from which the document of a page is made."""
 
     asked: PageQuery
     access: Access
     now_ms: int
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: the page has no log."""
+    """The shared reading of the log; None: the page has no log."""
     found: Any = None
-    """The answer of Redis to the page's plan; Unread if it gave none."""
+    """Redis' answer to the page's plan; Unread if there was no answer."""
     logged: Any = None
-    """The answer of the audit log; Unread if it gave none."""
+    """The audit log's answer; Unread if there was no answer."""
     inbox: InboxOverview | Unread | None = None
-    """None: the page has no inbox."""
+    """The shared reading of the inbox; None: the page has no inbox."""
 
     @property
     def causes(self) -> list[Cause]:
-        """Return what is wrong."""
+        """Return the causes: sentences about current problems."""
         return causes(self.state, self.log, self.inbox)
 
     @property
@@ -103,7 +105,7 @@ class Facts:
 
 
 def frame(facts: Facts) -> Document:
-    """Return the part that each page has: the sources that cannot be read, and the number of causes."""
+    """Return the part that all pages have in common: the sources that cannot be read, and the number of causes."""
     wrong = facts.causes
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "the inbox": facts.inbox, "this page": facts.found,
@@ -133,7 +135,7 @@ def frame(facts: Facts) -> Document:
 
 
 def overview_page(facts: Facts) -> Document:
-    """Return the causes, then the queues."""
+    """Return the document of all causes and queues."""
     found = facts.state
     document: Document = {
         "causes": [cause_row(each) for each in facts.causes],
@@ -154,10 +156,11 @@ def overview_page(facts: Facts) -> Document:
     }
     minutes = rows_by_queue(facts.logged)
     since = first_minute(facts.now_ms, SPARK_MINUTES)
-    wrong = {each["queue"] for each in document["causes"]}
+    # The causes that page come first.
+    wrong = {each["queue"]: urgency(each) for each in reversed(document["causes"])}
     for queue in found.queues:
         row = queue_row(queue, facts.now_ms)
-        row["wrong"] = queue.queue in wrong
+        row["wrong"] = wrong.get(queue.queue, "")
         rows = minutes.get(queue.queue)
         if minutes or isinstance(facts.logged, list):
             row["minutes"] = count_minutes(rows or (), since, SPARK_MINUTES)
@@ -209,7 +212,7 @@ def queue_page(facts: Facts) -> Document:
 
 
 def job_page(facts: Facts) -> Document:
-    """One job: its state, why it does not run now, what it waited for, and what happened to it."""
+    """Return the document of one job: its state, why it does not run now, its waits, and its events."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
@@ -273,7 +276,7 @@ def dead_page(facts: Facts) -> Document:
 
 
 def workers_page(facts: Facts) -> Document:
-    """All workers, each once."""
+    """Return the document of all workers, each once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]
@@ -308,7 +311,7 @@ def log_page(facts: Facts) -> Document:
 
 
 def at_page(facts: Facts) -> Document:
-    """How queues stood at a moment."""
+    """Return the document of the queues at a past moment."""
     at_ms = facts.asked.at_ms if facts.asked.at_ms is not None else facts.now_ms
     document: Document = {
         "at_ms": at_ms, "queue": facts.asked.queue, "queues": _log_queues(facts), "moments": [], "minutes": None,
@@ -343,11 +346,17 @@ def at_page(facts: Facts) -> Document:
 
 
 def audit_page(facts: Facts) -> Document:
-    """Return the document of the log: its end, what is missing from it, and what is proven."""
-    document: Document = {"queues": [], "findings": None}
+    """Return the document of the log: its end, its missing parts, and its proofs."""
+    document: Document = {"causes": [], "queues": [], "findings": None}
+    rows = [cause_row(each) for each in facts.causes]
+    document["causes"] = [each for each in rows if each["path"] == LOG_PATH]
     if isinstance(facts.log, LogOverview):
         behind = {q.queue: q for q in facts.queues}
+        read = {} if isinstance(facts.logged, Unread | None) else facts.logged
+        proofs = {each["queue"]: each for each in read.get("proofs", ())}
         for each in facts.log.queues:
+            lacks = _proof_lacks(proofs.get(each.queue), each.events, facts.now_ms)
+            proven = 0 if lacks == NOT_OF_LOG else each.proven_events or 0
             live = behind.get(each.queue)
             document["queues"].append(
                 {
@@ -362,7 +371,8 @@ def audit_page(facts: Facts) -> Document:
                     "orphaned_events": each.orphaned_events,
                     "proven_events": each.proven_events,
                     "proven_at_ms": each.proven_at_ms,
-                    "unproven_events": each.events - (each.proven_events or 0),
+                    "proof_lacks": lacks,
+                    "unproven_events": each.events - proven,
                 }
             )
     document["unmirrored"] = [q.queue for q in facts.queues if not q.audit]
@@ -373,6 +383,20 @@ def audit_page(facts: Facts) -> Document:
             findings["quarantine"] = [each | {"reason": None} for each in findings["quarantine"]]
         document["findings"] = findings
     return document
+
+
+NOT_OF_LOG: Final = "it is not of this log"
+
+
+def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
+    """Return what the record of the last proof lacks; empty if it lacks nothing. Its row is protected by nothing."""
+    if proof is None:
+        return ""
+    if not proof["of_this_log"] or proof["events"] > events:
+        return NOT_OF_LOG
+    if proof["at_ms"] > now_ms + MINUTE_MS:
+        return "its time is still to come"
+    return "" if proof["verdict"] == "holds" else "in part: something could not be proved"
 
 
 def _log_queues(facts: Facts) -> list[str]:

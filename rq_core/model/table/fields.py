@@ -114,7 +114,7 @@ TRAITS: Final = tuple(
 at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer passes. In a state line they come after the traits that scripts work out and before the
+"""The traits that a producer passes. In a state line they come after the traits that scripts compute, and before the
 lane, since enqueue writes them there."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))

@@ -67,7 +67,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """What a relay does beside an empty table of parked rows and beside a full one: the best and the median of runs."""
+    """A relay beside an empty table of parked rows, and one beside a full table: the best and the median of runs."""
 
     database: str
     parked: int
