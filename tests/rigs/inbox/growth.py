@@ -94,7 +94,10 @@ def grow(
     block: int = BLOCK,
     on_fifth: Callable[[str], None] = lambda _: None,
 ) -> Growth:
-    """Let rows go through an inbox, block by block, and measure at a fifth and at the end. ``on_fifth`` gets a line about each fifth."""
+    """Let rows go through an inbox, block by block, and measure at a fifth and at the end.
+
+    ``on_fifth`` gets a line about each fifth.
+    """
     began = time.monotonic()
     sizes: list[tuple[int, ...]] = []
     speeds = []
