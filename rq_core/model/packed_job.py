@@ -41,6 +41,7 @@ from rq_core.model.keys import check_name
 from rq_core.model.limits.scopes import SCOPE_PATTERN
 from rq_core.model.result_encoding import FULL
 from rq_core.model.settings import AUDIT_PAYLOADS
+from rq_core.model.table.fields import GIVEN, WORD_LENGTH_MAX, FieldKind
 from rq_core.model.table.machine import Priority
 from rq_core.model.unique_names import check_unique_name
 
@@ -51,11 +52,14 @@ _USUAL: Final = Profile("any")
 _LANE: Final = re.compile(rf"[0-3](?:\+{SCOPE_PATTERN})+")
 _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
+_WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
 """The ties that are words, each with the words that a row may have. ``reject`` is not one of them: the producer has
 gone on, so it would not get the error."""
+_TRAITS: Final = {field.line: field.kind for field in GIVEN}
+"""The ties that are traits of the job, with their kinds."""
 _TIES: Final = (
-    "expires_in", "expires_at", "window", "after", "most", "remember", "keep", *_WORDS,
+    "expires_in", "expires_at", "window", "after", "most", "remember", *_TRAITS, *_WORDS,
 )  # fmt: skip
 
 
@@ -213,8 +217,12 @@ def _ties(ties: object) -> dict[str, Any]:
                 raise Unreadable(
                     f"packed has {name}={value!r}: must be {' or '.join(_WORDS[name])}"
                 )
-        else:
+        elif _TRAITS.get(name, FieldKind.NUMBER) is FieldKind.NUMBER:
             _number(name, value)
+        elif not isinstance(value, str) or not _WORD.fullmatch(value):
+            raise Unreadable(
+                f"packed has {name}={value!r}: must be a text without spaces, of {WORD_LENGTH_MAX} characters at most"
+            )
     return ties
 
 

@@ -16,6 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
+WORD_LENGTH_MAX: Final = 512
+"""Maximum number of characters of a WORD. A longer text would not fit into an index of PostgreSQL."""
+
 
 class FieldKind(Enum):
     """The kinds of values that a field has, if it is not null. In SQL a number is a BIGINT, any other kind a text."""
