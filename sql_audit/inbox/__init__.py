@@ -11,5 +11,6 @@ This room does not write the log, and needs no audit database: :mod:`sql_audit.m
 - ``relay``, ``sending``: one turn for a queue; the calls of its batch.
 - ``service``: turns for all queues.
 - ``place``: notices a copied database.
+- ``rights``, ``doctor``: the rights of roles of PostgreSQL; what is wrong with an inbox, for ``rq-core doctor``.
 - ``admin``, ``verify``: the answers to a person: rows and parked rows; the comparison with the log.
 """

@@ -190,7 +190,10 @@ class Relay:
                 says = "queue %s: %d rows are parked: %s"
                 step.says.append((says, queue.name, len(row.ids), EXPIRED))
                 ended = NOTHING
-            elif row.age_ms < SEND_MS and (row.taken_by == self.name or row.age_ms >= ADOPT_MS):
+            elif row.age_ms < SEND_MS and (
+                # A clock that was set back makes a batch younger than nothing.
+                row.taken_by == self.name or not 0 <= row.age_ms < ADOPT_MS
+            ):
                 step.batch = self._again(transaction, queue, row, row.ids, of, step)
                 return step
             else:

@@ -25,7 +25,7 @@ from sql_audit.errors import InboxError
 from sql_audit.inbox.place import check_place
 from sql_audit.inbox.relay import Relay, RelayOutcome
 from sql_audit.inbox.session import Session, require_tables
-from sql_audit.store.connection.driver_errors import describe_error
+from sql_audit.store.connection.driver_errors import describe_error, is_locked
 
 logger = logging.getLogger("rq_core.inbox")
 
@@ -209,14 +209,37 @@ def run_relay(
 ) -> None:
     """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, the rows that are there.
 
-    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy. Later
-    errors are logged, and the turn is made again; with ``once`` errors of the database are raised.
+    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if
+    another connection has locked it, the relay waits. Later errors are logged, and the turn is made again; with
+    ``once`` errors of the database are raised.
     """
     session = Session(url)
     try:
         with Client(redis_url, prefix=prefix, patience=PATIENCE) as client:
-            require_tables(session)
-            relay = Relay(session, client, check_place(session), on_step=on_step)
-            RelayService(session, client, relay).run(stop, once=once)
+            inbox_id = _checked(session, stop, once=once)
+            if inbox_id is not None:
+                relay = Relay(session, client, inbox_id, on_step=on_step)
+                RelayService(session, client, relay).run(stop, once=once)
     finally:
         session.close()
+
+
+def _checked(session: Session, stop: threading.Event, *, once: bool) -> str | None:
+    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while it was locked."""
+    said = ""
+    while not stop.is_set():
+        try:
+            require_tables(session)
+            inbox_id = check_place(session)
+        except InboxError as error:
+            if once or not is_locked(error.__cause__):
+                raise
+            if str(error) != said:
+                said = str(error)
+                logger.warning("waiting for a lock of another connection: %s", said)
+            stop.wait(BACKOFF_S)
+        else:
+            if said:
+                logger.info("the lock was released")
+            return inbox_id
+    return None

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from rq_core.errors import InboxMissing
-from sql_audit.errors import InboxUnavailable
+from sql_audit.errors import InboxDamaged, InboxUnavailable
 from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
 from sql_audit.inbox.schema import missing_tables
 from sql_audit.inbox.statements import STATEMENTS
@@ -25,7 +25,7 @@ class RelayRow(NamedTuple):
     ids: list[int] | None
     """The ids of the rows of the batch that is on its way; None: no batch is."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock."""
+    """Milliseconds since the batch was chosen, by the database's clock; negative: its time is not valid."""
     taken_by: str | None
     relayed: int
     held: int
@@ -47,6 +47,17 @@ class RowCounts(NamedTuple):
 
 
 NOTHING: Final = RowCounts()
+SHOWN_MAX: Final = 60
+"""Maximum number of characters of an altered value in an error."""
+BATCH_ALTERED: Final = (
+    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so relays leave the queue"
+    " alone. The batch may have been carried out: look in the queue for the jobs of the first rows, delete the rows"
+    " whose jobs were there, and set ids to NULL"
+)
+COUNTS_ALTERED: Final = (
+    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so relays leave the queue alone: set relayed,"
+    " held and duplicate to whole numbers"
+)
 
 
 class InboxRow(NamedTuple):
@@ -145,6 +156,7 @@ class Transaction:
     def __init__(self, connection: Connection, session: Session) -> None:
         self.connection = connection
         self._said = session.statements
+        self._url = session.url
 
     def run(self, statement: str, *values: Any) -> Any:
         """Execute a statement, and return its result."""
@@ -158,7 +170,7 @@ class Transaction:
 
     def lock(self, queue: str) -> RelayRow | None:
         """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. None: another relay has
-        it."""
+        it. Raise InboxDamaged."""
         found = self.run(self._said.lock, queue).first()
         if found is None:
             if self.run(self._said.exists, queue).first() is not None:
@@ -167,12 +179,12 @@ class Transaction:
             found = self.run(self._said.lock, queue).first()
             if found is None:
                 return None
-        return _relay_row(found)
+        return _relay_row(self._url, queue, found)
 
     def look(self, queue: str) -> RelayRow | None:
-        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row."""
+        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row. Raise InboxDamaged."""
         found = self.run(self._said.look, queue).first()
-        return None if found is None else _relay_row(found)
+        return None if found is None else _relay_row(self._url, queue, found)
 
     def choose(self, queue: str, most: int, after: int = 0) -> list[InboxRow]:
         """Return the first rows of a queue, of those with greater ids than ``after``."""
@@ -206,6 +218,8 @@ class Transaction:
     def end(self, queue: str, counts: RowCounts) -> None:
         """End the batch without another one, and add to the counts."""
         self.run(self._said.end, *counts, queue)
+        if counts == NOTHING:
+            self.run(self._said.forget, queue)
 
     def delete(self, queue: str, ids: Sequence[int]) -> None:
         """Delete rows."""
@@ -233,7 +247,29 @@ class Transaction:
 _inbox_row = InboxRow._make
 
 
-def _relay_row(found: Any) -> RelayRow:
+ID_MAX: Final = 2**63 - 1
+
+
+def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
+    """Return a row as it was read. Raise InboxDamaged for one that no relay has written."""
     slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
-    batch = None if ids is None else json.loads(ids)
+    batch = None if ids is None else _batch(ids)
+    if ids is not None and batch is None:
+        what = BATCH_ALTERED.format(queue[:SHOWN_MAX], str(ids)[:SHOWN_MAX])
+        raise InboxDamaged(url=url, what=what)
+    counts = (relayed, held, duplicate)
+    if any(type(count) is not int for count in counts):
+        what = COUNTS_ALTERED.format(queue[:SHOWN_MAX], str(counts)[:SHOWN_MAX])
+        raise InboxDamaged(url=url, what=what)
     return RelayRow(slot, number, batch, age or 0, taken_by, relayed, held, duplicate)
+
+
+def _batch(text: Any) -> list[int] | None:
+    """Return the ids of a batch; None if they are not a JSON array of ids."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(found, list):
+        return None
+    return found if all(type(each) is int and 0 <= each <= ID_MAX for each in found) else None

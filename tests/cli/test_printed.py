@@ -152,6 +152,7 @@ SAY_NOTHING_OF_JOBS = {
     "server stop": "the embedded server",
     "audit grants": "what it was given",
     "inbox ddl": "its own statements",
+    "inbox grants": "what it was given",
     "inbox migrate": "what it was given",
     **dict.fromkeys(
         (

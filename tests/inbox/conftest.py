@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from rq_core import App
 from sql_audit.inbox.database import inbox_url
 from sql_audit.inbox.schema import INBOX, PARKED, RELAY, migrate
+from tests.app.conftest import as_, control  # noqa: F401 - fixtures
 from tests.kit.inbox import Stage
 from tests.kit.servers import PostgresServer
 

@@ -79,6 +79,32 @@ def test_a_copy_is_settled_by_a_command(stage: Stage) -> None:
     assert stage.drain() == []
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_the_original_is_not_settled_as_a_copy(stage: Stage, is_used: bool) -> None:
+    if is_used:
+        stage.hand_over()
+    stage.insert("a")
+    url = stage.database_url
+    refused = command("inbox", "settle", url, "--copy")
+    assert refused.exit_code == 1
+    (line,) = refused.stderr.splitlines()
+    assert ("as before" if is_used else "no relay has used it yet") in line
+    assert "--same-place" in line
+    assert stage.rows() == ["a"]
+
+    assert command("inbox", "settle", url, "--moved", "--same-place").exit_code == 2
+    assert "1 row parked" in printed("settle", url, "--copy", "--same-place")
+
+
+def test_a_parked_row_on_a_narrow_terminal_is_lines_that_can_be_read(stage: Stage) -> None:
+    stage.insert("01a21647e0997000ab860e6bb1389482", task="shop.jobs.send_the_mail", args="[")
+    stage.hand_over()
+    shown = command("inbox", "parked", stage.database_url, COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "01a21647e0997000ab860e6bb1389482" in shown.splitlines()[0]
+    assert "task shop.jobs.send_the_mail, parked at 2" in " ".join(shown.split())
+
+
 def test_a_relay_beside_workers_hands_rows_over_until_it_is_ended(stage: Stage) -> None:
     command_line = plugins.relay_command()
     words, environment = command_line(stage.redis_url, "rqc", stage.database_url)
@@ -119,6 +145,16 @@ def test_commands_and_the_log_show_rows_without_control_characters(
         output = CliRunner().invoke(root, ["inbox", *words], color=True).output
         assert_harmless(output)
     assert_harmless(caplog.text)
+
+
+def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage) -> None:
+    stage.insert("a", queue=HOSTILE, task=HOSTILE, args="[")
+    stage.hand_over()
+    stage.sql("UPDATE rqc_relay SET slot = ?, number = 1, ids = ?", HOSTILE, HOSTILE)
+    words = ["doctor", "--inbox", stage.database_url, "--redis", stage.redis_url]
+    output = CliRunner().invoke(root, words, color=True).output
+    assert "is parked" in output
+    assert_harmless(output)
 
 
 # The log.

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rq_core.errors import BadArguments, QueueFull
-from sql_audit.errors import InboxCopied
-from sql_audit.inbox import place, sending
+from sql_audit.errors import InboxCopied, InboxError
+from sql_audit.inbox import database, place, sending
 from sql_audit.inbox.relay import EXPIRED, RelayOutcome
 from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
@@ -346,6 +346,43 @@ def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
         stop.set()
         relay.join(10)
     assert stage.drain() == ["a"]
+
+
+def test_a_relay_that_starts_while_another_writer_has_the_file_waits_and_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    stage.insert("a")
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    try:
+        with caplog.at_level(logging.INFO, "rq_core.inbox"), stage.session.transaction():
+            relay.start()
+            wait_until(lambda: "database is locked" in caplog.text, "the relay says so")
+            with pytest.raises(InboxError):
+                run_relay(*args, stop=stop, once=True)
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+    assert caplog.text.count("waiting for a lock of another connection") == 1
+    assert stage.drain() == ["a"]
+
+
+def test_a_relay_that_waits_for_a_lock_can_be_stopped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    with stage.session.transaction():
+        relay.start()
+        wait_until(lambda: "database is locked" in caplog.text, "the relay says so")
+        stop.set()
+        relay.join(10)
+    assert not relay.is_alive()
 
 
 def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(

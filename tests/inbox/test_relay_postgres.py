@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from sql_audit.inbox.sending import CALL_ROWS
-from sql_audit.inbox.service import RelayService
+from sql_audit.inbox.service import RelayService, run_relay
 from sql_audit.inbox.session import Session
 from sql_audit.inbox.statements import STATEMENTS
 from tests.kit.inbox import QUEUE, Stage, finish
@@ -94,6 +94,36 @@ def test_a_relay_works_through_a_pooler_that_gives_its_connection_away(
                 two.turn(QUEUE)
         assert stage.drain() == sorted(jobs)
         stage.close()
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_relay_that_meets_lock_timeout_tries_again(
+    on_postgres: Stage, caplog: pytest.LogCaptureFixture, at_start: bool
+) -> None:
+    """A migration of the application's has locked the table, and the relay's role has a `lock_timeout`."""
+    stage = on_postgres
+    url = f"{stage.database_url}?options=-c%20lock_timeout%3D20"
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    user = Session(stage.database_url)
+    try:
+        if not at_start:
+            relay.start()
+            stage.insert("first")
+            wait_until(lambda: stage.rows() == [], "the row was handed over")
+        stage.insert("a")
+        with user.transaction() as transaction:
+            transaction.run("LOCK TABLE rqc_inbox, rqc_inbox_place IN ACCESS EXCLUSIVE MODE")
+            if at_start:
+                relay.start()
+            wait_until(lambda: "due to lock timeout" in caplog.text, "the relay says so")
+        wait_until(lambda: stage.rows() == [], "the rows were handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+        user.close()
+    assert "a" in stage.drain()
 
 
 def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage) -> None:

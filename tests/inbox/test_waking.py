@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from rq_core import App, RqCoreError, WaitTimeout
 from rq_core.app import waking
+from rq_core.app.handles import awaiting
 from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.inbox.service import run_relay
@@ -235,6 +236,21 @@ def test_a_wait_for_a_job_in_the_inbox_goes_on_in_its_queue(app: App, path: str)
     waiting.join()
 
     assert [7] == found
+
+
+def test_a_wait_for_a_row_ends_at_its_timeout(
+    app: App, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for a late answer of the database is for a look without any, not for one that has found the row."""
+    monkeypatch.setattr(awaiting, "GRACE_S", 20.0)
+    handle = enqueued(app, path)
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match="still in the inbox"):
+        handle.wait(0)
+    with pytest.raises(WaitTimeout, match="still in the inbox"):
+        handle.wait(0.1)
+
+    assert time.monotonic() - began < 20
 
 
 async def test_a_wait_in_an_event_loop_looks_into_the_inbox(app: App, path: str) -> None:

@@ -87,6 +87,14 @@ ROLES: Final = {
         lists=ADDING,
         inbox=("blpop", *WAKING),
     ),
+    "relay": Role(
+        "hands over the rows of an inbox: `rq-core inbox run`",
+        ("handshake", "enqueue"),
+        ("hget",),
+        ("tasks",),
+        lists=ADDING,
+        inbox=("blpop",),
+    ),
     "mirror": Role(
         "writes the events into SQL, trims them, and switches a queue's log on or off",
         ("handshake", "attach", "baseline", "trim"),
