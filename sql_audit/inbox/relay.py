@@ -1,8 +1,11 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Before a batch is sent, its rows, its call slot and its call number are committed to the database. Redis runs the call
+Before a batch is sent, its rows, its call slots and its call number are committed to the database. Redis runs the call
 of a number only once and answers a repeated call with the same answer, so any relay may send a batch again that has no
 answer yet. The rows are deleted only after the answer. No lock is held while a batch is being sent.
+
+A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot, and all calls have
+the batch's number. A row's position in the batch says which call the row belongs to.
 
 A relay chooses a random name for its slot and counts the call numbers in memory. So no number is used again for other
 rows, even if the database is set back to an older state.
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import BadArguments, StaleCall
@@ -25,13 +28,16 @@ from rq_core.model.job import NewJob
 from rq_core.model.lib.text import printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
-from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.engine.plan import named_slot
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
+from sql_audit.inbox import sending
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
+from sql_audit.inbox.sending import BatchAnswer, Number, RowBatch, Sender
 from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
+CALLS_MAX: Final = 4
+"""Maximum number of calls in a batch."""
 ADOPT_MS: Final = 5_000
 """Milliseconds after which any relay may send a batch that has no answer yet."""
 SHOWN_MAX: Final = 300
@@ -73,36 +79,6 @@ class RelayOutcome(Enum):
     """Another relay has the queue, or its batch is on its way."""
 
 
-class Number(NamedTuple):
-    """A call slot and the number of a call."""
-
-    slot: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """Rows that are sent in one call."""
-
-    of: Number
-    ids: Sequence[int]
-    """The ids of the rows as they were committed."""
-    jobs: Sequence[NewJob]
-    """The jobs of the rows that are still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """The answer of Redis to a batch."""
-
-    of: Number
-    others: Sequence[tuple[int, str]] = ()
-    """The rows that became no new job: their place in the batch, from 0, and the outcome."""
-    error: StaleCall | BadArguments | None = None
-    is_whole: bool = True
-    """Whether all rows of the batch were sent; if not, the places in an answer may be those of a longer batch."""
-
-
 @dataclass(slots=True)
 class _Queue:
     """The facts that a relay remembers about a queue."""
@@ -117,10 +93,10 @@ class _Queue:
     """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
-    most: int = ENQUEUE_CHUNK
+    most: int = sending.CALL_ROWS
     """How many rows to read at once: fewer, if they are large."""
     single: int = 0
-    """How many rows to send in a batch of their own, to find the one for which Redis refused a call."""
+    """How many batches of one row to send, to find the row for which Redis refused a call."""
 
 
 @dataclass(slots=True)
@@ -155,6 +131,7 @@ class Relay:
         self._client = client
         self.inbox_id = inbox_id
         self._jobs = JobMaker(client)
+        self._sender = Sender(client, on_step)
         self._queues: dict[str, _Queue] = {}
         self._clock = clock
         self._on_step = on_step
@@ -185,7 +162,7 @@ class Relay:
         if step.batch is not None:
             queue.sent = step.batch.of
             if abs(self._clock() - began) < DAY_S:
-                queue.answer = self._send(name, step.batch)
+                queue.answer = self._sender.send(name, step.batch, self.inbox_id)
                 self._on_step("answered")
             # Else the process was stopped meanwhile, for so long that others may have parked the batch.
         for task in sorted(step.needs):
@@ -193,24 +170,6 @@ class Relay:
         if step.held:
             return RelayOutcome.HELD
         return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
-
-    def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
-        """Send a batch, and return the answer. Raise RqCoreError if there is no answer; the batch is then sent again
-        later."""
-        is_whole = len(batch.jobs) == len(batch.ids)
-        if not batch.jobs:
-            return BatchAnswer(batch.of, is_whole=is_whole)
-        call = self._client.calls.enqueue.chunk(name, batch.jobs)
-        call.args["by"] = f"inbox:{self.inbox_id}"
-        call.slot = named_slot(*batch.of)
-        # The places count, not the ids: a repetition is answered as the first call was.
-        call.parse = _others  # type: ignore[assignment]
-        self._on_step("send")
-        try:
-            others: Any = self._client.run(call)
-        except (StaleCall, BadArguments) as error:
-            return BatchAnswer(batch.of, error=error, is_whole=is_whole)
-        return BatchAnswer(batch.of, others, is_whole=is_whole)
 
     # Within the transaction.
 
@@ -267,22 +226,27 @@ class Relay:
         step: _Step,
     ) -> RowCounts:
         """Delete the rows of the batch that Redis has answered, and return their counts."""
-        if answer.error is not None:
-            return self._end_refused(transaction, queue, ids, answer.error, step)
-        held = duplicate = 0
+        relayed = held = duplicate = 0
+        done: list[int] = []
         parked: list[int] = []
-        for place, outcome in answer.others:
-            if outcome == "mismatch" and answer.is_whole:
-                parked.append(ids[place])
-            elif outcome in ("duplicate", "mismatch"):
-                duplicate += 1
-            else:
-                held += 1
-        if parked:
-            transaction.park(queue.name, parked, MISMATCH)
-        transaction.delete(queue.name, ids)
         queue.single = max(0, queue.single - 1)
-        return RowCounts(len(ids) - len(answer.others), held, duplicate)
+        for number, call in enumerate(answer.calls):
+            some = ids[number * sending.CALL_ROWS : (number + 1) * sending.CALL_ROWS]
+            if call.error is not None:
+                self._end_refused(transaction, queue, some, call.error, step)
+                continue
+            done += some
+            relayed += len(some) - len(call.others)
+            for place, outcome in call.others:
+                if outcome == "mismatch" and call.is_whole:
+                    parked.append(some[place])
+                elif outcome in ("duplicate", "mismatch"):
+                    duplicate += 1
+                else:
+                    held += 1
+        transaction.park(queue.name, parked, MISMATCH)
+        transaction.delete(queue.name, done)
+        return RowCounts(relayed, held, duplicate)
 
     def _end_refused(
         self,
@@ -291,17 +255,15 @@ class Relay:
         ids: Sequence[int],
         error: StaleCall | BadArguments,
         step: _Step,
-    ) -> RowCounts:
-        """End a batch whose call number Redis will never accept. Its rows stay in the inbox and are sent under another
+    ) -> None:
+        """End a call whose number Redis will never accept. Its rows stay in the inbox and are sent under another
         number."""
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
         elif len(ids) == 1:
             transaction.park(queue.name, ids, str(error))
-            queue.single = max(0, queue.single - 1)
         else:
-            queue.single = len(ids)
-        return NOTHING
+            queue.single += len(ids)
 
     def _again(
         self,
@@ -316,25 +278,54 @@ class Relay:
         carry the batch out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
-        jobs = []
+        jobs: dict[int, NewJob] = {}
         for each in transaction.load(queue.name, ids):
             try:
-                jobs.append(self._jobs.job(queue.name, each))
+                jobs[each.id] = self._jobs.job(queue.name, each)
             except Unreadable as error:
                 transaction.park(queue.name, [each.id], ALTERED.format(why=error))
                 step.says.append(("queue %s: row %d is parked: %s", queue.name, each.id, error))
                 # Its place in the batch stays. Put back by a person, the row does not belong to the batch.
                 ids[ids.index(each.id)] = LEFT
                 transaction.change(queue.name, ids)
-        return RowBatch(of, ids, jobs)
+        return RowBatch(of, [jobs.get(each) for each in ids])
 
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
         """Write the next batch, and the counts of the batch that ended. Return the next batch; None if the queue has no
         rows that can be sent now."""
-        rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
-        ids, jobs = [], []
+        ids: list[int] = []
+        jobs: list[NewJob] = []
+        # What is read for one call is all that a turn holds of rows that may be large.
+        for _ in range(CALLS_MAX):
+            is_full = self._fill(transaction, queue, step, ids, jobs)
+            if not is_full or queue.single:
+                break
+        if not jobs:
+            return None
+        now = self._clock()
+        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
+            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
+            queue.drawn_at = now
+        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
+        queue.number += 1
+        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
+        return RowBatch(Number(queue.slot, queue.number), jobs)
+
+    def _fill(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        step: _Step,
+        ids: list[int],
+        jobs: list[NewJob],
+    ) -> bool:
+        """Add the rows of one more call to a batch. Return whether the call is full, so that another may follow."""
+        rows = transaction.choose(
+            queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
+        )
+        begin = len(jobs)
         size = 0
         for row in rows:
             size += len(row.args)
@@ -354,18 +345,9 @@ class Relay:
             ids.append(row.id)
             jobs.append(job)
         queue.most = _fitting(queue.most, len(rows), size)
-        if not jobs:
-            return None
-        most = self._client.calls.enqueue.fitting(jobs)
-        del ids[most:], jobs[most:]
-        now = self._clock()
-        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
-            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
-            queue.drawn_at = now
-        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
-        queue.number += 1
-        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
-        return RowBatch(Number(queue.slot, queue.number), ids, jobs)
+        end = begin + self._client.calls.enqueue.fitting(jobs[begin:])
+        del ids[end:], jobs[end:]
+        return end - begin == sending.CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
         """Return the job of a row; None if another row has its id. A row that was not packed by rq-core is packed
@@ -385,18 +367,9 @@ def _shown(fact: Any) -> Any:
     return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
-def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the rows that became no new job: the index of each row in the batch, from 0, and its outcome."""
-    return [
-        (int(reply[at]) - 1, str(reply[at + 1]))
-        for at in range(0, len(reply), 3)
-        if reply[at + 1] != "replaced"
-    ]
-
-
 def _fitting(most: int, rows: int, size: int) -> int:
     """Return the number of rows to read next, about as many as fit into a call. The last read had ``rows`` rows of
     ``size`` bytes."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
-    return min(ENQUEUE_CHUNK, most * 2)
+    return min(sending.CALL_ROWS, most * 2)

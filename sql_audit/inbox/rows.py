@@ -50,15 +50,15 @@ class JobMaker:
 
     def job(self, queue: str, row: InboxRow) -> NewJob:
         """Return the job of a packed row. Raise Unreadable."""
-        _check_unicode(row)
-        return unpack(
-            row.packed or "",
-            queue=queue,
-            job_id=row.job_id,
-            task=row.task,
-            args=row.args,
-            age_ms=row.age_ms,
-        )
+        _, job_id, task, args, _, packed, age_ms = row
+        try:
+            return unpack(
+                packed or "", queue=queue, job_id=job_id, task=task, args=args, age_ms=age_ms
+            )
+        except Unreadable:
+            # The reason is stored beside the row, so it must not repeat what no database takes.
+            _check_unicode(row)
+            raise
 
     def packed(self, queue: str, row: InboxRow) -> InboxRow:
         """Return the packed form of a row that another program inserted. Raise Unreadable, or PolicyNeeded."""

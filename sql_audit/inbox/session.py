@@ -187,9 +187,9 @@ class Transaction:
         found = self.run(self._said.look, queue).first()
         return None if found is None else _relay_row(self._url, queue, found)
 
-    def choose(self, queue: str, most: int) -> list[InboxRow]:
-        """Return the first rows of a queue."""
-        return list(map(_inbox_row, self.run(self._said.choose, queue, most).all()))
+    def choose(self, queue: str, most: int, after: int = 0) -> list[InboxRow]:
+        """Return the first rows of a queue, of those with greater ids than ``after``."""
+        return list(map(_inbox_row, self.run(self._said.choose, queue, after, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""

@@ -44,8 +44,8 @@ class Statements(NamedTuple):
     exists: str
     create: str
     choose: str
-    """Selects, and on PostgreSQL locks, the first rows of a queue, at most as many as the second value says. A row that
-    a user's transaction is deleting is left out."""
+    """Selects, and on PostgreSQL locks, the first rows of a queue that have a greater id than the second value, at most
+    as many as the third one says. A row that a user's transaction is deleting is left out."""
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
@@ -99,7 +99,7 @@ def _statements(
         look=relay.format(""),
         exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
         create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
-        choose=f"{rows} ORDER BY id LIMIT ?{lock}",
+        choose=f"{rows} AND id > ? ORDER BY id LIMIT ?{lock}",
         load=f"{rows} AND id {among} ORDER BY id",
         begin=(
             "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"

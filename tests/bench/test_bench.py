@@ -38,6 +38,10 @@ FIGURES = {
         redis_bytes_per_job depth_ratio script_max_ms""",
     "audit": """mirror_sqlite_per_s mirror_sqlite_floor_per_s end_to_end_sqlite_per_s
         mirror_postgres_per_s mirror_postgres_floor_per_s end_to_end_postgres_per_s""",
+    "inbox": """inbox_sqlite_per_s inbox_sqlite_inserts_per_s inbox_sqlite_evalshas_per_s
+        inbox_sqlite_hook_p50_ms inbox_sqlite_hook_p99_ms inbox_sqlite_hook_commit_ms
+        inbox_sqlite_poll_p50_ms inbox_postgres_per_s inbox_postgres_hook_p50_ms
+        inbox_postgres_hook_p99_ms inbox_postgres_poll_p50_ms""",
     "start": "import_ms help_ms",
 }
 
@@ -132,6 +136,28 @@ def test_the_budgets_of_promised_targets_exist(figures: dict[str, Any]) -> None:
         assert name in budgets.table()[section]
 
 
+def test_the_table_of_inboxes_has_the_best_run_and_no_other_table_has_its_rows(
+    figures: dict[str, Any],
+) -> None:
+    found = {
+        "inbox_sqlite_per_s": 41_000, "inbox_sqlite_hook_p50_ms": 3.0, "inbox_sqlite_inserts_per_s": 700,
+    }  # fmt: skip
+    spread = {"inbox_sqlite_per_s": [30_000, 44_000], "inbox_sqlite_hook_p50_ms": [2.0, 6.0]}
+    spread["inbox_sqlite_inserts_per_s"] = [600, 800]
+    run = {**figures, **found, "spread": figures["spread"] | spread}
+    code = (
+        "import targets; print(json.dumps([list(rows(d)) for rows in"
+        " (targets.inbox_rows, targets.aimed_rows, targets.floor_rows)]))"
+    )
+
+    (jobs, latency, inserts), *others = run_in_bench(code, run)
+
+    assert jobs[1:4] == ["≥ 40,000", "44,000/s", "41,000/s"]
+    assert latency[1:4] == ["≤ 5 ms", "2 ms", "3 ms"]
+    assert inserts[1:] == ["", "", "700", "600 to 800"]
+    assert not any("inbox" in row[0] for rows in others for row in rows)
+
+
 def test_the_report_replaces_only_text_between_markers(figures: dict[str, Any]) -> None:
     text = "before\n<!-- bench: peers -->\nold\n<!-- bench: end peers -->\nafter\n"
     code = f"import report; print(json.dumps(report.between({text!r}, 'peers', chr(10).join(report._peers(d)))))"
@@ -178,7 +204,7 @@ def test_the_readme_has_the_markers_for_its_table_of_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["facts", "promised", "aimed", "floors", "redis", "microsecond", "peers"]
+    "part", ["facts", "promised", "aimed", "floors", "inbox", "redis", "microsecond", "peers"]
 )
 def test_the_performance_page_has_the_markers_for_each_of_its_tables(part: str) -> None:
     text = (ROOT / "docs/performance.md").read_text()

@@ -13,8 +13,9 @@ import pytest
 
 from rq_core.errors import BadArguments, QueueFull
 from sql_audit.errors import InboxCopied, InboxError
-from sql_audit.inbox import database, place
+from sql_audit.inbox import database, place, sending
 from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
 from tests.kit.inbox import QUEUE, Stage, at, finish
 from tests.kit.wait import wait_until
@@ -99,6 +100,24 @@ def test_an_answer_ends_only_its_own_batch(stage: Stage) -> None:
     assert stage.drain() == ["a", "b"]
 
 
+def test_a_program_can_write_into_sqlite_while_a_batch_is_sent(stage: Stage) -> None:
+    stage.insert("a")
+    inserted: list[int] = []
+
+    def insert(step: str) -> None:
+        if step == "send" and not inserted:
+            path = stage.session.address.database or ""
+            with contextlib.closing(sqlite3.connect(path, timeout=0)) as program, program:
+                program.execute(
+                    "INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('mail', 't', 'b')"
+                )
+            inserted.append(1)
+
+    stage.hand_over(insert)
+    assert inserted
+    assert stage.drain() == ["a", "b"]
+
+
 def test_a_batch_without_an_answer_for_29_days_is_parked(stage: Stage) -> None:
     stage.insert("a", "b")
 
@@ -157,7 +176,50 @@ def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_r
     assert stage.drain() == ["a", "c"]
 
 
+def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of three calls; Redis refuses the second one once."""
+    monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
+    jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
+    stage.insert(*jobs)
+    refused: list[int] = []
+    with stage.relay() as relay:
+        client: Any = relay._client
+        run = client.run
+
+        def refusing(call: Any) -> Any:
+            if getattr(call, "script", "") == "enqueue" and jobs[rows] in call.ids:
+                refused.append(len(call.ids))
+                if len(refused) == 1:
+                    raise BadArguments(queue=QUEUE, what="digest")
+            return run(call)
+
+        monkeypatch.setattr(client, "run", refusing)
+        relay.turn(QUEUE)
+        relay.turn(QUEUE)
+        assert stage.rows() == jobs[rows : 2 * rows]
+        assert relay._queues[QUEUE].single == rows, "one row after the other finds the refused one"
+        finish(relay)
+    assert refused == [rows, 1]
+    assert stage.drain() == jobs
+    assert (stage.relay_row().relayed, stage.parked()) == (len(jobs), {})
+
+
 # Redis and the database go back.
+
+
+def test_a_flush_between_the_calls_of_a_batch_loses_nothing_and_doubles_nothing(
+    stage: Stage,
+) -> None:
+    """Redis has answered the first call, and forgotten it before the second one."""
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
+    stage.insert(*jobs)
+    flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
+    stage.hand_over(at("send", 2, lambda: stage.client.run(flush)))
+    assert stage.drain() == jobs
+    assert stage.enqueued() == dict.fromkeys(jobs, 1)
+    assert stage.relay_row().relayed == len(jobs)
 
 
 @pytest.mark.parametrize("step", ["committed", "send"])
@@ -247,16 +309,16 @@ def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues
     stage.insert("a")
     stage.insert("b", queue="other")
     with stage.relay() as relay:
-        send = relay._send
+        send = relay._sender.send
         refused: list[str] = []
 
-        def full(name: str, batch: Any) -> Any:
+        def full(name: str, *given: Any) -> Any:
             if name == QUEUE and len(refused) < 3:
                 refused.append(name)
                 raise QueueFull(queue=name)
-            return send(name, batch)
+            return send(name, *given)
 
-        monkeypatch.setattr(relay, "_send", full)
+        monkeypatch.setattr(relay._sender, "send", full)
         now = [0.0]
         service = RelayService(relay._session, relay._client, relay, clock=lambda: now[0])
         pauses = []

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
 from sql_audit.inbox.session import Session
 from sql_audit.inbox.statements import STATEMENTS
-from tests.kit.inbox import QUEUE, Stage, at, finish
+from tests.kit.inbox import QUEUE, Stage, finish
 from tests.kit.pgbouncer import pgbouncer
 from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
@@ -50,17 +51,20 @@ def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_stat
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
-    stage.insert("a", "b")
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 1)]
+    stage.insert(*jobs)
     seen: list[Any] = []
 
-    def look() -> None:
+    def look(step: str) -> None:
+        if step != "send":
+            return
         seen.append(stage.sql(
             "SELECT a.state, (SELECT count(*) FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid')"
             " FROM pg_stat_activity a WHERE a.application_name = 'rq-core inbox' AND a.pid <> pg_backend_pid()"
         ))  # fmt: skip
 
     statements: list[str] = []
-    with stage.relay(at("send", 1, look)) as relay:
+    with stage.relay(look) as relay:
         engine: Any = relay._session.engine
         event.listen(
             engine,
@@ -68,12 +72,12 @@ def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_stat
             lambda *given: statements.append(given[2]),
         )
         finish(relay)
-    assert [(state, locks) for state, locks in seen[0]] == [("idle", 0)]
+    assert [list(map(tuple, each)) for each in seen] == [[("idle", 0)]] * 2, "at each call"
     assert statements
     for text in statements:
         assert not text.startswith(("SET ", "LISTEN", "PREPARE", "DECLARE"))
         assert "advisory" not in text
-    assert stage.drain() == ["a", "b"]
+    assert stage.drain() == jobs
 
 
 def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
@@ -159,7 +163,7 @@ def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
     said = STATEMENTS[kind]
     ids = said.ids([1, 2])
     hot: dict[str, tuple[Any, ...]] = {
-        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 250),
+        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 0, 250),
         "load": ("q", *ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
         "end": (1, 0, 0, "q"), "delete": ("q", *ids), "pack": ("j", "{}", "{}", "q", 1),
         "has_id": ("j", "q", 1),
@@ -193,7 +197,7 @@ def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is
         transaction.lock(QUEUE)
         explain = "EXPLAIN (ANALYZE, BUFFERS OFF, COSTS OFF, TIMING OFF, SUMMARY OFF) "
         choose = explain + STATEMENTS["postgresql"].choose
-        plan = [row[0] for row in transaction.run(choose, QUEUE, 250)]
+        plan = [row[0] for row in transaction.run(choose, QUEUE, 0, 250)]
         ids = [row.id for row in transaction.choose(QUEUE, 250)]
         delete = explain + STATEMENTS["postgresql"].delete
         deletes = [

@@ -10,6 +10,7 @@ import os
 import signal
 from typing import Final, NamedTuple
 
+from sql_audit.inbox.sending import CALL_ROWS
 from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 
@@ -28,12 +29,14 @@ class Point(NamedTuple):
 POINTS: Final = (
     Point("commit", 1, "before the COMMIT that writes the batch"),
     Point("committed", 1, "after that COMMIT"),
-    Point("send", 1, "before the batch is sent"),
-    Point("answered", 1, "after Redis has carried it out"),
+    Point("send", 1, "before the first call of the batch is sent"),
+    Point("send", 2, "between its two calls"),
+    Point("answered", 1, "after Redis has carried both out"),
     Point("commit", 2, "before the COMMIT that deletes the rows"),
     Point("committed", 2, "after that COMMIT"),
 )
-JOBS: Final = ("j-1", "j-2", "j-3")
+JOBS: Final = tuple(f"j-{n}" for n in range(CALL_ROWS + 3))
+"""The jobs of a batch of two calls."""
 
 
 def kill_at(stage: Stage, point: Point) -> None:

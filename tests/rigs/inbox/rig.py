@@ -20,9 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from rq_core import App
+from sql_audit.inbox import sending
 from sql_audit.inbox.database import inbox_engine, inbox_url
 from sql_audit.inbox.service import RelayService
 from sql_audit.inbox.verify import compare_with_log
@@ -41,6 +43,8 @@ LIFE_S: Final = (0.05, 0.5)
 PACE_S: Final = 0.25
 """Seconds of inserting for each kill, so that relays have rows at all times."""
 END_S: Final = 120.0
+CALL_ROWS: Final = 10
+"""Rows in a call here: few, so that most batches have several calls."""
 
 
 @dataclass
@@ -101,6 +105,11 @@ class Rig:
 
     def run(self, transactions: int, kills: int) -> Outcome:
         """Insert rows and kill relays at the same time, then let all work end, and compare the records."""
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sending, "CALL_ROWS", CALL_ROWS)
+            return self._run(transactions, kills)
+
+    def _run(self, transactions: int, kills: int) -> Outcome:
         began = time.monotonic()
         outcome = Outcome(self.database_url.partition(":")[0], transactions, kills)
         stop = self.place / "stop"
@@ -212,8 +221,8 @@ class Rig:
             while True:
                 if not usual.hand_over(stage, on_step):
                     time.sleep(0.01)
-        with stage.relay(on_step) as relay:
-            service = RelayService(relay._session, relay._client, relay)
+        with stage.relay(on_step) as made:
+            service = RelayService(made._session, made._client, made)
             while True:
                 if not service.round():
                     time.sleep(0.01)
