@@ -1,4 +1,5 @@
-"""Apps and tasks: definitions that are refused at once, and the fields of a job. Nothing here needs a server."""
+"""Apps and tasks: invalid definitions are refused at once, and jobs have the expected fields. No test here needs a
+server."""
 
 from __future__ import annotations
 
@@ -154,7 +155,7 @@ def test_options_of_a_job_override_those_of_its_task(app: App) -> None:
     assert task.job(1).queue == "math"
 
 
-def test_the_options_of_repeated_with_options_calls_add_up(app: App) -> None:
+def test_repeated_calls_of_with_options_combine_their_options(app: App) -> None:
     job = app.task(add).with_options(delay=1).with_options(priority="high").job(1)
 
     assert (job.delay_ms, job.profile.priority) == (1_000, "high")
@@ -244,7 +245,7 @@ def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
 
 
 def test_a_job_with_the_option_at_carries_the_instant_and_not_a_delay(app: App) -> None:
-    """Checks the instant because a delay would depend on the producer's clock."""
+    """Checks that the job carries an instant, because the due time of a delay would depend on the producer's clock."""
     task = app.task(add)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     due_ms = 1_893_456_000_000
@@ -336,7 +337,8 @@ def test_invalid_settings_are_refused(app: App, name: str, options: dict[str, An
 
 
 class Mailer:
-    """A class with a method as a task; no worker could create its instance."""
+    """A class with a method that is declared as a task. A worker could not create the instance that the method
+    needs."""
 
     def send(self, to: str) -> None: ...
 
@@ -395,7 +397,7 @@ def test_the_error_of_a_mistyped_option_suggests_an_option_and_lists_all(
 
 
 @pytest.mark.parametrize(("name", "hint"), [("delay", "enqueue"), ("apply_async", "with_options")])
-def test_the_error_of_a_method_name_of_another_library_names_the_method_of_rq_core(
+def test_calling_a_method_by_its_name_in_another_library_raises_an_error_with_the_name_in_rq_core(
     app: App, name: str, hint: str
 ) -> None:
     task = app.task(Mailer.post)
@@ -411,7 +413,7 @@ class Odd:
 
 
 def test_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
-    """Checks that a worker fails when it starts, and not when the first job comes."""
+    """Checks that the worker fails at its start, and not when the first job arrives."""
 
     @app.task
     def odd(value: Odd) -> None: ...
@@ -429,7 +431,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
-    """Checks the imports, since the command line is part of the package, and its ``--help`` needs no App."""
+    """Checks the imports, since the command line is part of the package. ``rq-core --help`` needs no App."""
     modules = imported_by("import rq_core")
 
     assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
@@ -439,7 +441,7 @@ def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
 
 
 def test_defining_tasks_imports_no_heavy_module() -> None:
-    """Checks the imports, since command lines and web apps import tasks even if they enqueue nothing."""
+    """Checks the imports, since web apps and command lines import tasks even if they enqueue no job."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.app.task" in modules
@@ -451,7 +453,7 @@ def test_defining_tasks_imports_no_heavy_module() -> None:
 
 
 def test_public_names_are_listed_before_they_are_imported() -> None:
-    """Checks that dir() and ``import *`` know every public name, and only these."""
+    """Checks that dir() and ``import *`` know every public name, and no other names."""
     found = {}
     exec("from rq_core import *", found)  # noqa: S102 - it is only allowed at a module's top
 
@@ -462,7 +464,7 @@ def test_public_names_are_listed_before_they_are_imported() -> None:
 
 
 def test_rq_core_exports_exactly_the_expected_public_names() -> None:
-    """Checks the list because a new name is a promise, and a removed name breaks users' code."""
+    """Checks the list because each new name is a promise, and because the removal of a name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Cancelled", "Cap", "CapConflict", "DeadJob",

@@ -1,4 +1,4 @@
-"""Arguments keep their types through JSON, or are refused where they are given."""
+"""Arguments: each argument keeps its type through JSON, or the call that passes it is refused."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
 def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
-    """Checks that the worker's value never differs from the producer's, since no error would show such a change."""
+    """Checks that the worker's value never differs from the producer's value, since no error would report the
+    difference."""
 
     def task(
         when: datetime,
@@ -160,7 +161,8 @@ def test_an_argument_without_an_annotation_arrives_as_its_json_value(value: Any)
     )
 )
 def test_any_argument_either_arrives_or_raises_a_typed_error(value: Any) -> None:
-    """Checks that no error of pydantic or json escapes, and that accepted arguments can be loaded."""
+    """Checks that no error of pydantic or json reaches the caller, and that a worker can load each accepted
+    argument."""
     arguments = Arguments("unannotated", unannotated)
     try:
         dumped = arguments.dump((value,), {})
@@ -208,7 +210,8 @@ def mixed(a: int, b: str = "b", *, c: bool = False) -> None: ...
 def test_arguments_that_are_not_passed_are_not_sent(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    """Checks that a deploy with another default changes it for waiting jobs, as it does for direct calls."""
+    """Checks waiting jobs after a deploy that changes a default: the jobs use the new default, as a direct call
+    does."""
     assert json.loads(Arguments("mixed", mixed).dump(args, kwargs)) == expected
 
 
@@ -327,7 +330,7 @@ def of_unimported_type(path: OnlyForCheckers) -> None: ...
         (of_unimported_type, "cannot be resolved.*TYPE_CHECKING"),
     ],
 )
-def test_annotations_that_cannot_be_used_are_refused_on_first_use(
+def test_unusable_annotations_are_refused_at_the_first_use_of_a_task(
     function: Callable[..., None], words: str
 ) -> None:
     arguments = Arguments("task", function)
@@ -351,7 +354,8 @@ def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any
 
 
 def test_a_task_reads_the_arguments_of_a_producer_without_the_code() -> None:
-    """Checks types that JSON lacks: producers with and without the code encode them alike."""
+    """Checks types that JSON lacks. Producers with the task's code and producers without it encode the values in the
+    same way."""
     dumped = dump_untyped(
         "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}
     )

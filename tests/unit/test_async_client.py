@@ -1,4 +1,4 @@
-"""Shared calls of the asyncio client."""
+"""Calls of the asyncio client that several concurrent enqueues share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, Accepted
 
 
 class Looked(list[Any]):
-    """A sequence that counts how many of its items were read."""
+    """A sequence that counts how many of its items are read."""
 
     count = 0
 
@@ -23,7 +23,8 @@ class Looked(list[Any]):
 
 
 async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
-    """Checks the number of reads: if each call read all waiting jobs, the time would grow with their square."""
+    """Checks the number of reads. If each call read all waiting jobs, the time would grow with the square of their
+    number."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
     jobs = [NewJob(str(n), "q", profile("t"), "{}") for n in range(4 * ENQUEUE_CHUNK)]

@@ -1,4 +1,5 @@
-"""An attempt that is asked to stop while it enters its dependencies, while it exits them, or too late.
+"""An attempt that is asked to stop: while it enters its dependencies, while it exits its dependencies, or after its
+end.
 
 No server is used.
 """
@@ -112,9 +113,9 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
 async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
-    """Checks that a session does not commit work that the next attempt will repeat.
+    """Checks that a database session does not commit work that the next attempt will do again.
 
-    If the claim is in force, the handler has succeeded.
+    The handler has succeeded only if the claim is still in force.
     """
     begun = asyncio.Event()
 
@@ -159,7 +160,7 @@ async def test_a_handler_does_not_begin_if_its_job_is_cancelled_while_a_dependen
 
 
 async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> None:
-    """Checks that such a handler makes no additional calls."""
+    """Checks that such a handler runs without additional function calls."""
 
     async def handler() -> None: ...
 
@@ -339,7 +340,7 @@ async def test_a_process_dependency_is_not_exited_while_a_handler_uses_it() -> N
     assert seen == ["left"]
 
 
-async def test_closing_empty_resources_does_nothing() -> None:
+async def test_closing_process_dependencies_does_nothing_if_none_was_created() -> None:
     made = Resources()
     await made.close()
     await made.close()

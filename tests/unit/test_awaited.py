@@ -1,4 +1,4 @@
-"""The polls of awaited jobs: when each job is polled."""
+"""Polls for the end of awaited jobs: the times at which each job is polled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rq_core.protocol.reads.wait_schedule import (
 
 
 def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]:
-    """Return when a job that does not end is polled, and how its wait ends."""
+    """Return the times at which a job that does not end is polled, and the end of the wait."""
     told: list[Told] = []
     waits, times = Waits(), []
     waits.add(JobWait("q", "a", deadline, told.append), 0.0)
@@ -42,7 +42,7 @@ def test_polls_become_rarer_but_continue() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """Checks that a job which ended just before the timeout is found, however long ago the last poll was."""
+    """Checks that the wait finds a job that ended just before the timeout, even if the last poll was long before."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]
@@ -83,7 +83,7 @@ def test_a_wait_that_its_caller_gave_up_is_not_polled() -> None:
     assert [] == waits.all()
 
 
-def test_a_wait_reports_its_end_once() -> None:
+def test_the_end_of_a_wait_is_reported_once() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 9.0, told.append), 0.0)
@@ -95,7 +95,7 @@ def test_a_wait_reports_its_end_once() -> None:
     assert waits.next_at() is None
 
 
-def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
+def test_a_wait_that_times_out_raises_the_error_of_its_last_poll() -> None:
     told: list[Told] = []
     waits, trouble = Waits(), ServerUnavailable(url="redis://x", why="away")
     waits.add(JobWait("q", "a", 0.0, told.append), 0.0)
@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """Checks 260,000 jobs: a wait ends soon after its timeout, even if not all jobs have been polled."""
+    """Checks 260,000 jobs: a wait ends soon after its timeout, even if not all jobs have been polled by then."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return waits for jobs that were alive when they were polled at time 0, with this subscription."""
+    """Return waits with this subscription, for jobs that were alive when they were polled at time 0."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)
@@ -180,7 +180,7 @@ def test_all_jobs_of_a_queue_are_polled_if_the_listener_may_have_missed_messages
 
 
 def test_a_message_that_arrives_during_the_poll_of_its_job_is_not_lost() -> None:
-    """Checks a poll whose answer was made before the job ended."""
+    """Checks a job that ends after the server has answered a poll and before the client has received the answer."""
     waits, (wait,), subscription = hearing("a")
     waits.missed("q", 1.0)
     waits.due(1.0)

@@ -1,4 +1,5 @@
-"""The launcher of child processes for tests and rigs: it shows their output, and leaves no process behind."""
+"""The functions that start child processes for tests and rigs: they show the output of a process, and leave no process
+behind."""
 
 from __future__ import annotations
 

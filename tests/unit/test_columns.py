@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: columns are dropped before words break, and required columns stay."""
+"""Tables on narrow terminals: a table drops columns before it breaks words, and always keeps its required columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_columns_of_a_table_are_dropped_in_order_until_the_rest_fits() -> None:
     assert titles(3, "ready") == ["queue", ""]
 
 
-def test_spare_width_goes_first_to_the_columns_that_lack_the_least() -> None:
+def test_spare_width_goes_first_to_the_column_that_needs_the_least_more_width() -> None:
     assert widths([NAME, NUMBER, NOTES], 33) == [7, 9, 9]
     assert widths([NAME, NUMBER, NOTES], 40) == [7, 9, 16]
     assert widths([NAME, NUMBER, NOTES], 400) == [7, 9, 23]

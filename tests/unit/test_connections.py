@@ -1,4 +1,5 @@
-"""Exchanges on a redis-py connection: each reply belongs to its own command, and none to another exchange."""
+"""Exchanges on a redis-py connection: each command gets its own reply, and no exchange gets a reply of another
+exchange."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from tests.kit.door import Door
 from tests.kit.wait import wait_until_async
 
 Answer = Callable[[Sequence[bytes]], bytes | None]
-"""What a server says to a command; None: nothing."""
+"""A function that returns the server's answer to a command, or None if the server does not answer."""
 
 
 @contextlib.asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[str]:
-    """Return the URL of a server that greets like Redis and then sends the test's replies."""
+    """Return the URL of a server that answers the handshake as Redis does, and then sends the replies of the test."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
@@ -47,7 +48,8 @@ def _echo(command: Sequence[bytes]) -> bytes:
 
 
 async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> None:
-    """Checks redis-py's internals; if this fails with a new version, change rq_core/connections/connection.py."""
+    """Checks the internals of redis-py. If this test fails with a new version of redis-py, change
+    rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
 
@@ -105,7 +107,8 @@ async def test_the_replies_false_and_none_and_empty_are_returned_unchanged(valke
 async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
     valkey_url: str,
 ) -> None:
-    """Checks that the error keeps its code, unless it is ERR, and that later replies belong to their own commands."""
+    """Checks that the error keeps its error code, except for the code ERR, and that each later command gets its own
+    reply."""
     commands = [
         ["ECHO", "1"],
         ["EVALSHA", "0" * 40, 0],
@@ -125,8 +128,8 @@ async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
 
 
 async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None:
-    """Checks that the connection is closed, since the replies will still arrive, and the next exchange would read
-    them."""
+    """Checks that the connection is closed. The replies of the cancelled exchange will still arrive, and the next
+    exchange would read them."""
     transport = AsyncPoolTransport(valkey_url)
     (before,) = await transport.exchange([["CLIENT", "ID"]])
     asking = asyncio.create_task(transport.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
@@ -143,7 +146,8 @@ async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None
 
 
 async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
-    """Checks that a late reply and the replies after it are lost, and that their connection is not used again."""
+    """Checks that the client returns the replies that arrived in time, drops all later replies, and does not use the
+    connection again."""
     asked: list[bytes] = []
 
     def answer(command: Sequence[bytes]) -> bytes | None:
@@ -175,7 +179,8 @@ async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
 
 
 async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
-    """Checks a pipeline whose replies come one by one, so that it takes longer than one reply may."""
+    """Checks a pipeline whose replies arrive one by one. The pipeline as a whole takes longer than the timeout of one
+    reply."""
     loop = asyncio.get_running_loop()
 
     async with server(_echo) as url:
@@ -194,7 +199,8 @@ async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
 
 
 async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
-    """Checks that the single timer of a connection is set earlier if it would fire too late for the next exchange."""
+    """Checks that the only timer of a connection is set to an earlier time if the next exchange has a shorter
+    timeout."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=0.5)
         await transport.block(["WAIT"], 3600)
@@ -209,7 +215,7 @@ async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
 
 
 async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
-    """Checks the number of timers, since a timer for each exchange would cost as much as the exchange itself."""
+    """Checks the number of timers. One timer for each exchange would cost as much as the exchange itself."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["PING"]])
     (connection,) = transport._pool._idle
@@ -225,7 +231,8 @@ async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
 
 @pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
 async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
-    """Checks that the connection is closed, since the meaning of the bytes that follow is unknown."""
+    """Checks that the connection is closed, since the client cannot know the meaning of the bytes after an invalid
+    reply."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=10)
         (odd,) = await transport.exchange([["ODD"]])
@@ -238,10 +245,10 @@ async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
     assert odd == "ONE" or isinstance(odd, Lost)
 
 
-async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
+async def test_the_listener_of_a_connection_runs_before_the_caller_that_waits_for_the_reply(
     valkey_url: str,
 ) -> None:
-    """Checks the order: a worker's listener, which handles wake tokens, runs one round of the event loop before the
+    """Checks the order: the listener of a worker handles wake tokens. The event loop runs it one round before the
     caller."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
@@ -265,8 +272,9 @@ async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
     assert [type(reply) for reply in heard] == [list, ReplyError]
 
 
-async def test_a_message_that_is_cut_off_and_without_a_command_ends_the_connection() -> None:
-    """Checks a push message whose second half would arrive after the next command and be read as its reply."""
+async def test_an_incomplete_push_message_between_commands_ends_the_connection() -> None:
+    """Checks a push message that is cut off. Its second half would arrive after the next command and be read as the
+    reply to that command."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -16,7 +16,7 @@ def test_outside_a_handler_there_is_no_current_job() -> None:
         current_job()
 
 
-def test_job_running_sets_the_current_job_of_its_block() -> None:
+def test_the_function_job_running_sets_the_current_job_within_its_block() -> None:
     with testing.job_running(id="a", claim=2) as outer:
         assert current_job() is outer
         with testing.job_running(id="b"):

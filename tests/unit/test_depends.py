@@ -1,4 +1,5 @@
-"""Dependencies of tasks: how a signature declares them, when they are entered and exited, and which are refused."""
+"""Dependencies of tasks: how a signature declares them, when they are entered and exited, and which declarations are
+refused."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def app() -> App:
 
 
 def ran(app: App, *tasks: Any) -> list[str]:
-    """Return the outcomes of one job of each task, or the exception that was raised."""
+    """Run one job of each task, and return the outcomes or the exception that was raised."""
     with testing.fake(app) as fake:
         for task in tasks:
             task.with_options(max_attempts=1).enqueue()
@@ -167,7 +168,7 @@ def test_each_kind_of_provider_is_entered_and_exited_for_an_async_handler(
 
 
 def test_an_object_that_a_plain_function_returns_is_not_closed(app: App) -> None:
-    """Checks an object such as a client that the whole program uses."""
+    """Checks an object that the whole program uses, for example a client."""
     shared = Both()
 
     @app.task
@@ -226,7 +227,8 @@ def test_enqueue_refuses_a_value_for_a_dependency(app: App) -> None:
 
 
 def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
-    """Checks an argument with the dependency's name from a producer without the task's code, or with older code."""
+    """Checks a producer without the task's code, or with older code, that sends an argument with the name of the
+    dependency."""
 
     @app.task
     def report(month: str, db: str = Depends(plain)) -> None:
@@ -400,7 +402,7 @@ def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exit
 
 
 def test_middleware_may_replace_the_error_of_the_handler(app: App) -> None:
-    """Checks that one middleware can decide which errors are not retried."""
+    """Checks that a middleware can decide which errors are not retried."""
 
     @app.around
     @contextmanager
@@ -559,7 +561,7 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """Checks an argument that would be the second positional argument of a direct call but the first argument of a
+    """Checks an argument that would be the second positional argument in a direct call but the first argument of a
     job."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
@@ -575,7 +577,7 @@ def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     assert "has two Depends" in refused(app, both)
 
 
-def test_a_parameter_with_the_marker_injected_but_without_depends_is_refused(app: App) -> None:
+def test_a_parameter_whose_default_is_injected_but_without_depends_is_refused(app: App) -> None:
     def task(x: str = injected) -> None: ...
 
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)
@@ -619,7 +621,7 @@ Alias = Annotated["Elsewhere", Depends(plain)]
 
 
 def test_annotations_that_are_strings_are_resolved(app: App) -> None:
-    """Checks that the type of a dependency need not resolve."""
+    """Checks that the type of a dependency may be a name that cannot be resolved."""
 
     @app.task
     def task(
@@ -658,10 +660,10 @@ def test_an_unresolved_annotation_is_an_argument_until_the_app_is_checked(
 Later: Any
 
 
-def test_check_refuses_a_depends_that_could_not_be_seen_at_the_definition(
+def test_app_check_refuses_a_depends_whose_annotation_was_not_resolvable_at_the_definition(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an annotation that would be treated as an argument that producers must pass."""
+    """Checks an annotation that rq-core would otherwise treat as an argument that producers must pass."""
 
     def below(x: Later) -> None: ...  # type: ignore[valid-type]  # noqa: F821
     def buried(x: Annotated[str, Depends(plain)] | None) -> None: ...
@@ -961,7 +963,7 @@ def test_invalid_middleware_is_refused(app: App) -> None:
 def test_middleware_that_returns_no_context_manager_fails_the_attempt(app: App) -> None:
     class Forgets:
         def __call__(self, job: Any) -> None:
-            """Return something that is not a context manager."""
+            """Return an object that is not a context manager."""
 
     app.around(Forgets())
 

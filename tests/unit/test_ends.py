@@ -1,4 +1,4 @@
-"""The end of each job that left Redis, derived from the job's events."""
+"""The end of each job that has left Redis, derived from the events of the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rq_core.model.table.machine import Event
 
 
 def tell(lives: Lives, number: int, event: Event, **facts: Any) -> None:
-    """Apply the next event of job `a`, at a time given by its number."""
+    """Apply the next event of job `a`. The number of the event also gives its time."""
     names = (field.name for field in JOB_EVENT_FIELDS[event])
     told = JobEvent(0, "a", dict.fromkeys(names) | {"id": "a"} | facts)
     lives.add(Entry(OutboxId(1, number), event, number, "w-1", jobs=(told,)), told)
@@ -66,7 +66,7 @@ def test_the_end_of_a_pruned_job_is_its_death() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_after_missing_entries_no_end_is_known() -> None:
+def test_no_end_of_a_job_is_known_if_entries_after_its_events_are_missing() -> None:
     lives = ended()
     lives.miss()
 

@@ -1,4 +1,4 @@
-"""Items of an iterator that are prepared before they are requested."""
+"""Items of an iterator that are prepared before the consumer requests them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_at_most_one_item_of_a_producers_iterator_is_prepared_ahead() -> None:
     assert list(ahead) == [1, 2]
 
 
-def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_at_its_turn_and_each_time_after() -> (
+def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_each_time_the_item_is_requested() -> (
     None
 ):
     def items() -> Iterator[int]:
@@ -42,7 +42,7 @@ def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_at_its_turn_and_e
             next(ahead)
 
 
-def test_preparing_ahead_may_reach_the_end_of_an_iterator() -> None:
+def test_preparing_ahead_works_at_the_end_of_an_iterator() -> None:
     ahead = PreparedItems([1])
     assert next(ahead) == 1
     ahead.prepare()

@@ -1,4 +1,4 @@
-"""Errors: their messages are readable, and they carry their facts as attributes."""
+"""Errors: each error has a readable message, and has the facts of the message as attributes."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ CLASSES = [
 
 
 def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
-    """Yield each call of the packages that makes an error, with its module."""
+    """Yield each call in the packages that constructs an error, with the module of the call."""
     kinds = {
         name: kind
         for module in (errors, signals, sql_audit.errors)
@@ -48,7 +48,7 @@ def test_type_checkers_know_every_argument_of_an_error() -> None:
 
 
 def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
-    """Checks each constructor call: a missing fact would raise KeyError in place of the error."""
+    """Checks each constructor call. If a fact were missing, the call would raise KeyError in place of the error."""
     missing = [
         f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"
         for source, call, kind in made_errors()

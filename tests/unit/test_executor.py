@@ -1,4 +1,5 @@
-"""First steps of async handlers, without a server: they run in an asyncio task like any other coroutine."""
+"""The first steps of async handlers, without a server: each handler runs in an asyncio task like any other
+coroutine."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Runs:
-    """An app whose only task is the handler, and the outcomes of its jobs."""
+    """Runs jobs of an app whose only task is the handler, and records the outcomes."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ COMPLETE = ("complete", "error")
 
 
 @pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
-async def test_the_task_sets_max_losses_of_a_job_whose_producer_did_not_know_the_task(
+async def test_a_job_gets_max_losses_from_its_task_if_its_producer_did_not_have_the_task(
     losses: int, said: tuple[str, str]
 ) -> None:
     runs = Runs(lambda: None, jobs=0)
@@ -244,7 +245,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 ) -> None:
     """Checks that the lease ends soon after the timeout, and that the log does not count a lost worker.
 
-    The lease is not kept for as long as the handler runs.
+    The worker stops to extend the lease, though the handler still runs.
     """
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
     release, begun = asyncio.Event(), asyncio.Event()
@@ -269,7 +270,7 @@ async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses
 
 
 async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() -> None:
-    """Checks that the job is reported and its lease is given up, though the asyncio task took no step."""
+    """Checks that the worker reports the job and gives up the lease, though the asyncio task ran no step."""
 
     async def handler() -> None:
         await asyncio.Event().wait()
@@ -282,10 +283,10 @@ async def test_a_handler_that_is_cancelled_before_its_first_step_is_settled() ->
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_a_handler_that_ignores_the_loss_of_its_lease_presents_its_own_outcome(
+async def test_the_outcome_of_a_handler_that_ignores_the_loss_of_its_lease_is_still_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that the outcome is refused, so that the log shows that the handler ran."""
+    """Checks that Redis refuses the outcome, so that the log shows that the handler ran."""
     monkeypatch.setattr(executor, "END_GRACE_S", 0.01)
     release, begun = asyncio.Event(), asyncio.Event()
 
@@ -344,10 +345,10 @@ def returns_in_a_thread() -> int:
 
 
 @pytest.mark.parametrize("handler", [returns_in_a_task, returns_in_a_thread])
-async def test_a_panic_of_the_serializer_fails_no_job(
+async def test_no_job_fails_because_the_serializer_panics(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks panics in the Rust code of pydantic, which are not a subclass of Exception."""
+    """Checks a panic in the Rust code of pydantic. The exception of a panic is not a subclass of Exception."""
 
     def panic(*_: object) -> str:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from
@@ -359,10 +360,10 @@ async def test_a_panic_of_the_serializer_fails_no_job(
     assert "!unfinished" == runs.settlements["j0"].value
 
 
-async def test_a_thread_that_runs_beyond_its_lease_and_its_timeout_presents_its_outcome(
+async def test_the_outcome_of_a_thread_that_runs_beyond_its_lease_and_its_timeout_is_still_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that the refused outcome shows in the log that the handler ran to its end."""
+    """Checks that the log has the refused outcome, which shows that the handler ran to its end."""
     begun, may_end = threading.Event(), threading.Event()
 
     def handler() -> None:

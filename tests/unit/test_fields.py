@@ -1,4 +1,5 @@
-"""The tables of a job's fields and of the events' effects agree with everything that is derived from them."""
+"""The table of a job's fields and the table of the events' effects agree with everything that is derived from the two
+tables."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_a_job_record_has_the_fields_of_a_state_line() -> None:
 
 
 def test_optional_traits_come_directly_before_the_lane() -> None:
-    """Checks that the optional traits are directly before the lane, in their order."""
+    """Checks that the optional fields (traits) are directly before the field of the lane, in their order."""
     given = [str(field.line) for field in GIVEN]
 
     assert list(STAYS)[-len(given) :] == given
@@ -81,7 +82,7 @@ def test_each_event_leads_to_the_state_of_its_transition(arrow: Transition) -> N
 
 
 def test_the_derived_sets_of_events_have_the_expected_members() -> None:
-    """Checks the sets because a new transition must not change them by accident."""
+    """Checks the sets so that a new transition does not change them by accident."""
     assert {"enqueued", "discarded", "restored", "baseline"} == BEGINNINGS
     assert {"succeeded", "cancelled", "pruned", "removed", "expired", "replaced"} == JOB_ENDS
     assert {"succeeded", "retried", "died", "rolled_back", "lease_expired"} == ONLY_CLAIM_ENDS

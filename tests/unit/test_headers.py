@@ -1,4 +1,4 @@
-"""The headers of the Lua files: they are true, and the check finds a false one."""
+"""The headers of the Lua files: each header is true, and the check of headers finds a false header."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Edit = Callable[[str, str, str], None]
 
 @pytest.fixture
 def lua(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield a copy of the scripts, which the loader reads in place of the real ones."""
+    """Yield a copy of the Lua scripts, which the loader reads in place of the real scripts."""
     copy = tmp_path / "lua"
     shutil.copytree(script.lua_directory(), copy)
     decisions = script.lua_directory().parent / "docs" / "decisions"
@@ -190,7 +190,7 @@ def test_a_contradictory_header_is_refused(
 
 
 def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
-    """Checks that a key which an include needs is named in one file only."""
+    """Checks that only one file names a key that an include needs."""
     assert build_script("trim").keys == ("meta", "wake", "outbox")
     edit("include/call/wake.lua", "Keys: wake", "Keys: wake leases")
     headers.forget()
@@ -198,7 +198,7 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
     assert build_script("trim").keys == ("meta", "leases", "wake", "outbox")
 
 
-def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
+def test_two_lua_parts_with_keys_cannot_depend_on_the_same_fact(edit: Edit) -> None:
     edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
     headers.forget()
 
@@ -206,7 +206,7 @@ def test_two_parts_with_keys_do_not_share_a_fact(edit: Edit) -> None:
         build_script("turn")
 
 
-def test_a_part_with_keys_on_demand_needs_a_fact(edit: Edit) -> None:
+def test_a_lua_part_with_keys_on_demand_must_name_a_fact(edit: Edit) -> None:
     edit("include/results/results.lua", "Fact: remembers\n", "")
     headers.forget()
 
@@ -222,7 +222,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
 
 
 def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
-    """Checks the keys of the four ready lists, which are one word in a header and four keys of a call."""
+    """Checks the four ready lists. A header names them with one word, and a call has one key for each list."""
     made = script.script("requeue")
     keys = queue_keys("q")
 
@@ -262,7 +262,7 @@ def test_the_check_names_an_outdated_file(lua: Path, capsys: pytest.CaptureFixtu
 def test_a_false_header_stops_the_generation(
     edit: Edit, lua: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Checks that no page is generated from a false header."""
+    """Checks that the generator writes no page if a header is false."""
     (lua / "README.md").unlink()
     edit("trim.lua", "Uses: meta(facts", "Uses: magic(wand) meta(facts")
 

@@ -1,4 +1,4 @@
-"""Repeated calls: the options with which a producer marks them, and the answers."""
+"""Repeated calls: the options with which a producer marks a call as repeatable, and the answers to repeated calls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_an_option_id_replaces_an_idempotency_key_and_an_idempotency_key_replaces_an_option_id() -> (
+def test_a_later_id_overrides_an_idempotency_key_and_a_later_idempotency_key_overrides_an_id() -> (
     None
 ):
     _, send = make()
@@ -168,7 +168,7 @@ def test_the_idempotency_key_of_a_duplicate_unique_job_refers_to_the_job_that_ho
         assert [] == fake.drain()
 
 
-def test_an_idempotency_key_is_not_used_by_a_rejected_unique_job() -> None:
+def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
     app, send = make(unique=Unique(per="to", on_duplicate="reject"))
     with testing.fake(app) as fake:
         send.enqueue("a")
@@ -191,7 +191,7 @@ def test_the_error_of_a_queue_that_has_reached_results_max_says_what_to_do() -> 
         assert not send.enqueue("a").duplicate
 
 
-def test_a_results_line_that_was_written_is_read_back_unchanged() -> None:
+def test_a_line_of_the_key_results_is_read_back_as_it_was_written() -> None:
     line = result_line("cancelled", 5, 7)
 
     assert "cancelled at=5 once=7" == line

@@ -42,7 +42,8 @@ def test_threads_create_distinct_ids_from_one_generator() -> None:
 
 
 def test_a_forked_child_creates_other_ids_than_its_parent() -> None:
-    """Checks a forked server: a child that made its parent's ids would get "duplicate", and lose jobs."""
+    """Checks a server process that forks. A child that created the ids of its parent would be answered "duplicate", and
+    its jobs would be lost."""
     make = JobIds(clock=lambda: 5.0)
     make()
     reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""The immutable JSON of a job: workers read what producers write."""
+"""The immutable JSON of a job: a worker reads the same values that the producer wrote."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Headers of a job: small strings beside its arguments."""
+"""Headers of a job: small strings that a job carries in addition to its arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def app() -> App:
 
 
 def spec_of(job: NewJob) -> tuple[str, str]:
-    """Return digest and JSON of a job as they are sent."""
+    """Return the digest and the JSON of a job in the form in which a producer sends them."""
     _, [(_, _, digest, _, spec)] = pack_jobs([job])
     return digest, spec
 

@@ -1,4 +1,5 @@
-"""The import contracts of the rooms in pyproject.toml: an import that breaks one fails `scripts/check`."""
+"""The import contracts in pyproject.toml, which say which package folders may import which: a forbidden import fails
+`scripts/check`."""
 
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the files that the contracts are about."""
+    """Return a copy of the files to which the import contracts apply."""
     place = tmp_path_factory.mktemp("tree")
     for package in ("rq_core", "sql_audit"):
         shutil.copytree(ROOT / package, place / package)

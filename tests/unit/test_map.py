@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md has a line for each room, and each room's docstring names its modules."""
+"""ARCHITECTURE.md has a line for each room (a folder of modules), and the docstring of each room names its modules."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PAGES = {"ARCHITECTURE.md": TEXT} | {
 PACKAGES = ("rq_core", "sql_audit")
 
 UNLISTED = {"cli", "commands", "demo", "migrations"}
-"""Rooms whose modules the docstring does not name: one a command, or one a step."""
+"""The rooms whose docstring does not name the modules: each module there is one command or one migration step."""
 
 
 def rooms() -> list[Path]:
@@ -26,7 +26,7 @@ def rooms() -> list[Path]:
 
 
 def listed_in(docstring: str) -> list[str]:
-    """Return the modules that the list of a docstring names, before the colon of each entry."""
+    """Return the modules that the list in a docstring names. A name stands before the colon of its entry."""
     heads = re.findall(r"^- ((?:``\w+``(?:, )?)+):", docstring, re.MULTILINE)
     return re.findall(r"\w+", " ".join(heads))
 

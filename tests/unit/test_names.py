@@ -1,4 +1,5 @@
-"""Names and keys: a name is checked before it becomes part of a key, and a queue's keys share a hash tag."""
+"""Names and keys: each name is checked before it becomes part of a key, and all keys of a queue have the same hash
+tag."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Options and outcomes of waits, and the calls that are refused before anything is sent."""
+"""Options and outcomes of waits, and invalid calls that are refused before the client sends anything."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_invalid_keep_result_is_refused(app: App, value: Any) -> None:
 @pytest.mark.parametrize(
     "value, keep_ms", [(True, 3_600_000), (60, 60_000), (timedelta(days=1), 86_400_000)]
 )
-def test_keep_result_writes_its_time_into_the_ties_and_digest_into_the_spec(
+def test_the_option_keep_result_is_written_into_the_fields_and_the_spec_of_the_job(
     app: App, value: Any, keep_ms: int
 ) -> None:
     def send(to: str) -> str:
@@ -108,10 +108,10 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 
 
 @pytest.mark.parametrize("outcome, kind", ENDS, ids=lambda each: type(each).__name__)
-def test_the_errors_of_a_wait_are_not_signals_of_a_handler(
+def test_the_errors_of_a_wait_do_not_cancel_or_snooze_the_handler_that_waits(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
-    """Checks that a handler which waits for a cancelled job is not cancelled itself."""
+    """Checks a handler that waits for a job which is then cancelled. The handler itself is not cancelled."""
     with pytest.raises(kind) as caught:
         outcome.value  # noqa: B018 - it raises
 

@@ -1,4 +1,4 @@
-"""Jobs packed into rows of the inbox, and read from them."""
+"""Jobs that are packed into rows of the inbox, and unpacked from these rows."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_an_absolute_due_time_does_not_depend_on_the_time_of_the_insert() -> Non
     assert job == read(job, age_ms=10**9)
 
 
-def test_rows_of_one_kind_share_their_profile() -> None:
-    """Checks that a call with many rows sends their common profile once."""
+def test_rows_of_the_same_kind_of_job_share_their_profile() -> None:
+    """Checks that a call with many rows sends the profile that the rows have in common only once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 
     assert (1, 3) == (len(json.loads(kinds)), len(records))
@@ -132,7 +132,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("packed", BAD.values(), ids=BAD)
-def test_a_packed_text_that_no_producer_writes_is_unreadable(packed: str) -> None:
+def test_an_invalid_packed_text_is_reported_as_unreadable(packed: str) -> None:
     with pytest.raises(Unreadable):
         read(JOBS["plain"], packed)
 
@@ -146,7 +146,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("column", "value"), COLUMNS.items())
-def test_a_row_with_an_invalid_name_or_with_arguments_that_are_no_object_is_unreadable(
+def test_a_row_is_unreadable_if_a_name_is_invalid_or_if_its_arguments_are_not_a_json_object(
     column: str, value: str
 ) -> None:
     with pytest.raises(Unreadable):

@@ -1,4 +1,5 @@
-"""The paths that documents, scripts and code mention exist, so that no text names a script by its old path."""
+"""The paths in documents, scripts and code: each path exists, so that no text has the old path of a file that was
+moved."""
 
 import re
 import subprocess
@@ -9,9 +10,9 @@ MENTION = re.compile(
     r"(?<![\w/.-])(?:\$\w+/|\./)?((?:docs|scripts|rq_core|sql_audit|lua|tests)/[\w./-]*\w)"
 )
 MADE_ELSEWHERE = {"rq_core/_lua", "rq_core/_lua/claim.lua", "tests/test_sums.py"}
-"""Paths that only the wheel has, or that a test makes in a folder of its own."""
+"""Paths that exist only in the wheel, or in a temporary folder of a test."""
 RELATIVE = {"mutants.md", "test_paths.py"}
-"""Files whose paths begin in tests/; and this one."""
+"""Files that the check leaves out: mutants.md, whose paths begin inside tests/, and this file."""
 
 
 def tracked() -> list[Path]:

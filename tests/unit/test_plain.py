@@ -1,4 +1,4 @@
-"""Programs of lua/plain: the text that is sent, and the header of each."""
+"""Programs in lua/plain: the text of each program as a client sends it, and the header of each program."""
 
 import re
 
@@ -10,7 +10,7 @@ from rq_core.scripts.plain import plain_names, plain_text
 from scripts.docs.lint import text_of
 
 
-def test_a_plain_program_names_its_keys_arguments_and_constants() -> None:
+def test_the_text_of_a_plain_program_has_local_names_for_its_keys_arguments_and_constants() -> None:
     text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [
@@ -32,8 +32,8 @@ def test_plain_text_refuses_constants_that_differ_from_the_header(given: dict[st
 def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_writes(
     name: str,
 ) -> None:
-    """Checks the flag ``allow-oom``: programs that only read run with EVAL_RO, and a full server accepts other programs
-    only with this flag."""
+    """Checks the flag ``allow-oom``. Programs that only read are run with EVAL_RO. A full server runs other programs
+    only if they have this flag."""
     text = text_of(name)
     header = (script.lua_directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]
     writes = re.search(r"call\('(HSET|XADD|UNLINK)'|pcall\(ARGV", text) is not None

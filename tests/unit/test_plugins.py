@@ -1,4 +1,4 @@
-"""Plugins of other packages: entry points find them, and an error names a missing one."""
+"""Plugins in other packages: rq-core finds them by entry points, and an error names a missing plugin."""
 
 import tomllib
 from importlib.metadata import EntryPoint

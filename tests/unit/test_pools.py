@@ -1,4 +1,4 @@
-"""Pools: connections are used again, but never one on which a reply might be lost or mixed up."""
+"""Connection pools: a connection is used again, except if one of its replies might be lost or mistaken for another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("kind", [PoolTransport, AsyncPoolTransport])
 
 
 async def value(given: Any) -> Any:
-    """Return the value of a sync or async transport's answer."""
+    """Return the value of an answer, which a sync transport returns and an async transport awaits."""
     return await given if inspect.isawaitable(given) else given
 
 
@@ -52,7 +52,7 @@ async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_no
 ) -> None:
     """Checks that no command is sent on a closed connection, since its outcome would then count as unknown.
 
-    An unread reply on a connection would be read as the next command's reply.
+    If a connection had an unread reply, the client would read it as the reply to the next command.
     """
     transport = kind(valkey_url)
     before = await ask(transport, "CLIENT", "ID")
@@ -104,7 +104,8 @@ def test_threads_queue_for_a_connection(valkey_url: str) -> None:
 
 
 async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks that coroutines are served in order, and that a coroutine that gives up delays no other coroutine."""
+    """Checks that coroutines get connections in the order of their requests, and that a coroutine that stops waiting
+    does not delay the others."""
     transport = AsyncPoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = await transport._pool.take()
     order: list[int] = []
@@ -147,7 +148,8 @@ async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an
 
 
 def test_closing_a_pool_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
-    """Checks that the close does not count as an outage, with replies that are lost or never come."""
+    """Checks that an exchange in another thread ends normally. The close does not count as an outage in which replies
+    are lost."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
         asked = thread.submit(transport.exchange, [["BLPOP", "list", "10"]])
@@ -207,7 +209,8 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    """Checks a connection that redis-py regards as connected, though it would use the wrong database."""
+    """Checks a connection that redis-py regards as connected. Without a new handshake the connection would use the
+    wrong database."""
     transport = kind(valkey_url.replace("/0", "/3"))
     source = transport._pool._source
     broken = []
@@ -276,7 +279,7 @@ async def test_a_connection_that_opens_while_the_transport_closes_is_closed(
 
 
 async def test_a_call_under_way_ends_when_the_transport_closes(valkey_url: str) -> None:
-    """Checks that the call does not wait for ever, though the connection's watchdog has ended."""
+    """Checks that the call ends, though the watchdog of its connection has stopped."""
     transport = AsyncPoolTransport(valkey_url)
     asked = asyncio.create_task(transport.block(["BLPOP", "nothing", "0"], 60))
     await wait_until_async(lambda: transport._pool.busy, "it asks")

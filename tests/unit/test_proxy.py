@@ -1,4 +1,4 @@
-"""The test proxy: each mode does to connections what its name says."""
+"""The proxy for tests: each mode of the proxy does to connections what the name of the mode says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def between(valkey: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
 
 @pytest.fixture
 def near(between: Proxy) -> Iterator[redis.Redis]:
-    """Yield a client that is connected through the proxy."""
+    """Yield a client that connects to the server through the proxy."""
     with redis.Redis.from_url(
         between.url, retry=Retry(NoBackoff(), 0), socket_timeout=2, protocol=2
     ) as client:
@@ -81,7 +81,8 @@ def test_slices_and_delays_of_the_proxy_change_only_the_time(
 def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers(
     between: Proxy, valkey: RedisServer
 ) -> None:
-    """Checks that neither side ends the connections: a client whose network forgot them gets no answer and no error."""
+    """Checks that neither side closes the connections. The client gets no answer and no error, as if its network had
+    forgotten its connections."""
     port = int(between.url.rpartition(":")[2].removesuffix("/0"))
     connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
     with connect() as old:
@@ -104,7 +105,7 @@ def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers
 def only_what_is_new() -> Iterator[None]:
     """Freeze the present objects in the garbage collector, so that collections examine only newer objects.
 
-    A process with many objects otherwise takes long for each collection.
+    In a process with many objects, each collection would otherwise take long.
     """
     gc.collect()
     gc.freeze()
@@ -114,7 +115,7 @@ def only_what_is_new() -> Iterator[None]:
 
 @pytest.mark.usefixtures("only_what_is_new")
 def test_a_proxy_that_ends_at_any_moment_leaves_no_connection_open(valkey: RedisServer) -> None:
-    """Checks a connection that the proxy is just accepting when it ends."""
+    """Checks a connection that the proxy is accepting at the moment at which the proxy ends."""
     for n in range(60):
         with contextlib.ExitStack() as clients:
             with Proxy(valkey.port) as ending:

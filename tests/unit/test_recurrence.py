@@ -1,4 +1,4 @@
-"""Due times of schedules: instants of cron expressions and of intervals, and the rules that are refused."""
+"""Due times of schedules: the instants of cron expressions and intervals, and the rules that are refused."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DAY = 24 * HOUR
 
 
 def ms(text: str, zone: str = "UTC") -> int:
-    """Return the Unix ms of a wall time."""
+    """Return the Unix time in ms of a wall time."""
     return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
 def walls(rule: Recurrence, after: str, count: int) -> list[str]:
-    """Return the next instants after a wall time, as wall times."""
+    """Return the next instants after a wall time, each as a wall time."""
     zone = ZoneInfo(rule.tz)
     found = []
     for instant, _ in zip(rule.instants(ms(after, rule.tz)), range(count), strict=False):
@@ -99,7 +99,7 @@ def test_a_cron_expression_with_a_wildcard_minute_follows_elapsed_time() -> None
 
 
 def test_a_change_of_offset_between_two_instants_with_equal_offsets_is_noticed() -> None:
-    """Checks two instants a year apart, with the same offset, between which a wall time comes twice."""
+    """Checks two instants a year apart whose UTC offsets are equal. Between them one wall time comes twice."""
     rule = recurrence("n", cron="*/30 1 25 10 *", tz="Europe/London")
     first = ms("2026-10-25 01:30", "Europe/London")
 
@@ -123,7 +123,7 @@ def test_the_phase_of_an_interval_depends_on_the_name_of_its_schedule() -> None:
     assert beat == recurrence("beat", every=timedelta(seconds=10))
 
 
-def test_the_part_of_spread_is_constant_for_a_name_and_less_than_spread() -> None:
+def test_the_delay_by_the_option_spread_is_constant_for_a_name_and_shorter_than_spread() -> None:
     shifts = [recurrence(f"t.{k}", cron="0 8 * * *", spread=900).shift_ms for k in range(2000)]
 
     assert shifts == [
@@ -188,7 +188,7 @@ RULES = st.sampled_from(
 
 @settings(max_examples=60, deadline=None)
 @given(RULES, st.integers(ms("2026-01-01"), ms("2027-01-01")), st.integers(0, 3 * DAY))
-def test_judge_agrees_with_a_count_of_all_instants(
+def test_the_method_judge_agrees_with_a_count_of_all_instants(
     rule: Recurrence, start: int, after: int
 ) -> None:
     expected = rule.next_after(start)
@@ -223,9 +223,10 @@ def test_judge_agrees_with_a_count_of_all_instants(
 def test_the_instants_of_a_rule_equal_those_found_by_a_search_through_all_minutes(
     zone: str,
 ) -> None:
-    """Checks a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.
+    """Runs a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.
 
-    Havana and Sao Paulo change at midnight, Lord Howe by half an hour; Samoa left out a day in 2011.
+    Havana and Sao Paulo change their clocks at midnight. Lord Howe changes them by half an hour. Samoa omitted a day in
+    2011.
     """
     compared = list(compare(zone, EXPRESSIONS, (2011, 2012)))
 
@@ -240,15 +241,16 @@ def test_the_instants_of_a_rule_equal_those_found_by_a_search_through_all_minute
 def test_the_instants_of_the_library_cronsim_alone_differ_from_those_of_the_search(
     zone: str, expression: str
 ) -> None:
-    """Checks why CronSim is only used on wall clocks without changes. If this test fails, CronSim may handle time zones
-    itself."""
+    """Shows why CronSim is used only for stretches of time without a clock change. If this test fails, CronSim may
+    handle time zones correctly itself."""
     assert any(compare(zone, [expression], (2011, 2012), of_library))
 
 
-def test_schedules_with_one_expression_share_the_count_of_what_passed(
+def test_schedules_with_the_same_expression_share_the_count_of_their_missed_instants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After an outage of a week, each of thousands of schedules of every minute was counted for a fifth of a second."""
+    """Checks the time after an outage of a week. For each of thousands of schedules that fire every minute, the count
+    of the missed instants took a fifth of a second."""
     asked: list[int] = []
     after = module._cron_after
 

@@ -1,4 +1,4 @@
-"""Error texts pass the redactor, and no text passes a redactor that raises."""
+"""Error texts: each text goes through the redactor of the app. If the redactor raises, the text is removed."""
 
 import json
 
@@ -27,7 +27,8 @@ def test_the_redactor_receives_message_traceback_and_causes() -> None:
 
 
 def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
-    """Checks the order because a cut could leave half of a secret on each side, which no redactor recognises."""
+    """Checks the order: a text that is shortened first could contain only half of a secret, which no redactor
+    recognises."""
     for place in range(MESSAGE_MAX // 2 - 40, MESSAGE_MAX // 2 + 10):
         text = "x" * place + SECRET + "y" * MESSAGE_MAX
 
@@ -37,7 +38,7 @@ def test_the_redactor_receives_the_text_before_it_is_shortened() -> None:
         assert SECRET[len(SECRET) // 2 :] not in kept
 
 
-def test_a_redactor_that_raises_loses_only_the_text() -> None:
+def test_only_the_text_of_an_error_is_lost_if_the_redactor_raises() -> None:
     kept = json.loads(describe_error(caught(SECRET), redact=broken))
 
     assert kept["type"] == "ValueError"

@@ -1,4 +1,5 @@
-"""Releases: version and changelog change as documented, and the wheel has every file that it needs."""
+"""Releases: the release command changes the version and the changelog as documented, and the wheel has every file that
+it needs."""
 
 import datetime as dt
 import zipfile

@@ -1,4 +1,4 @@
-"""Retries: their delays, and the failures that are final."""
+"""Retries: the delays before retries, and the failures after which no retry follows."""
 
 import math
 from datetime import timedelta
@@ -109,14 +109,16 @@ def test_an_invalid_duration_of_a_signal_is_refused_when_the_signal_is_created(
         signal(after)
 
 
-def test_a_snooze_needs_a_duration() -> None:
+def test_the_signal_snooze_needs_a_duration() -> None:
     with pytest.raises(InvalidOption, match="after"):
         Snooze(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [-5, -math.inf, -(10**400), timedelta(days=-1)])
-def test_a_negative_time_of_a_signal_means_at_once(signal: Any, after: Any) -> None:
+def test_a_signal_with_a_negative_duration_lets_the_job_run_again_at_once(
+    signal: Any, after: Any
+) -> None:
     assert POLICY.verdict(signal(after), 1, half)[1] == 0
 
 

@@ -1,4 +1,5 @@
-"""Limits of the rooms: few modules in a folder, few lines in a module, and one module for each public name."""
+"""Limits of the rooms (folders of modules): few modules in a folder, few lines in a module, and few public names with
+two definitions."""
 
 import ast
 import re
@@ -12,11 +13,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("rq_core", "sql_audit")
 
 MODULES_MAX = 16
-"""The most modules of a folder: the names that a newcomer reads at once."""
+"""The highest number of modules in a folder. A newcomer can read this number of names at once."""
 LINES_MAX = 450
-"""The most lines of a module."""
+"""The highest number of lines in a module."""
 SHARED_NAMES_MAX = 20
-"""The most public names that two or more modules define."""
+"""The highest number of public names that two or more modules may define."""
 
 
 def modules() -> list[Path]:
@@ -33,7 +34,7 @@ def full_folders(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def long_modules(lines: dict[Path, int]) -> dict[str, int]:
-    """Return the modules that have too many lines, each with its number of lines."""
+    """Return the modules that have too many lines, each with the number of its lines."""
     return {str(path): count for path, count in lines.items() if count > LINES_MAX}
 
 
@@ -45,7 +46,7 @@ def public_names(source: str) -> set[str]:
 
 
 def shared_names(sources: dict[Path, str]) -> dict[str, list[str]]:
-    """Return the public names that several modules define, each with these modules."""
+    """Return the public names that several modules define, each with the list of these modules."""
     where = defaultdict(list)
     for path, source in sorted(sources.items()):
         for name in public_names(source):
@@ -73,7 +74,7 @@ def test_few_public_names_are_defined_in_more_than_one_module() -> None:
 
 
 def test_no_python_module_contains_lua() -> None:
-    """Checks all modules except the one that assembles scripts and the fake server of `testing`."""
+    """Checks all modules except the module that assembles scripts and the fake server of the package `testing`."""
     found = {
         str(path)
         for path in modules()

@@ -1,4 +1,4 @@
-"""Routing: how commands find their node in a cluster, shown with a fake cluster of a few lines."""
+"""Routing: how a client finds the cluster node for a command. The cluster is a small fake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOW, HIGH = "rqc:{mail}:meta", "rqc:{a}:meta"
 
 
 class Nodes:
-    """Answers for all nodes, and records the commands that each was sent."""
+    """Answers in place of all nodes, and records the commands that the client sent to each node."""
 
     def __init__(self, answer: Callable[[Node, Command], Any] | None = None) -> None:
         self.answer = answer or (lambda node, _: str(node.host))
@@ -85,7 +85,7 @@ def test_the_client_finds_the_first_key_of_a_command(command: list[Any], key: st
     assert key == key_of(command)
 
 
-def test_replies_come_in_the_order_of_the_commands() -> None:
+def test_replies_are_returned_in_the_order_of_their_commands() -> None:
     nodes = Nodes(lambda node, command: (node, command[1]))
 
     replies = nodes.exchange(["GET", HIGH], ["GET", LOW], ["HGET", HIGH])
@@ -119,7 +119,7 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """Checks that a permanent error is returned, so that the caller continues without functions.
+    """Checks that a permanent error is returned, so that the caller goes on without functions.
 
     A temporary error is ignored if at least one primary accepted the command.
     """
@@ -168,8 +168,8 @@ def test_an_ask_answer_is_followed_once_and_its_node_is_not_remembered() -> None
 
 
 def test_a_transaction_on_a_migrating_slot_is_reported_as_an_outage() -> None:
-    """Checks that the call is made again later, since ASKING must come right before each command and MULTI would queue
-    it."""
+    """Checks that the call is repeated later. ASKING must come right before each command, and MULTI would queue
+    ASKING."""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:
@@ -209,7 +209,7 @@ def test_a_slot_that_no_node_serves_is_reported_as_an_outage() -> None:
 
 
 def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
-    """Return the nodes that are asked for the slot map, in order, while these nodes do not answer."""
+    """Return the nodes that the client asks for the slot map, in their order, while these nodes do not answer."""
     asked = []
     steps = nodes.routing.exchange([["GET", LOW]])
     step = next(steps)
@@ -222,13 +222,13 @@ def asked_for_the_map(nodes: Nodes, silent: set[Node]) -> list[Node]:
 
 
 def home_and_other(nodes: Nodes) -> tuple[Node, Node]:
-    """Return the node that has the key LOW, and the other node."""
+    """Return the node that has the key LOW, and then the other node."""
     home = nodes.routing.node_of(LOW)
     return (A, B) if home == A else (B, A)
 
 
 def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
-    """Checks that silent nodes are asked last the next time, since each costs a timeout."""
+    """Checks that the client asks silent nodes last the next time, since each silent node costs a timeout."""
     nodes = Nodes()
     nodes.exchange(["TIME"])
     for expected in ([A, B], [B]):
@@ -244,7 +244,8 @@ def test_the_slot_map_is_read_from_nodes_that_answer() -> None:
 
 
 def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
-    """Checks that a silent node which once answered first is not asked first again, at a timeout for each call."""
+    """Checks a silent node that was once the first to answer. The client does not ask it first again, which would cost
+    each call a timeout."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -257,7 +258,8 @@ def test_a_silent_node_is_asked_last_for_the_slot_map() -> None:
 
 
 def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> None:
-    """Checks a primary that is cut off from its cluster: it reports this, and its old map is not used."""
+    """Checks a primary that is cut off from its cluster. The primary reports the cluster as down, and its old slot map
+    is not used."""
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, other = home_and_other(nodes)
@@ -273,7 +275,7 @@ def test_the_slot_map_of_a_node_that_reports_the_cluster_down_is_not_used() -> N
 
 
 def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
-    """Checks a node whose map names a silent node: the first node may be cut off, too."""
+    """Checks a node whose slot map names a silent node, since the node with this map may be cut off, too."""
     nodes = Nodes()
     nodes.map = [[0, SLOTS - 1, [A.host, A.port], [B.host, B.port], [C.host, C.port]]]
     nodes.exchange(["GET", LOW])

@@ -1,4 +1,4 @@
-"""Schedules that an app's code declares, on a fake server."""
+"""Schedules that the code of an app declares, on a fake server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_jobs_of_a_schedule_do_not_overlap() -> None:
 def test_the_job_of_a_schedule_runs_with_overlap_queue_and_with_overlap_replace(
     overlap: Any,
 ) -> None:
-    """Checks the job's lane, which names the schedule though the task's code does not."""
+    """Checks the lane of the job, which names the schedule though the code of the task does not."""
     app, report = made(caps=[Cap(5)])
     app.schedule("beat", report.job(), every=10, overlap=overlap)
 
@@ -69,7 +69,7 @@ def test_the_job_of_a_schedule_runs_with_overlap_queue_and_with_overlap_replace(
 
 
 def test_a_drain_does_not_wait_for_schedules() -> None:
-    """Checks a schedule, which never ends."""
+    """Checks that the drain ends, though a schedule never ends."""
     app, report = made()
     app.schedule("beat", report.job(), every=10)
 
@@ -102,14 +102,14 @@ def test_a_handler_sees_its_schedule_and_its_instant() -> None:
     assert instant.hour in (0, 1)
 
 
-def test_tick_of_reads_the_schedule_and_the_instant_from_a_job_id() -> None:
+def test_the_function_tick_of_reads_the_schedule_and_the_instant_from_a_job_id() -> None:
     assert Tick("a-1", 1_795_312_800_000) == tick_of("tick-a-1-1795312800000")
     assert tick_of("tick-a-179531280000") is None
     assert tick_of("tick-1795312800000") is None
     assert tick_of("order-1795312800000") is None
 
 
-def test_schedule_many_refuses_a_name_that_is_given_twice_for_a_queue() -> None:
+def test_the_method_schedule_many_refuses_two_schedules_with_one_name_in_a_queue() -> None:
     app, report = made()
     one: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 60})
     other: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 90})
@@ -121,7 +121,7 @@ def test_schedule_many_refuses_a_name_that_is_given_twice_for_a_queue() -> None:
         app.schedule_many([one, other])
 
 
-def test_schedule_many_returns_the_names_of_the_stored_schedules() -> None:
+def test_the_method_schedule_many_returns_the_names_of_the_stored_schedules() -> None:
     app, report = made()
 
     def for_tenants(*tenants: str) -> Any:
@@ -244,7 +244,7 @@ def test_the_schedule_decorator_needs_a_task_whose_arguments_have_defaults() -> 
         app.scheduled("a", every=5)(send)
 
 
-def test_a_queue_with_nothing_but_a_schedule_counts_as_declared() -> None:
+def test_a_queue_that_is_named_only_by_a_schedule_counts_as_declared() -> None:
     app, report = made()
     app.schedule("a", report.with_options(queue="other").job(), every=5)
 
@@ -252,7 +252,7 @@ def test_a_queue_with_nothing_but_a_schedule_counts_as_declared() -> None:
     assert {"other": ("a",)} == app.schedules
 
 
-def test_a_damaged_schedule_does_not_delay_the_other_schedules_of_its_answer() -> None:
+def test_a_damaged_schedule_does_not_delay_other_schedules_that_a_claim_reports_with_it() -> None:
     line = "on v=1 next={0} due={0} last=0 from=code seen=1 was=\n{1}"
     due = {
         "no-rule": line.format(1_795_312_800_000, ""),

@@ -1,4 +1,4 @@
-"""Passwords appear in no error, wherever a URL can be given and however it is misspelt."""
+"""Passwords: no error shows a password, wherever a URL can be given and however the URL is misspelt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sql_audit.store import migrate
 from sql_audit.store.connection.database import Database
 
 SECRETS = ("hunter", "second")
-"""In the passwords below, before and behind the character that people forget to escape."""
+"""The parts of each password below: one before and one after the character that people forget to escape."""
 PASSWORDS = ["huntersecond", "hunter/second", "hunter@second", "hunter#second", "hunter?second"]
 REDIS = [
     "redis://:{p}@127.0.0.1:1/0",
@@ -59,7 +59,7 @@ SQL = [
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:
-    """Return every text by which an error may be shown or sent."""
+    """Return every text in which a program may show or send an error."""
     while error is not None:
         yield str(error)
         yield repr(error)

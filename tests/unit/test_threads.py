@@ -1,4 +1,5 @@
-"""Threads of ``def`` handlers: no call waits for another, and many ends at once are one message to the event loop."""
+"""Threads for ``def`` handlers: no call waits for another call, and one message to the event loop reports many ended
+calls."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ async def test_calls_that_end_while_the_event_loop_is_busy_are_reported_in_one_m
     pool.threads.close()
 
 
-async def test_the_end_of_each_call_is_reported_though_many_end_at_once() -> None:
+async def test_the_end_of_each_call_is_reported_though_many_calls_end_at_once() -> None:
     pool = Pool(4)
 
     for _ in range(200):
@@ -176,7 +177,7 @@ async def test_a_call_is_refused_if_its_thread_cannot_be_started(
     pool.threads.close()
 
 
-async def test_closed_threads_begin_no_call_and_end() -> None:
+async def test_threads_that_were_closed_begin_no_call_and_then_end() -> None:
     pool = Pool(1)
     release, begun = threading.Event(), threading.Event()
     ran = []

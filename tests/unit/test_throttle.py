@@ -1,4 +1,5 @@
-"""Throttle, Debounce and Latest, and names by a key function: a producer's options, and the answers."""
+"""The options Throttle, Debounce and Latest, and unique names from a key function: the options of a producer, and the
+answers."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_unique_refuses_an_async_key_function() -> None:
         Unique(per=key)
 
 
-def test_throttle_times_are_seconds_or_timedeltas() -> None:
+def test_the_times_of_a_throttle_may_be_seconds_or_timedeltas() -> None:
     assert 60_000 == Throttle(60).window_ms == Throttle(timedelta(minutes=1)).window_ms
     assert (5_000, 50_000) == (Debounce(5).after_ms, Debounce(5).most_ms)
     assert 60_000 == Debounce(5, at_most=timedelta(minutes=1)).most_ms
@@ -157,7 +158,7 @@ def test_a_throttled_call_returns_the_existing_job(by_name: bool) -> None:
     assert ([first.id], 1) == ([by for _, by in told.held], len(told.ids))
 
 
-def test_a_debounced_call_runs_once_with_the_last_arguments() -> None:
+def test_repeated_debounced_calls_run_one_job_with_the_last_arguments() -> None:
     ran: list[str] = []
     app = App()
 
@@ -194,7 +195,7 @@ def test_a_debounced_call_runs_once_with_the_last_arguments() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_a_producer_without_the_code_creates_the_same_job(
+def test_a_producer_without_the_code_of_a_throttled_task_creates_the_same_job(
     unique: Any, keys: dict[str, str] | None, valkey: Any
 ) -> None:
     _, send = made(unique)

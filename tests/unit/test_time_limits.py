@@ -1,4 +1,4 @@
-"""Time limits: each expires once, at its time, and few timers wait however many limits there are."""
+"""Time limits of handlers: each limit expires once, at its time, and many limits share few timers."""
 
 from __future__ import annotations
 

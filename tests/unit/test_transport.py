@@ -1,15 +1,15 @@
-"""Transport of bytes: values come back as they were sent."""
+"""Transport of bytes: bytes that a client reads are sent back unchanged."""
 
 from __future__ import annotations
 
 from rq_core.connections.transport import AsyncPoolTransport, PoolTransport
 
 ODD = "a\udcff\udc80é"
-"""Bytes that are not UTF-8, as they are read."""
+"""Bytes that are not UTF-8, in the form in which the client reads them."""
 
 
 async def test_bytes_that_are_not_utf_8_are_sent_back_unchanged(valkey_url: str) -> None:
-    """Checks a damaged job id: without the exact bytes, a worker could never report anything about its job."""
+    """Checks a damaged job id. Without its exact bytes, a worker could never report the outcome of the job."""
     commands = [["SET", "key", ODD], ["GET", "key"], ["STRLEN", "key"]]
     waiting, direct = AsyncPoolTransport(valkey_url), PoolTransport(valkey_url)
 

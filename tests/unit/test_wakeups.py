@@ -1,4 +1,4 @@
-"""The watcher of a worker: what it does with wake tokens and with the answers to claims."""
+"""The watcher of a worker: how it handles wake tokens and the answers to claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.kit.wait import wait_until_async
 
 
 class Server(AsyncClient):
-    """Gives out the test's tokens, and records whether a worker waited for one and what it gave back."""
+    """Provides the tokens of the test. Records whether a worker waited for a token, and which tokens the worker gave
+    back."""
 
     def __init__(self, *tokens: str) -> None:
         super().__init__()
@@ -57,8 +58,8 @@ def watcher(
 
 
 async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
-    """Checks a job that is enqueued after the claim has read the queue. Its wake token is already taken, so a second
-    claim is needed."""
+    """Checks a job that is enqueued after the claim has read the queue. The worker has already taken the wake token of
+    this job, so it must claim again."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -94,7 +95,7 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
 
 
 async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Checks two claims that are under way: the claim that Redis ran first, before any job was scheduled, is answered
+    """Checks two claims under way. Redis ran the first claim before any job was scheduled, but its answer arrives
     last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
@@ -141,7 +142,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
 
 
 async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
-    """Checks that the token is used once, and at once, before the watcher's own turn on the event loop."""
+    """Checks that the watcher uses the token once and at once, before the event loop runs the watcher again."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
     watching, looked = watcher(mail, other, client=server)
@@ -158,7 +159,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
 
 
 async def test_a_token_that_arrives_too_late_is_put_back() -> None:
-    """Checks a worker without a free place, and one that stops: the token goes to another worker."""
+    """Checks a worker without a free place, and a worker that stops. The token goes to another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
     watching, looked = watcher(queue, client=server)

@@ -1,4 +1,4 @@
-"""The wheel, as users install it: it has every file, and works without the repository."""
+"""The wheel that users install: it contains every file, and works without the repository."""
 
 import json
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command outside the repository, without this run's PYTHON… variables."""
+    """Run a command outside the repository, without the PYTHON… variables of this test run."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
     }
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the bin directory of a new environment with the wheel and its dependencies."""
+    """Return the bin directory of a new environment in which the wheel and its dependencies are installed."""
     place = tmp_path_factory.mktemp("empty") / "venv"
     # This run's pip fills it: a pip of its own would take most of the time, and be in no use.
     venv.create(place, with_pip=False)
@@ -69,7 +69,8 @@ def shipped(folder: str, *patterns: str) -> set[str]:
 
 
 def test_the_wheel_contains_every_file(wheel: Path) -> None:
-    """Checks the list because a missing Lua file or migration would only show at a user's first call."""
+    """Checks the list of files. If a Lua file or a migration were missing, a user would notice it only at the first
+    call."""
     names = set(zipfile.ZipFile(wheel).namelist())
     lua = shipped("lua", "*.lua")
     migrations = shipped("sql_audit/store/migrations", "*.py", "*.md")

@@ -1,4 +1,5 @@
-"""Arguments of public callables: each wrong type is refused at the call, with an error that says what to write."""
+"""Arguments of public callables: a call with an argument of a wrong type is refused, and the error says which type is
+right."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ LIKE: dict[str, Any] = {
     **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
     "App.caps": App.caps, "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
-"""Whose parameters are those of the call."""
+"""The callables whose signature has the parameters of the call, by the name of the call."""
 NOT_CHECKED = {
     "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",
@@ -105,8 +106,8 @@ NO_CALLABLES_OF_USERS = {
     "State", "JobLogFilter", "current_job", "injected", "Depends", "Limit", "Patience",
     "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
-"""Made by rq-core, without arguments, checked by what takes it (Limit, Patience), or tested in test_depends.py and
-test_context.py."""
+"""Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
+receives them checks them (Limit, Patience), or test_depends.py and test_context.py test them."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:

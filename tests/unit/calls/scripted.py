@@ -1,4 +1,4 @@
-"""A server with prepared answers, and the plans that call it."""
+"""Provides a server with prepared answers, and plans that call this server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers commands with prepared replies: for each command name, the replies in order. The last reply is repeated.
+    """Answers each command with prepared replies, in their order. Each command name has its own replies, and its last
+    reply is repeated.
 
     A reply that is a function is called with the command.
     """
@@ -110,7 +111,7 @@ def job(number: int, queue: str = "q") -> NewJob:
 
 
 def calls(server: Server, name: str = "enqueue") -> list[tuple[str, int]]:
-    """Return slot and number of each call of a script."""
+    """Return the slot and the number of each script call."""
     return [(args["slot"], args["number"]) for args in server.sent(name)]
 
 

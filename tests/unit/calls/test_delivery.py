@@ -1,4 +1,4 @@
-"""Delivery of a call when things go wrong, against a server with prepared answers."""
+"""Delivery of a call during failures, against a server with prepared answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_forgotten_function_is_loaded_and_its_call_is_repeated_with_the_same_n
         ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
     ],
 )
-def test_delivery_uses_scripts_on_a_server_without_functions(reply: Exception) -> None:
+def test_a_client_uses_scripts_on_a_server_without_functions(reply: Exception) -> None:
     server = Server(
         enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
     )
@@ -53,7 +53,7 @@ def test_delivery_uses_scripts_on_a_server_without_functions(reply: Exception) -
         ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
-def test_delivery_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
+def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
     """Checks that a full server, which loads no new library, can still be drained."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
@@ -80,7 +80,8 @@ def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_wi
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
 def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
-    """Checks the number, since the server may have run the call. With another number it would run the call again."""
+    """Checks the number, since the server may have run the call. If the client sent the call with another number, the
+    server would run it twice."""
     server = Server(enqueue=[trouble, trouble, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -91,13 +92,15 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
 
 
 def test_running_no_calls_needs_no_server() -> None:
-    """Checks a worker whose claim returned no job and who may have nothing to settle."""
+    """Checks a worker whose claim returned no job and which has nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_whose_limit_fell_to_0_is_repeated_under_its_old_number() -> None:
-    """Checks a claim that the server may have run: its answer must be read. If it did not run, the repeated claim takes
-    no job."""
+def test_a_claim_without_an_answer_is_repeated_with_the_same_number_though_its_limit_is_now_0() -> (
+    None
+):
+    """Checks a claim that the server may have run, so that the worker must read the answer. If the server did not run
+    the first claim, the repeated claim takes no job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -178,7 +181,7 @@ def test_a_refused_call_raises_a_typed_error(reply: Any, kind: type[Exception], 
     assert len(server.sent("enqueue")) == 1
 
 
-def test_an_unreachable_server_causes_an_error_when_the_patience_ends() -> None:
+def test_an_unreachable_server_causes_an_error_after_the_time_limit_of_the_client() -> None:
     server = Server(INFO=[Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
@@ -187,7 +190,9 @@ def test_an_unreachable_server_causes_an_error_when_the_patience_ends() -> None:
     assert 3 < server.now < 5
 
 
-def test_a_call_that_redis_may_have_run_is_repeated_for_longer() -> None:
+def test_a_call_that_redis_may_have_run_is_repeated_for_longer_than_a_call_that_was_never_sent() -> (
+    None
+):
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -198,7 +203,7 @@ def test_a_call_that_redis_may_have_run_is_repeated_for_longer() -> None:
 
 
 @pytest.mark.parametrize("trouble", [Unsent("refused"), Lost("cut")])
-def test_the_outcome_of_a_call_stays_unknown_if_its_handshake_gets_no_answer(
+def test_a_repeated_call_raises_outcome_unknown_if_the_handshake_before_it_gets_no_answer(
     trouble: Exception,
 ) -> None:
     """Checks that the error is not ServerUnavailable, which says that the call was not sent and no job exists."""
@@ -221,8 +226,8 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Checks threads that share one Operations object: the second refusal of functions must not cause an error because
-    of the first refusal."""
+    """Checks threads that share one Operations object. The server refuses the functions of both threads, and the second
+    refusal must not raise an error."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -240,7 +245,7 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """Checks that the number of tries is limited; otherwise the client would load the script again and again without a
+    """Checks that the number of tries is limited. Otherwise the client would load the script again and again without a
     pause."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
@@ -250,7 +255,8 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
 
 
 def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
-    """Checks that the client uses functions again when they exist, since it may load no scripts either."""
+    """Checks that the client calls functions again as soon as another client has loaded them, since this client may
+    load no scripts either."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
@@ -292,7 +298,7 @@ def test_no_error_message_contains_a_password() -> None:
 
 
 def test_reads_are_repeated_while_a_node_of_a_cluster_is_down() -> None:
-    """Checks that an error of another node at that time does not end the read for good."""
+    """Checks that an error of another node during the outage does not end the read."""
     down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
     server = Server(HGET=[down, "1"], HLEN=[odd, 2])
 

@@ -1,4 +1,4 @@
-"""Enqueues of many jobs in chunks: each error carries the jobs that were accepted."""
+"""Enqueues of many jobs in chunks: each error carries the jobs that were accepted before the error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_error_of_a_generator_carries_the_accepted_jobs() -> None:
 
 @dataclass(frozen=True)
 class Unchangeable(Exception):
-    """An exception without room for attributes, as some libraries define."""
+    """An exception that accepts no new attributes, like the exceptions of some libraries."""
 
     number: int
 
@@ -190,7 +190,8 @@ def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
 def test_a_call_has_a_bounded_number_of_different_rules_for_full_scopes(rules: int) -> None:
-    """Checks the bound because 250 jobs with many rules each blocked Redis for tens of milliseconds."""
+    """Checks the limit on the number of rules, because a call of 250 jobs with many rules each blocked Redis for tens
+    of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))
     jobs = [

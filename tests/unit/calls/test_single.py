@@ -1,5 +1,5 @@
-"""``enqueue_one``, which enqueues a job without a plan: it has the same outcome as the plan for each answer of the
-server."""
+"""``enqueue_one``, which enqueues one job without a plan. For each answer of the server, its outcome is the same as the
+outcome of the plan."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """Enqueue three jobs; the second one gets these answers.
+    """Enqueue three jobs. The server answers the second job with these answers.
 
-    Returns their outcomes, the commands that were sent, and the time.
+    Returns the outcomes, the commands that were sent, and the time.
     """
     server = Server(**{**answers, "enqueue": [OK, *answers["enqueue"]]})
     operations = plans(server, name="c-1", patience=Patience(unsent=3, unknown=30))
@@ -82,7 +82,8 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 def test_enqueue_one_has_the_same_outcome_as_the_enqueue_plan(
     answers: dict[str, list[Any]],
 ) -> None:
-    """Checks the same commands in the same order, with the same slots, numbers, pauses and error texts."""
+    """Checks that both ways send the same commands in the same order, with the same slots, numbers, pauses and error
+    texts."""
     by_plan = played(answers, by_plan=True)
     alone = played(answers, by_plan=False)
 
@@ -130,7 +131,8 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
 def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks profiles whose Python id is used again by another profile after the first one is gone."""
+    """Checks a profile that Python puts at the address of an earlier, deleted profile, so that both have the same
+    ``id()``."""
     monkeypatch.setattr(enqueue, "KINDS_MAX", 3)
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -151,7 +153,7 @@ def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
 
 
 def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
-    """Checks that an interrupted producer continues with the next number of the same slot."""
+    """Checks that an interrupted producer sends its next call in the same slot, with the next number."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
     server.run(client.calls.enqueue.one(job(1)))
@@ -176,7 +178,7 @@ def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
 def test_the_patience_of_a_call_begins_when_it_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """Checks a call whose first answer takes as long as a connection waits for an answer."""
+    """Checks a call whose first answer arrives only when the connection's timeout is nearly over."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 
@@ -200,7 +202,7 @@ def test_the_patience_of_a_call_begins_when_it_is_first_sent(
 
 
 def test_a_job_whose_answer_is_lost_is_enqueued_once(valkey_url: str) -> None:
-    """Checks on a real server, which keeps the answer in the slot and repeats it for the second call."""
+    """Checks this on a real server, which stores the answer in the slot and repeats the answer for the second call."""
     transport = LossyTransport(valkey_url)
     with Client(valkey_url, transport=transport, sleep=lambda _: None) as client:  # type: ignore[arg-type]
         client.enqueue_one(job(1))

@@ -15,7 +15,8 @@ from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
 def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
-    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
+    """Checks that parent and child do not use the same call numbers. Otherwise each process would get answers to calls
+    of the other process."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.many([job(1)]))
@@ -58,7 +59,8 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 
 
 def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
-    """Checks an interrupted call that may still arrive: the server refuses it after a later call of its slot."""
+    """Checks an interrupted call that may still arrive at the server later. The server refuses it after a later call in
+    the same slot."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -75,7 +77,7 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
 
 
 def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
-    """Checks that after a lost answer the call is sent under the same number, and that no other call ever gets the
+    """Checks that a call whose answer was lost is sent again with the same number, and that no other call ever uses the
     caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)

@@ -1,4 +1,4 @@
-"""Reads in steps: alone, and several at the same time."""
+"""Reads that need several round trips: one read alone, and several reads at the same time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from tests.unit.calls.scripted import Server, plans
 
 
 def reads_of(count: int) -> Steps[list[Any]]:
-    """Yield this number of questions."""
+    """Return a read that asks this number of questions."""
     return list((yield [["GET", n] for n in range(count)]))
 
 
 @pytest.mark.parametrize(
     ("count", "trips"), [(0, 0), (1, 1), (TOGETHER_MAX, 1), (2 * TOGETHER_MAX + 1, 3)]
 )
-def test_a_step_splits_many_commands_into_round_trips_and_sends_nothing_for_no_commands(
+def test_a_step_sends_many_commands_in_several_round_trips_and_sends_nothing_without_commands(
     count: int, trips: int
 ) -> None:
     server = Server(GET=[lambda command: command[1]])
@@ -29,7 +29,7 @@ def test_a_step_splits_many_commands_into_round_trips_and_sends_nothing_for_no_c
     assert (found, server.trips) == ([*range(count)], trips)
 
 
-def test_the_answers_to_questions_have_the_names_of_their_questions() -> None:
+def test_each_answer_has_the_name_of_its_question() -> None:
     def steps() -> Steps[tuple[Any, ...]]:
         found = yield from ask(one=["GET", 1], many=[["GET", 2], ["GET", 3]], none=[])
         return found.one, found.many, found.none
@@ -54,7 +54,7 @@ def refused(_: list[Any]) -> Any:
 def test_a_concurrent_read_that_fails_ends_no_other_read(
     reply: Callable[[list[Any]], Any], why: str
 ) -> None:
-    """Checks reads that share their round trips and take different numbers of them."""
+    """Checks reads that share their round trips, and of which some need more round trips than others."""
 
     def steps(key: str, count: int) -> Steps[int]:
         total = 0
@@ -73,7 +73,7 @@ def test_a_concurrent_read_that_fails_ends_no_other_read(
     assert unreadable["b"].startswith(why)
 
 
-def test_the_read_exactly_raises_an_error_for_an_unreadable_value() -> None:
+def test_the_function_exactly_raises_an_error_for_an_unreadable_value() -> None:
     server = Server(GET=[refused])
 
     with pytest.raises(QueueDamaged):

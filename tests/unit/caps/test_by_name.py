@@ -1,4 +1,4 @@
-"""Enqueues by name: what a producer needs to know of a task's caps, and what a worker corrects."""
+"""Enqueues by the name of a task: what a producer must know about the caps of the task, and what a worker corrects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.caps.tasks import lane, send, tenant_of
 
 
 def registered(app: App, task: str, queue: str = "default") -> App:
-    """Return another app, which does not have the task but has read its policy."""
+    """Return a second app, which lacks the task but has read the stored policy of the task."""
     other = App("redis://nowhere.invalid")
     other.connections.policies.put(
         registered_placing(task, queue, app.declared.policies(queue)[task])
@@ -113,7 +113,7 @@ def test_an_invalid_stored_policy_is_reported_as_damage(text: str) -> None:
         registered_placing("send", "q", text)
 
 
-def test_the_cache_of_policies_expires_entries_and_is_bounded() -> None:
+def test_the_cache_of_policies_has_a_limited_size_and_its_entries_expire() -> None:
     now = [100.0]
     cache = PolicyCache(clock=lambda: now[0])
     placing = cache.put(registered_placing("send", "q", '{"scopes":[]}'))
@@ -139,7 +139,7 @@ def test_the_cache_of_policies_expires_entries_and_is_bounded() -> None:
         ("2+task=send+gone=x+send.tenant=acme", None),
     ],
 )
-def test_lane_of_claim_returns_another_lane_if_a_scope_is_missing(
+def test_a_worker_moves_a_job_to_another_lane_if_the_job_lacks_a_scope(
     app: App, was: str, belongs: str | None
 ) -> None:
     task = app.task(caps=[Cap(10), Cap(1, per="tenant")])(send)
@@ -149,8 +149,9 @@ def test_lane_of_claim_returns_another_lane_if_a_scope_is_missing(
     assert belongs is None or task.lane_of_claim("default", belongs, {"tenant": "acme"}) is None
 
 
-def test_lane_of_claim_keeps_a_key_that_a_producer_gave(app: App) -> None:
-    """Checks that the task's key function does not replace the key, even if it returns a new value at each call."""
+def test_a_worker_keeps_the_key_that_a_producer_gave_a_job(app: App) -> None:
+    """Checks that the key function of the task does not replace the producer's key, even if the function returns a new
+    value at each call."""
     task = app.task(caps=[Cap(1, per=tenant_of, name="tenant"), Cap(1)])(send)
 
     assert task.lane_of_claim("default", "2+task=send+tenant=given", {"tenant": "a"}) is None
@@ -161,6 +162,6 @@ def test_lane_of_claim_keeps_a_key_that_a_producer_gave(app: App) -> None:
     assert task.lane_of_claim("default", "2+task=send", {"tenant": "a"}) == "2+task=send+tenant=A"
 
 
-def test_lane_of_claim_returns_no_lane_for_a_task_without_caps(app: App) -> None:
+def test_a_worker_gives_no_lane_to_a_job_of_a_task_without_caps(app: App) -> None:
     assert app.task(send).lane_of_claim("default", "", {"tenant": "a"}) is None
     assert app.tasks["send"].lane_of_claim("elsewhere", "", {"tenant": "a"}) is None

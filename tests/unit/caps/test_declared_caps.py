@@ -1,4 +1,4 @@
-"""Caps and rates in code: declarations that are refused at once. Nothing here needs a server."""
+"""Caps and rates that code declares: invalid declarations are refused at once. No test here needs a server."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_caps_that_do_not_fit_the_task_are_refused(app: App, caps: Any, says: st
     app.task(send)
 
 
-def test_the_error_of_a_family_that_is_too_long_asks_for_a_name(app: App) -> None:
+def test_the_error_about_a_cap_whose_scope_is_too_long_asks_for_a_shorter_name(app: App) -> None:
     with pytest.raises(InvalidTask, match="pass name="):
         app.task(name="t" * 125, caps=[Cap(1, per="tenant")])(send)
 
 
-def test_the_name_of_a_cap_belongs_to_one_queue(app: App) -> None:
+def test_one_name_of_a_cap_cannot_be_used_in_two_queues(app: App) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(
@@ -115,7 +115,7 @@ def test_the_name_of_a_cap_belongs_to_one_queue(app: App) -> None:
         app.task(queue="sms", name="other", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
 
-def test_the_name_of_a_cap_has_one_limit(app: App) -> None:
+def test_one_name_of_a_cap_cannot_have_two_limits(app: App) -> None:
     app.task(caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(InvalidTask, match="limits tenant to 2, and task 'send' to 1"):
@@ -149,7 +149,7 @@ def test_a_task_with_caps_that_discard_or_reject_refuses_delays(app: App, cap: C
     assert task.with_options(delay=0).job("a").full
 
 
-def test_a_task_with_a_cap_at_which_jobs_wait_accepts_delays(app: App) -> None:
+def test_a_task_accepts_delays_if_jobs_wait_at_its_full_cap(app: App) -> None:
     job = app.task(caps=[Cap(1)])(send).with_options(delay=2).job("a")
 
     assert (job.delay_ms, job.lane, job.full) == (2_000, "2+task=send", "")

@@ -1,4 +1,4 @@
-"""Lanes of jobs: which lane a job gets from its caps, and from a fair queue."""
+"""Lanes of jobs: the lane that a job gets from its caps, and the lane that it gets from a fair queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_task_without_caps_has_no_lane(app: App) -> None:
     assert (job.lane, job.full) == ("", "")
 
 
-def test_every_kind_of_cap_has_its_own_scope(app: App) -> None:
+def test_each_kind_of_cap_counts_jobs_in_its_own_scope(app: App) -> None:
     task = app.task(
         caps=[
             Rate(100, per_seconds=60, per="tenant", name="tenant", burst=5),
@@ -120,7 +120,7 @@ def test_a_key_longer_than_the_limit_is_refused(app: App) -> None:
             task.job(long)
 
 
-def test_a_job_without_a_key_is_in_no_scope_of_a_cap_on_that_key(app: App) -> None:
+def test_a_cap_on_a_key_does_not_count_a_job_without_that_key(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)
@@ -130,7 +130,7 @@ def test_a_job_without_a_key_is_in_no_scope_of_a_cap_on_that_key(app: App) -> No
 
 
 def test_the_default_value_of_an_argument_is_used_as_a_key(app: App) -> None:
-    """Checks a default that is omitted from the JSON of the arguments."""
+    """Checks a default value that the JSON of the arguments omits."""
 
     def work(tenant: str = "acme") -> None: ...
 
@@ -153,7 +153,7 @@ def test_a_key_function_receives_the_arguments_that_the_task_would_receive(app: 
     assert seen == [{"tenant": "a", "to": "", "n": 5}]
 
 
-def test_a_job_carries_the_rules_for_full_scopes(app: App) -> None:
+def test_a_job_carries_the_rules_that_apply_if_its_scopes_are_full(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),

@@ -1,4 +1,4 @@
-"""Limits and policies as text."""
+"""Limits and policies in their text form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_an_invalid_limit_is_refused(text: str) -> None:
         read_limit(text)
 
 
-def test_the_remark_on_a_kept_limit_names_the_command_that_changes_it() -> None:
+def test_the_remark_about_a_limit_that_was_not_changed_names_the_command_that_changes_the_limit() -> (
+    None
+):
     kept = KeptLimit("mail", "task=send", Limit(10), Limit(5))
 
     assert str(kept) == (

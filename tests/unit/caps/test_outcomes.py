@@ -1,4 +1,4 @@
-"""Outcomes for a caller whose job a full scope discards or rejects."""
+"""Outcomes that a caller gets if a full scope discards or rejects the caller's job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_a_handle_says_whether_its_job_was_discarded(app: App) -> None:
         ("2+task=send+tenant=a", "as its cap's max_waiting allows"),
     ],
 )
-def test_the_error_of_a_rejected_job_has_its_facts(app: App, scope: str, says: str) -> None:
+def test_the_error_about_a_rejected_job_has_the_id_and_the_full_scope_of_the_job(
+    app: App, scope: str, says: str
+) -> None:
     with pytest.raises(ScopeFull, match="queue 'mail' did not take job x") as caught:
         outcome(app, Accepted((), (), (), (("x", scope),)))
     assert says in str(caught.value)
@@ -43,7 +45,7 @@ def test_the_error_of_a_rejected_job_has_its_facts(app: App, scope: str, says: s
 
 
 class Scripted(AsyncClient):
-    """A server that answers an enqueue by the jobs' ids: jobs named dup-…, drop-… and full-… are not accepted."""
+    """A server that decides by the id of a job: it does not accept jobs named dup-…, drop-… or full-…."""
 
     def __init__(self) -> None:
         super().__init__("redis://nowhere.invalid")
