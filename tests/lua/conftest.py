@@ -1,7 +1,8 @@
 """Fixtures of the script tests: an empty queue on a clock that a test advances.
 
-Both engines test the promises of every script: when it may move a job, what an error leaves, and what a repeated call
-answers. One engine tests the rest, since Lua and the scripts' commands are the same on both.
+Some promises of the scripts are tested on both engines: when a script may move a job, what an error leaves in Redis,
+and what a repeated call answers. All other promises are tested on one engine, since Lua and the commands of the scripts
+are the same on both.
 """
 
 from collections.abc import Generator, Iterator
@@ -27,10 +28,13 @@ ON_ONE = (
         "lost three times", "not sent at first", "lost with the scripts", "no scripts",
     )),
 )  # fmt: skip
-"""Beginnings of names: of those files, but on one. What the first four show is the order of a script's own steps: one
-that ends before its first write has written nothing on either; that the engines agree in what stops one, the other
-tests of test_crash.py show. What a script keeps for a call that is sent again is shown on the second by one kind of
-trouble; the other kinds happen in the client."""
+"""The beginnings of names of tests in these files that nevertheless run on one engine.
+
+The first four show the order of the steps of a script: a script that ends before its first write has written nothing,
+on any engine. Other tests of test_crash.py show that the same errors stop a script on both engines. Which data a script
+keeps for a repeated call is shown on the second engine with one kind of trouble. The other kinds of trouble happen in
+the client.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """After each test, check that the indexes, state lines and log of its queue agree, unless the test damaged them."""
+    """After each test, check that the indexes, state lines and log of its queue agree, unless the test is marked as one
+    that damages them."""
     result = yield
     seed = pyfuncitem.funcargs.get("seed")
     if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:

@@ -1,4 +1,4 @@
-"""Bounds of the data that the functions remember, and of the data that one call reads."""
+"""Limits on the data that the Redis functions remember, and on the data that one call reads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tests.kit.seed import Seed
 pytestmark = pytest.mark.damaged
 
 RING_MAX = 1_500
-"""Entries: the ring of an unread outbox is 1,000 long, and is trimmed in whole nodes, now and then."""
+"""The highest number of entries. An outbox without a mirror keeps 1,000 entries, and Redis removes only whole nodes of
+the stream, now and then."""
 
 
 LONG_TEXT = 60_000
-"""Letters: three times what a state line has at most."""
+"""A number of letters: three times the length of the longest state line."""
 MATCH = """
 local all = ARGV[2] == 'gsub' or ARGV[2] == 'gmatch'
 for _, letters in ipairs({tonumber(ARGV[3]) / 20, tonumber(ARGV[3])}) do
@@ -38,12 +39,13 @@ for _, letters in ipairs({tonumber(ARGV[3]) / 20, tonumber(ARGV[3])}) do
 end
 return false
 """
-"""Short texts come first: a pattern that takes the square of the time does not hold up the server for long."""
+"""A Lua program that tries short texts before long texts. So a pattern whose time grows with the square of the length
+does not block the server for long."""
 
 
 @pytest.fixture
 def seed(redis_url: str) -> Iterator[Seed]:
-    """Use functions with the server's own clock, by which they forget what they remember."""
+    """Let the functions use the server's own clock, which decides when they forget remembered data."""
     with Seed(redis_url, real_clock=True, scripts=function) as made:
         yield made
 
@@ -51,7 +53,8 @@ def seed(redis_url: str) -> Iterator[Seed]:
 def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_queues(
     seed: Seed,
 ) -> None:
-    """Checks that appends are counted per queue, so that both of two alternating queues are trimmed."""
+    """Checks that appends are counted for each queue separately, so that both of two queues with alternating calls are
+    trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
         first.enqueue(f"j-{n}")
@@ -63,8 +66,8 @@ def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_que
 
 
 def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
-    """Checks that after a claim found as many expired entries as it may remove, the next claim looks again at once, and
-    not after 100 ms."""
+    """Checks a claim that found as many expired entries as it may remove. The next claim looks again at once, and not
+    after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)
@@ -76,7 +79,7 @@ def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> 
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_forgets_a_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
+def test_a_call_that_removes_an_expired_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -140,7 +143,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
 def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_long(
     seed: Seed,
 ) -> None:
-    """Checks a text of 20 KB: a pattern tried from every letter would block the server for seconds."""
+    """Checks a text of 20 KB. If Lua tried the pattern from every letter, the server would be blocked for seconds."""
     job = NewJob("a", "q", profile("t"), "{}", lane="2+k=x", full="x" * 20_000 + " most|1")
     seed.control.config_resetstat()
 
@@ -152,10 +155,11 @@ def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_lo
 
 @pytest.mark.parametrize("key", ["state", "jobs"])
 @pytest.mark.parametrize("letters", [16_000, LONG_TEXT])
-def test_a_claim_skips_a_long_line_that_no_script_wrote_in_linear_time(
+def test_a_claim_skips_a_long_forged_state_line_in_linear_time(
     seed: Seed, key: str, letters: int
 ) -> None:
-    """Checks 16,000 letters: a pattern tried from each of them would block the server for ten seconds."""
+    """Checks a line of 16,000 letters. If Lua tried a pattern from each letter, the server would be blocked for ten
+    seconds."""
     seed.enqueue("a", "b")
     beginning = "ready task=" if key == "state" else "task="
     seed.control.hset(seed.keys(key), "a", beginning + "q" * letters)

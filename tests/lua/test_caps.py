@@ -1,4 +1,4 @@
-"""Caps: the jobs that may run, where other jobs wait, and the order of admission."""
+"""Caps: which jobs may run, where the other jobs wait, and in which order jobs are admitted."""
 
 from tests.kit.lanes import breaches, holders_of
 from tests.kit.seed import Seed
@@ -34,7 +34,7 @@ def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
 
 
 def test_the_cap_of_a_task_and_the_cap_of_a_key_hold_together(seed: Seed) -> None:
-    """Checks ten tenants with a cap of 1 under a task cap of 3: the oldest jobs run first."""
+    """Checks ten tenants with a cap of 1 each, under a task cap of 3. The oldest jobs run first."""
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)
     for n in range(20):
@@ -79,8 +79,8 @@ def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> No
 
 
 def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
-    """Checks a rate per second together with a rate per day: each rate refuses jobs when it is exhausted, and later
-    admits jobs again."""
+    """Checks a rate per second together with a rate per day. Each rate refuses jobs when it is exhausted, and admits
+    jobs again later."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])
@@ -99,12 +99,12 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_if_a_job_is_refused_its_place_in_a_rate_goes_to_the_next_job_of_the_same_claim(
+def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
-    """Checks that the place that the day's rate granted to a refused job goes to the next job.
+    """Checks that the place that the rate per day granted to a refused job goes to the next job.
 
-    The day's rate admits two jobs; the second job's rate per second refuses it, so the third job runs.
+    The rate per day admits two jobs. The rate per second refuses the second job, so the third job runs.
     """
     seed.cap("day@86400s", "2/86400000ms/2")
     seed.cap("second@1s", "1/1000ms/1")
@@ -167,7 +167,8 @@ def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
 
 
 def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
-    """Checks that a server without the functions' memory does not serve the key as if the key had run nothing."""
+    """Checks a server whose functions have forgotten their data. The server does not serve the key as if no job of the
+    key had run."""
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(2)))
 
@@ -182,7 +183,7 @@ def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
 def test_a_lane_of_higher_priority_does_not_wait_for_lanes_that_were_enqueued_before_it(
     seed: Seed,
 ) -> None:
-    """Checks jobs of one call: the lane of high priority is served before the open lane of low priority."""
+    """Checks jobs of one call. A lane of high priority is served before the open lane of low priority."""
     seed.cap("tenant", 1)
     seed.enqueue(
         seed.job("low", priority="low", scopes=["tenant=a"]),
@@ -207,8 +208,10 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
     ]
 
 
-def test_a_discard_rule_uses_the_cap_in_the_code_until_a_cap_is_stored(seed: Seed) -> None:
-    """Checks a task whose workers have not started yet, so that no cap is stored."""
+def test_the_rule_to_discard_jobs_uses_the_cap_in_the_code_until_a_cap_is_stored(
+    seed: Seed,
+) -> None:
+    """Checks a task whose workers have not started yet, so that Redis has no stored cap."""
     rule = {"scopes": ["tenant=a"], "full": "discard|tenant=a|1"}
 
     first = seed.enqueue("j-1", "j-2", **rule)

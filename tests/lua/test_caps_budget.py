@@ -1,4 +1,4 @@
-"""Costs of caps, counted in ``redis.call``s, so that the machine's speed does not matter."""
+"""The costs of caps, as numbers of ``redis.call``s, so that the speed of the machine does not matter."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from tests.kit.tally import Tally, calls_of
 from tests.rigs import budgets
 
 BLOCKED = 20_000
-"""Blocked jobs of the tests; `scripts/measure/once/run cap-costs` takes 100,000."""
+"""The number of blocked jobs in these tests. `scripts/measure/once/run cap-costs` uses 100,000."""
 
 
 JOINING = 4_000
-"""Lanes that one call makes."""
+"""The number of lanes that one call makes."""
 
 
 def fill(seed: Seed, jobs: Iterable[NewJob]) -> None:
@@ -36,7 +36,8 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocked(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """Checks any number of jobs that wait for the full scope, also if no job was claimed since they were enqueued."""
+    """Checks any number of jobs that wait for the full scope, even if no job was claimed since these jobs were
+    enqueued."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -49,9 +50,9 @@ def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocke
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
-    """Checks an empty claim, and a claim of one unblocked job.
+    """Checks an empty claim, and a claim of one job that is not blocked.
 
-    Each claim makes as many calls beside 20,000 blocked jobs as beside 100 blocked jobs, within 20 %.
+    Beside 20,000 blocked jobs, each claim makes as many calls as beside 100 blocked jobs, within 20 %.
     """
     seed.cap("tenant", 1)
     seed.cap("host", 1)
@@ -78,7 +79,8 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 @pytest.mark.damaged
 def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) -> None:
-    """Checks a task cap of 10 over 200 tenants with a cap of 1: each step settles one job and claims the next."""
+    """Checks a task cap of 10 over 200 tenants, each with a cap of 1. Each step settles one job and claims the next
+    job."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
     seed.cap("tenant", 1)
@@ -109,7 +111,7 @@ def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) 
 
 
 def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed: Seed) -> None:
-    """Checks that the change opens only the first lanes, and that later claims open a bounded number each."""
+    """Checks that the change opens only the first lanes, and that each later claim opens a limited number of lanes."""
     lanes = 1_000
     seed.cap("tenant", 0)
     fill(seed, (seed.job(f"j-{n}", scopes=[f"tenant=t{n}"]) for n in range(lanes)))
@@ -131,7 +133,7 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
 def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
-    """Checks enqueue, claim and complete together: a batch of 100 jobs makes hardly more calls than one job."""
+    """Checks enqueue, claim and complete together. A batch of 100 jobs makes hardly more calls than one job."""
     seed.cap("task=t" if scopes else "task=other", 1_000)
     if "tenant=a" in scopes:
         seed.cap("tenant", 1_000)
@@ -148,13 +150,13 @@ def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
     budgets.check("redis_calls", f"life.{name}.{size}", cost)
 
 
-def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
+def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow_with_the_lanes_of_the_rate(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the growth of Redis' time with the number of lanes, compared with a rate that is not spent.
+    """Checks how Redis' time grows with the number of lanes, compared with a rate that is not exhausted.
 
-    A new lane must not read all lanes that the call has blocked on the spent rate before: otherwise four times as many
-    jobs took sixteen times as long.
+    A new lane must not read all lanes that the call has already blocked on the exhausted rate. Otherwise four times as
+    many jobs would take sixteen times as long.
     """
     monkeypatch.setattr("rq_core.protocol.calls.enqueue.ENQUEUE_CHUNK", JOINING)
     seed.cap("spent@60s", "1/60000ms/1")
@@ -180,7 +182,7 @@ def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
 def test_the_first_job_of_a_key_in_a_fair_queue_is_in_the_next_claim(seed: Seed) -> None:
     """Checks a queue with many jobs of another key, with the same priority and under the same cap.
 
-    The claim makes as many calls as beside 100 such jobs, within 20 %.
+    Beside these jobs, the claim makes as many calls as beside 100 such jobs, within 20 %.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 10)

@@ -1,4 +1,4 @@
-"""Bugs that caps had in this queue or in other queues. Each test is a history of calls that would show the bug.
+"""Bugs of caps that this queue or other queues once had. Each test is a history of calls in which the bug would appear.
 
 Each docstring describes the bug.
 """
@@ -26,7 +26,7 @@ def ids(claimed: Any) -> list[str]:
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Make calls at the same time, each on its own connection."""
+    """Make several calls at the same time, each on its own connection."""
     with ThreadPoolExecutor(len(calls)) as pool:
         return [made.result() for made in [pool.submit(call) for call in calls]]
 
@@ -40,7 +40,7 @@ def holders(seed: Seed, scope: str) -> set[str]:
 
 @CAPS
 def test_concurrent_claims_do_not_exceed_a_cap(redis_url: str, cap: int) -> None:
-    """The bug: two claims both read that one place is free, before either of them took the place."""
+    """The bug: two claims both read that one place was free, before either claim took the place."""
     crowd = [Seed(redis_url, name=f"c-{n}") for n in range(4)]
     seed = crowd[0]
     seed.cap("task=t", cap)
@@ -74,7 +74,8 @@ def ended(entries: list[Entry]) -> int:
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) -> None:
-    """The bug: the job was counted among the holders and then compared with >=, so that a cap of N admitted N-1."""
+    """The bug: a job was counted among the holders, and the count was then compared with >=. So a cap of N admitted N-1
+    jobs."""
     seed.cap(scope.replace("=x", ""), cap)
     scopes = ["task=t", "tenant=x"]
     seed.enqueue(*(f"j-{n:02}" for n in range(cap + 2)), scopes=scopes)
@@ -101,7 +102,7 @@ def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: S
 
 
 def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
-    """The bug: a claim that its worker gave back stayed among the holders until its lease ended."""
+    """The bug: a claim that its worker had given back counted as a holder until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("x-1", scopes=["task=t", "tenant=x"])
@@ -114,7 +115,7 @@ def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> Non
 
 
 def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed: Seed) -> None:
-    """The bug: each refusal by a cap spent an attempt, or put later jobs before the refused one."""
+    """The bug: each refusal by a cap spent an attempt of the job, or put later jobs before the refused job."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
     (first,) = seed.claim().jobs
@@ -131,7 +132,8 @@ def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed:
 
 
 def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """The bug: a rollback spent an attempt, so that jobs died of waiting, or put the job at the end of the line."""
+    """The bug: a rollback spent an attempt, so that a waiting job died in the end. Or a rollback put the job at the end
+    of the line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
     for _ in range(5):
@@ -164,7 +166,7 @@ def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: s
 def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
     """The bug: no worker was woken for minutes if the last holder of a place ended at the wrong moment.
 
-    The moment was after a worker had found the scope full and before it waited for a token.
+    At this moment a worker had found the scope full, and did not yet wait for a token.
     """
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
@@ -182,8 +184,8 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
-    """The bug: a worker whose lease was over freed a place each time it reported its job again; a cap of 1 admitted
-    eleven jobs."""
+    """The bug: a worker whose lease was over freed a place each time it reported its job. So a cap of 1 admitted eleven
+    jobs."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
     (zombie,) = seed.claim(1, worker="w-zombie").jobs
@@ -216,7 +218,8 @@ def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> 
 
 
 def test_a_place_in_a_cap_is_held_while_its_job_runs(seed: Seed) -> None:
-    """The bug: a place had its own expiry, which ended while the job still ran, so that another job ran beside it."""
+    """The bug: a place had its own expiry. The place expired while the job still ran, so that another job ran at the
+    same time."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
     (held,) = seed.claim().jobs
@@ -250,7 +253,7 @@ def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> N
 
 
 def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
-    """The bug: the log recorded the enqueue before the discard, so that by the log the running job was gone."""
+    """The bug: the log had the enqueue before the discard. According to the log, the running job was then gone."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
 
@@ -262,11 +265,11 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
-    """The bug: a lane that was emptied and filled again in the same claim was blocked, as if an earlier lane were still
-    open.
+def test_a_claim_that_fills_and_empties_a_lane_twice_takes_both_jobs(seed: Seed) -> None:
+    """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then blocked, as if an earlier lane
+    were still open.
 
-    The job waited although its scopes had room, and nothing would open the lane (I10).
+    The job waited although its scopes had room, and no later call would have opened the lane (I10).
     """
     seed.cap("task=t", 2)
     seed.enqueue("first", "second", scopes=["tenant=x"])
@@ -277,7 +280,8 @@ def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(s
 
 
 def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
-    """The bug: another lane was blocked because of the emptied lane, so that a younger job ran before its job."""
+    """The bug: another lane was blocked because of the emptied lane. So a younger job ran before the job of the blocked
+    lane."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
     seed.enqueue("second", scopes=["tenant=x"])
@@ -287,10 +291,10 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
 
 
 def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
-    """The bug: in a fair queue, a lane that was blocked for long kept a virtual time far in the past.
+    """The bug: in a fair queue, a lane that was blocked for a long time kept a virtual time far in the past.
 
-    When its scope got room, its key was served until the lane had caught up, and another key's first job waited for all
-    these jobs.
+    When its scope got room, the key of the lane was served until its virtual time had caught up. The first job of
+    another key waited for all these jobs.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 0)
@@ -326,8 +330,8 @@ def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed)
 
 
 def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
-    """The bug: a rate was raised while its jobs waited for a cap, and admitted the next job only when the old rate
-    would have."""
+    """The bug: a rate was raised while its jobs waited for a cap. The rate then admitted the next job only at the time
+    that the old rate allowed."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
     seed.enqueue("first", "second", scopes=["tenant@10s=x"])
@@ -343,10 +347,10 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed: Seed) -> None:
-    """The bug: the count of a scope for a discard rule was later taken to mean that the scope is full.
+def test_a_scope_is_not_taken_as_full_because_a_discard_rule_has_counted_it(seed: Seed) -> None:
+    """The bug: the count of a scope for a discard rule was later understood as "this scope is full".
 
-    The rule counts exactly one scope; the count says nothing about the job's other scopes.
+    The rule counts exactly one scope, and the count says nothing about the other scopes of the job.
     """
     seed.cap("task=t", 5)
     seed.cap("tenant", 1)
@@ -361,8 +365,8 @@ def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed
 def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
     seed: Seed,
 ) -> None:
-    """The bug: jobs of expired leases returned to their lane, and the scopes of the lane were checked before the places
-    of these jobs were free."""
+    """The bug: jobs of expired leases returned to their lane, and the scopes of the lane were checked while these jobs
+    still counted as holders."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
     assert ids(seed.claim()) == ["a", "b"]
@@ -397,7 +401,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 @pytest.mark.damaged
 def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed) -> None:
-    """The bug: if a claim met a lane twice in a row without a readable job, it failed with a Lua error."""
+    """The bug: if a claim twice in a row found a lane without a readable job, the claim failed with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
     seed.control.hdel(seed.keys("state"), "a", "b")
@@ -407,9 +411,9 @@ def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
-    """The bug: a job was claimed from an entry in another lane, and counted in that lane's scopes.
+    """The bug: a claim took a job from an entry in another lane, and counted the job in the scopes of that lane.
 
-    The entry comes before or after the lane's own jobs.
+    The entry comes before or after the jobs that belong to that lane.
     """
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])

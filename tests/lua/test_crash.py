@@ -1,7 +1,7 @@
 """A call that stops before its first write changes no byte, and no call stops after its first write.
 
-Redis does not undo a script. So each script checks everything first, and these tests stop it at every place before its
-first write, with every kind of wrong key and argument.
+Redis does not undo a script. So each script checks everything before its first write. These tests stop the script at
+every point before that write, with every kind of wrong key and argument.
 """
 
 import json
@@ -64,7 +64,7 @@ scenes = pytest.mark.parametrize("name", list(SCENES))
 
 
 def calls_of(seed: Seed, scene: Scene) -> list[str]:
-    """Run the call, and return the commands that it sent."""
+    """Run the call, and return the commands that the call sent to Redis."""
     seed.control.execute_command(*scene.command(seed, timed_with(scene.script, RECORD)))
     return [command for command, _ in touched(seed)]
 
@@ -77,7 +77,7 @@ def touched(seed: Seed) -> list[tuple[str, str]]:
 
 
 def refused(seed: Seed, command: list[Any]) -> Any:
-    """Run a call that must change nothing, and return its reply or its error."""
+    """Run a call that must not change anything, and return its reply or its error."""
     pattern = f"rqc:{{{seed.queue}}}:*"
     before = raw(seed.control, pattern)
     try:
@@ -91,7 +91,7 @@ def refused(seed: Seed, command: list[Any]) -> Any:
     return reply
 
 
-def test_every_script_has_a_prepared_call_in_the_crash_tests(seed: Seed) -> None:
+def test_the_crash_tests_have_a_prepared_call_for_every_script(seed: Seed) -> None:
     shown = {make(seed.of(name)).script for name, make in SCENES.items()}
 
     assert set(names()) == shown
@@ -100,7 +100,7 @@ def test_every_script_has_a_prepared_call_in_the_crash_tests(seed: Seed) -> None
 
 @scenes
 def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
-    """Checks that no read can fail after the first write, so that all checks come before the writes."""
+    """Checks that no read can fail after the first write, since all checks come before the writes."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
 
@@ -127,7 +127,8 @@ def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str)
 
 @scenes
 def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
-    """Checks a key of a wrong type, as an operator's mistake in redis-cli leaves: the call raises before it writes.
+    """Checks a key of a wrong type, as a mistake of an operator in redis-cli can leave it. The call raises before it
+    writes.
 
     With EVALSHA the script remembers nothing and reads each key again. As a function it may remember some keys.
     """
@@ -158,7 +159,7 @@ def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: s
 
 
 def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
-    """Checks that the message names the doctor."""
+    """Checks that the error message names the doctor."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("scheduled"))
     seed.control.set(seed.keys("scheduled"), "x")
@@ -174,7 +175,7 @@ def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
 # Arguments.
 
 NOT_WHOLE = ["", "x", "nan", "inf", "-inf", "1.5", "99999999999999"]
-"""What is no whole number, however it is read."""
+"""Texts that are not whole numbers in any way of reading."""
 NOT_NUMBERS = [*NOT_WHOLE, "1e3", "0x10", " 1"]
 
 
@@ -269,7 +270,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """Checks that the setting `paused` cannot be 2, with which a queue would log that it is paused and continue."""
+    """Checks that the setting `paused` cannot be 2. The queue would then log that it is paused, and yet continue."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 
@@ -290,7 +291,8 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
 
 
 def test_a_trim_to_an_anchor_that_redis_has_forgotten_trims_nothing(seed: Seed) -> None:
-    """Checks that an entry remains as the anchor, from which the mirror sees where Redis' history left its own."""
+    """Checks that one entry remains as the anchor. The anchor shows the mirror where the history of Redis differs from
+    the mirror's own history."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
@@ -340,7 +342,7 @@ def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
 def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
     seed: Seed, name: str
 ) -> None:
-    """Checks an outbox that was lost while the functions still remember it."""
+    """Checks an outbox that was deleted, while the Redis functions still remember the outbox."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
     appends = "XADD" in calls_of(seed.of("rehearsal"), rehearsal)
@@ -359,7 +361,7 @@ def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
 
 @pytest.fixture
 def full(seed: Seed) -> Iterator[Callable[[], None]]:
-    """Report that Redis' memory is full."""
+    """Simulate that the memory of Redis is full."""
 
     def fill() -> None:
         seed.control.config_set("maxmemory", "1")
@@ -375,7 +377,8 @@ REFUSED_WHEN_FULL = {"enqueue", "edit", "requeue", "restore", "schedule", "tick"
 def test_a_full_server_refuses_only_calls_that_add_jobs(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
-    """Checks that calls which drain the queue, or which workers and mirrors need at their start, still work."""
+    """Checks that other calls still work: calls that drain the queue, and calls that workers and mirrors need at their
+    start."""
     scene = SCENES[name](seed)
     command = scene.command(seed, timed(scene.script))
     full()
@@ -389,7 +392,8 @@ def test_a_full_server_refuses_only_calls_that_add_jobs(
 def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
     seed: Seed, redis_url: str, full: Callable[[], None]
 ) -> None:
-    """Checks a worker that starts at that time: it must be able to join the queue, or no memory is ever freed."""
+    """Checks a worker that starts while the server is full. The worker must be able to join the queue; otherwise no
+    memory would ever be freed."""
     seed.enqueue("a", "b")
     full()
     before = raw(seed.control)
@@ -410,7 +414,7 @@ def test_a_full_server_refuses_enqueue_and_lets_a_new_worker_drain_the_queue(
 
 
 def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None]) -> None:
-    """Checks that a failover to a full replica does not stop the workers."""
+    """Checks that workers continue after a failover to a replica whose memory is full."""
     seed.enqueue("a")
     lose_replid(seed)
     full()
@@ -427,7 +431,8 @@ def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None
 def test_a_killed_server_restarts_with_a_consistent_queue(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks an append-only file that is synced at each write: all acknowledged calls are there after a restart.
+    """Checks an append-only file that is synced at each write. After a restart, the effects of all acknowledged calls
+    are there.
 
     An interrupted call is carried out completely or not at all.
     """

@@ -1,4 +1,5 @@
-"""The fast path of claims: it takes ordinary jobs if no other work comes first, and changes no result of a claim."""
+"""The fast path of claims: it takes ordinary jobs if no other work comes first. Claims have the same result with and
+without it."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """Return the ids of all jobs in the order in which one claim takes them. Check all indexes first."""
+    """Check all indexes first. Then return the ids of all jobs in the order in which one claim takes them."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()
@@ -143,8 +144,8 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Checks two places that one call frees: the call opens a first lane, and when that lane is served, a second lane
-    is opened."""
+    """Checks a call that frees two places. The call opens a first lane. When a claim has served that lane, a second
+    lane is opened."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -157,8 +158,8 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
 
 
 def test_jobs_of_many_tenants_are_claimed_by_age(seed: Seed) -> None:
-    """Checks that each tenant runs one job at a time, and that the next jobs run in order after the first jobs have
-    ended."""
+    """Checks that each tenant runs one job at a time, and that the next jobs run in their order when the first jobs
+    have ended."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
@@ -188,7 +189,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """Checks a job that was claimed before, which has another state line, and a cancelled job, which has no line."""
+    """Checks a job that was claimed before, whose state line differs, and a cancelled job, which has no state line."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

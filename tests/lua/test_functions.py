@@ -1,4 +1,4 @@
-"""The scripts as Redis functions: no call leaves data for the next one, and servers without functions work."""
+"""The scripts as Redis functions: no call leaves data for the next call, and servers without functions work, too."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -25,16 +25,17 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """Return the same script sent with EVALSHA, so that every call begins without variables."""
+    """Return the same script as a client sends it with EVALSHA. Each call then begins without variables of earlier
+    calls."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def history(seed: Seed, number: int) -> Iterator[Snapshot]:
-    """Return the queue after each of some random calls.
+    """Return the contents of the queue after each of some random calls.
 
-    The calls block, open and empty lanes, fail halfway, and repeat.
+    The calls block, open and empty lanes, fail half-way, and are repeated.
     """
     chance = random.Random(number)
     seed.cap("task=t", 3)
@@ -79,7 +80,8 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) -> None:
-    """Checks that functions write the same bytes as scripts, though the variables of functions outlive a call."""
+    """Checks that functions write the same bytes as scripts, though the variables of functions still exist after a
+    call."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]
     told = []
     for scripts in kinds:
@@ -127,8 +129,8 @@ def test_a_full_server_without_functions_is_drained_with_scripts(seed: Seed) -> 
 
 
 def test_every_function_is_named_after_its_script(seed: Seed) -> None:
-    """Checks the names, since `SLOWLOG` and `MONITOR` show the name of a function, where they would show only the
-    digest of a script."""
+    """Checks the names because `SLOWLOG` and `MONITOR` show the name of a function. For a script they would show only
+    its digest."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
@@ -136,8 +138,8 @@ def test_every_function_is_named_after_its_script(seed: Seed) -> None:
     assert all(timed(name).function.startswith(f"rqc_{name}_") for name in names())
 
 
-def test_a_negative_zero_in_an_argument_is_not_remembered(seed: Seed) -> None:
-    """Checks that no later call sends `-0`, which Redis refuses as an index."""
+def test_functions_do_not_remember_a_negative_zero_in_an_argument(seed: Seed) -> None:
+    """Checks that no later call sends the text `-0`, which Redis refuses as an index."""
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     strange = seed.claim_call(1)
     strange.args["sweep_max"] = "-0"
@@ -164,11 +166,12 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
 def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks the memory, since Lua keeps all texts in one table, in which each new text takes longer if there are more
-    texts."""
+    """Checks the memory of Lua. Lua keeps all texts in one table, and each new text takes longer if the table is
+    larger."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
-        """Return the memory after a collection, as the minimum of many rounds, with this number of lanes in use."""
+        """Return Lua's memory in use after a garbage collection, with this number of lanes. The result is the minimum
+        of many rounds."""
         found = []
         for number in range(16):
             client.run(

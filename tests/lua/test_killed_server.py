@@ -1,4 +1,4 @@
-"""The server is killed during all kinds of calls, and restarts with every script complete or not run at all."""
+"""The server is killed during all kinds of calls. After its restart, each script has run completely or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ids = JobIds()
 
 
 class Load:
-    """Producers and workers without handlers: each thread makes calls until the server is gone."""
+    """Producers, and workers without handlers. Each thread makes calls until the server is gone."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.url = url
@@ -72,7 +72,7 @@ class Load:
 def test_a_killed_server_restarts_with_all_acknowledged_calls(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that a crash with appendfsync always splits no script and loses no answer (I1, I8)."""
+    """Checks a crash with ``appendfsync always``: no script is carried out in part, and no answer is lost (I1, I8)."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with Client(server.url) as client:
         # An attached log is kept whole; without a mirror it would be a ring.
@@ -102,7 +102,7 @@ def test_a_killed_server_restarts_with_all_acknowledged_calls(
 def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
-    """Checks that Redis never runs the incomplete call, not even at its second start: see docs/how-to/servers.md."""
+    """Checks that Redis never runs the incomplete call, not even at its second start. See docs/how-to/servers.md."""
     server = start_redis(appendonly="yes", appendfsync="always")
     late = NewJob("late", "q", MINE, "{}", 60_000)
     with Client(server.url) as client:

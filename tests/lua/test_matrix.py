@@ -1,7 +1,7 @@
-"""Every script on a job in every state: a legal pair has exactly its events, an illegal pair changes no byte.
+"""Every script on a job in every state: a legal pair appends exactly its events, and an illegal pair changes no byte.
 
-The expected result is derived from machine.TRANSITIONS. Only the condition of each transition is written here (GUARDS),
-so that a new transition fails this module until its condition is added.
+The expected result comes from machine.TRANSITIONS. Only the condition of each transition is written here (GUARDS). A
+new transition therefore fails this module until its condition is added.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ FULL_SCOPE = "host=full"
 FULL_LANE = f"2+{FULL_SCOPE}"
 RETENTION_MS = 30 * 86_400_000
 SETTLING = {"turn": "complete", "complete": "complete", "fail": "fail", "rollback": "rollback"}
-"""By script: what it presents of a claim."""
+"""The scripts that settle a claim, each with the operation that it performs on the claim."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,35 @@ class Facts:
     last_loss: bool = False
     retention_over: bool = False
     holds: bool = True
-    """The call presents the fence in force."""
+    """Whether the call presents the fence that is in force."""
     takes: bool = True
-    """The claim may take jobs."""
+    """Whether the claim may take jobs."""
     delayed: bool = False
     final: bool = False
     unknown_task: bool = False
     last_unknown: bool = False
     full: bool = False
-    """A scope of the job is full, and its rule is to discard."""
+    """Whether a scope of the job is full and the rule of the scope is to discard jobs."""
     put_back: bool = False
-    """The job is to be put back, not taken out."""
+    """Whether the job is to be put back into the queue, and not removed."""
     was_dead: bool = False
     named: bool = False
-    """It is unique, and was never claimed."""
+    """Whether the job has a unique name and was never claimed."""
     replaces: bool = False
-    """The call enqueues another job of that name, in its place."""
+    """Whether the call enqueues another job with the same name, which replaces this job."""
     over: bool = False
-    """Its deadline is over."""
+    """Whether the deadline of the job has passed."""
     soon: bool = False
-    """The call lets it run at once."""
+    """Whether the call lets the job run at once."""
     rescued: bool = False
-    """The call gives it a later deadline."""
+    """Whether the call gives the job a later deadline."""
     endless: bool = False
-    """The call takes its deadline away. (Those whose deadline is over are all that wait with one.)"""
+    """Whether the call removes the deadline of the job. (Here only jobs whose deadline has passed wait with a
+    deadline.)"""
     of_schedule: bool = False
-    """It runs in the place of the schedule for which the call tells an instant."""
+    """Whether the job is the current job of the schedule for which the call reports an instant."""
     failed_before: bool = False
-    """It has failed, or lost a worker, or does so in this call."""
+    """Whether the job has failed or lost a worker, before this call or in this call."""
 
 
 GUARDS: dict[str, Callable[[Facts], bool]] = {
@@ -164,7 +165,7 @@ def arrow(transition: Transition) -> str:
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
     """Return the transitions that one call makes from a state. Each transition is made at most once.
 
-    A lease or due time ends only once, and an enqueued job stays in its first state.
+    A lease or a due time ends only once, and an enqueued job stays in its first state.
     """
     path: list[Transition] = []
     state = source
@@ -214,7 +215,7 @@ def run(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
 
 
 def run_again(seed: Seed, *then: Callable[[Claim], Any], **options: Any) -> str:
-    """Do as `run` does, and claim the job once more."""
+    """Do the same as `run`, and then claim the job once more."""
     run(seed, *then, **options)
     return seed.claim_one(JOB).fence
 
@@ -307,7 +308,7 @@ STANDS = [
 
 
 def tick(seed: Seed, instant: int = INSTANT, **options: Any) -> None:
-    """Report an instant of a schedule, which exists only during the call."""
+    """Report an instant of a schedule. The schedule exists only during the call."""
     (kinds, ((_, _, digest, lane, spec),)) = pack_jobs([seed.job("-", **options)])
     keys, line = seed.keys, f"on v=1 next={INSTANT} due={INSTANT} last=0 from=live seen=0 was="
     entry = {"beat": f"{line}\n{{}}", "beat|job": f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"}
@@ -381,7 +382,7 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state. Calls with a fence are also made with a fence that is not in
+    """Return the calls to make on a job in this state. Each call with a fence is also made with a fence that is not in
     force."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
@@ -395,7 +396,7 @@ def facts_of(each: Stand, probe: Probe, *, wrong: bool) -> Facts:
 
 
 def bystanders(seed: Seed) -> None:
-    """Make one job in each state that no call of the matrix may touch."""
+    """Make one job in each state. No call of the matrix may change these jobs."""
     seed.cap(FULL_SCOPE, 0)
     running = seed.running("b-running")
     seed.fail(seed.running("b-dead"), verdict="final")
@@ -408,7 +409,7 @@ def bystanders(seed: Seed) -> None:
 def test_each_call_makes_exactly_the_transitions_of_the_table(
     seed: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks that waiting clients get a message about each end, and about nothing else."""
+    """Checks that waiting clients get a message about each end, and no other messages."""
     for probe, wrong in cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
             start = seed.now
@@ -477,7 +478,7 @@ def assert_nothing_moved(
     refused: bool,
     holds: bool,
 ) -> None:
-    """Assert that the call changed only what it records about itself: activity, and a refused settlement."""
+    """Assert that the call changed only the records of the call itself: activity, and a refused settlement."""
     meta = changes.pop("meta", {})
     if probe.script in {"claim", "turn", "extend"}:
         noted = {"last_activity", "no_reap_before"}
@@ -512,7 +513,7 @@ def assert_nothing_moved(
 
 
 def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
-    """Checks that each transition of the table has a condition here, and that a case makes it."""
+    """Checks that each transition of the table has a condition in this module, and that a case makes the transition."""
     drawn = {
         arrow(t)
         for each in STANDS
@@ -525,7 +526,7 @@ def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
 
 
 def test_the_header_of_each_script_names_its_transitions() -> None:
-    """Checks the headers because people read them."""
+    """Checks the headers because readers of the scripts rely on them."""
     from rq_core.scripts.script import names, script
 
     for name in names():
@@ -535,7 +536,7 @@ def test_the_header_of_each_script_names_its_transitions() -> None:
 
 @pytest.mark.parametrize("claimable", ["fresh", "delayed_and_due", "retried_at_once"])
 def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claimable: str) -> None:
-    """Checks that the promotion of due jobs continues for later claims."""
+    """Checks that due jobs are still promoted, so that later claims can take them."""
     next(s for s in STANDS if s.name == claimable).seed(seed)
     seed.configure(paused=1)
 
@@ -546,7 +547,7 @@ def test_a_paused_queue_promotes_due_jobs_and_admits_no_claim(seed: Seed, claima
 
 
 def test_the_shipped_scripts_use_the_clock_of_the_server(redis_url: str) -> None:
-    """Checks that the shipped scripts read time correctly, which the test's clock cannot show."""
+    """Checks that the shipped scripts read the time correctly. Tests with a test clock cannot show this."""
     from rq_core.scripts.script import script
 
     with Seed(redis_url, QUEUE, scripts=script, real_clock=True) as seed:

@@ -1,6 +1,6 @@
-"""Parts: the data of a feature about a job, kept by one Lua file and one row of a table.
+"""Parts: a part is the data of one feature about a job. One Lua file and one row of a table define it.
 
-Each call that ends a job removes the job's entry from the part's key.
+Each call that ends a job removes the entry of the job from the key of the part.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +21,11 @@ from tests.kit.transports import LossyTransport
 from tests.lua import test_matrix as matrix
 
 FACTS = {"progress": "tracks", "signals": "waits_for_signals"}
-"""Key of a part, which is its name, and the fact that switches it on."""
+"""The name of each part, which is also its key, and the fact that switches the part on."""
 
 
 def part(name: str) -> str:
-    """Return a part whose own key has a field for each job, removed when the job ends."""
+    """Return a part with its own key. The key has a field for each job, which is removed when the job ends."""
     return f"""--[[ {name}: something that is noted of a job until it ends.
 
 Fact: {FACTS[name]}
@@ -54,15 +54,15 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes of the script: the clock, the files of both parts, and the file ``parts``, whose header lists
-    both parts."""
+    """Return the includes of the script: the clock, the files of both parts, and the file ``parts``. The header of
+    ``parts`` lists both parts."""
     row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
     return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _known_keys() -> Iterator[None]:
-    """Give the model the keys of both parts."""
+    """Let the model know the keys of both parts."""
     with pytest.MonkeyPatch.context() as patch:
         for name in FACTS:
             patch.setitem(KEY_TYPES, name, "hash")
@@ -81,7 +81,7 @@ def seed(redis_url: str, scripts: Callable[[str], Script]) -> Iterator[Seed]:
 
 
 def switch_on(seed: Seed, name: str) -> None:
-    """Let the queue use a part from now on."""
+    """Let the queue use this part from now on."""
     control: Any = seed.control
     version = control.hget(seed.keys("meta"), "v") or "0"
     control.hset(seed.keys("meta"), mapping={FACTS[name]: 1, "v": f"{version}.{name}"})
@@ -96,7 +96,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 def test_each_end_of_a_job_removes_the_entry_of_the_job_from_each_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
-    """Checks each call of the matrix on a job in each state."""
+    """Checks each call of the matrix in test_matrix.py on a job in each state."""
     control: Any = seed.control
     for probe, wrong in matrix.cases(each):
         with subtests.test(call=probe.name, wrong_fence=wrong):
@@ -139,8 +139,8 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
     assert not control.exists(seed.keys("progress"))
 
 
-def test_only_the_file_of_a_part_names_the_key_of_the_part() -> None:
-    """Checks that every script that ends jobs includes the file."""
+def test_only_one_lua_file_names_the_key_of_a_part() -> None:
+    """Checks that each script that ends jobs includes this file."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
     row, own = script.include("parts"), part("progress")

@@ -1,4 +1,4 @@
-"""A queue without features gets the same calls, byte for byte, as if the features did not exist."""
+"""A queue that uses no features: it gets the same calls, byte for byte, as if the features did not exist."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ OF_A_LIFE = ("enqueue", "claim", "turn", "complete")
 
 
 def packed(command: Sequence[Any]) -> bytes:
-    """Return the bytes that go over the transport."""
+    """Return the bytes that the transport sends for a call."""
     return bytes(hiredis.pack_command(tuple(command)))
 
 
@@ -29,7 +29,8 @@ def script_of(command: Sequence[Any]) -> Script:
 
 
 def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any]]:
-    """Enqueue, claim and report five jobs, some in a turn and some at the end. Returns the calls."""
+    """Enqueue, claim and report five jobs, some of them in a combined call (a turn) and some at the end. Returns the
+    calls."""
     transport.sent.clear()
     seed.enqueue(f"{batch}-1")
     seed.enqueue(*(f"{batch}-{n}" for n in range(2, 6)))
@@ -40,7 +41,8 @@ def live(seed: Seed, transport: LossyTransport, batch: str) -> list[Sequence[Any
 
 
 def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
-    """Use names, remembered ids, kept results, deadlines, delays, priorities and a cap in another queue."""
+    """Use these features in another queue: names, remembered ids, kept results, deadlines, delays, priorities and a
+    cap."""
     other = seed.of("other")
     transport.sent.clear()
     other.cap("task=t", 5)
@@ -61,8 +63,8 @@ def recorded(url: str) -> Iterator[tuple[Seed, LossyTransport]]:
 def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
     """Return the bytes of the calls.
 
-    Left out: the count at the end of a slot's name (clients use slots in turn), and calls that were repeated because
-    the server had to load the function.
+    The result omits the count at the end of the name of a slot, since clients use slots in turn. It also omits calls
+    that were repeated because the server had to load the function.
     """
     found: list[bytes] = []
     for call in calls:
@@ -93,7 +95,8 @@ def test_features_that_another_queue_uses_do_not_change_the_calls_to_a_plain_que
 def test_a_call_to_a_plain_queue_has_only_its_own_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
-    """Checks a call against the script's keys, Args and Each, with no key on demand and no Tail."""
+    """Checks each call against the keys and records in the header of the script, without keys on demand and without a
+    Tail."""
     with recorded(valkey_url) as (seed, transport):
         live(seed, transport, "first")
         calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]

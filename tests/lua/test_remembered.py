@@ -1,7 +1,8 @@
-"""Facts that functions remember about a queue: the first call that could do harm notices if they are wrong.
+"""Facts about a queue that Redis functions remember: if the facts are wrong, the first call that could do harm notices
+it.
 
-The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that nothing that is
-remembered becomes too old by itself.
+The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that no remembered fact
+becomes too old by itself.
 """
 
 import itertools
@@ -24,7 +25,7 @@ numbers = itertools.count(1)
 
 
 class Node:
-    """A server, with calls of its functions as any client makes them."""
+    """A server, and calls of its functions in the form that any client uses."""
 
     def __init__(self, server: RedisServer, scripts: Callable[[str], Script] = timed) -> None:
         self.server = server
@@ -35,7 +36,8 @@ class Node:
         return self.control.execute_command(*command)  # type: ignore[no-untyped-call]
 
     def call(self, name: str, each: list[tuple[Any, ...]], **args: Any) -> Any:
-        """Run a call, and return the words of its reply; the error EPOCH is the reply `epoch`."""
+        """Run a call, and return the words of its reply. If the call fails with the error EPOCH, the reply is
+        `epoch`."""
         script = self._scripts(name)
         try:
             return self.send(*script.command(KEYS, each, **args))
@@ -62,19 +64,20 @@ class Node:
         return found
 
     def warm(self) -> None:
-        """Make the functions remember the queue. This takes two claims, since the first claim changes the facts."""
+        """Make the functions remember the queue. This takes two claims, since the first claim changes the facts that
+        are remembered."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
     def handshake(self) -> str:
-        """Return why an epoch began, or `-`."""
+        """Make a handshake, and return why an epoch began, or `-` if no epoch began."""
         return str(self.call("handshake", [], by="c", floor=0)[-1])
 
     def set_clock(self, ms: int) -> None:
         self.control.set(CLOCK_KEY, ms)
 
     def follow(self, primary: "Node") -> None:
-        """Become a replica, and wait for all data of the primary."""
+        """Become a replica of this primary, and wait until all its data have arrived."""
         self.control.replicaof("127.0.0.1", str(primary.server.port))
 
         def is_level() -> bool:
@@ -107,7 +110,7 @@ def start(start_redis: Callable[..., RedisServer]) -> Iterator[Callable[..., Nod
 
 @pytest.fixture
 def first(start: Callable[..., Node]) -> Node:
-    """Yield a server with a queue that its functions remember."""
+    """Yield a server with a queue. The functions of the server remember the queue."""
     node = start(repl_diskless_sync_delay="0")
     begin(node)
     return node
@@ -121,7 +124,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Yield an up-to-date replica, after clients of its primary have used the queue again."""
+    """Yield a replica that has all data. Clients of its primary have used the queue again before."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -141,9 +144,9 @@ def test_a_promoted_replica_has_another_history_than_its_old_primary(second: Nod
 def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """Checks a primary that served clients which heard of no failover.
+    """Checks an old primary whose clients did not learn of a failover.
 
-    The old primary loses their writes when it follows the new primary.
+    The old primary loses the writes of these clients when it follows the new primary.
     """
     second.promote()
     assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
@@ -159,8 +162,8 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 def test_an_old_primary_that_followed_the_new_primary_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """Checks an old primary that keeps its functions and their memory. It wrote nothing after the failover, so that it
-    is only updated from the new primary."""
+    """Checks an old primary that keeps its functions and their remembered facts. The old primary wrote nothing after
+    the failover, so the new primary only sends it the later changes."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)
@@ -176,8 +179,8 @@ def test_an_old_primary_that_followed_the_new_primary_has_another_history(
 def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
     first: Node, second: Node
 ) -> None:
-    """Checks a failover after which no client wrote: nothing is lost, but the server cannot be distinguished from one
-    that lost data."""
+    """Checks a failover after which no client wrote. No data are lost, but the server looks the same as a server that
+    lost data."""
     second.promote()
     first.follow(second)
     first.promote()
@@ -206,7 +209,7 @@ def test_a_server_that_was_restarted_from_old_files_has_another_history(
 
 
 def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first: Node) -> None:
-    """Checks a new queue that begins at the same moment, with the same epoch."""
+    """Checks a new queue that begins at the same moment as the old queue, with the same epoch."""
     args = {"slot": "s", "number": 1, "by": "c", "why": ""}
     assert first.call("configure", [("paused", 1)], **args)[0] == "ok"
     assert (first.enqueue(), len(first.claim())) == ("ok", 2)
@@ -264,7 +267,7 @@ def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: N
 
 
 def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> None:
-    """Checks that claims look at the leases again once the earliest known lease is over."""
+    """Checks that claims look at the leases again once the earliest known expiry has passed."""
     seed.configure(lease_ms=300)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -281,7 +284,7 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
 
 
 def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """Checks a lease that is shorter than the leases that scripts give. The next examination of the leases finds it."""
+    """Checks a lease that is shorter than the leases that scripts set. The next examination of the leases finds it."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -316,7 +319,7 @@ def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) ->
 def test_the_first_replica_of_a_server_begins_no_epoch(
     start: Callable[..., Node], first: Node
 ) -> None:
-    """Checks that Redis' new name for the same history, in which nothing is lost, begins no epoch."""
+    """Checks that Redis gives the same history a new name, and that no epoch begins, since no data are lost."""
     facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
     start(repl_diskless_sync_delay="0").follow(first)
     first.set_clock(START_MS + 1_000)
@@ -328,10 +331,11 @@ def test_the_first_replica_of_a_server_begins_no_epoch(
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_sent_with_evalsha_cannot_tell_the_first_replica_from_a_loss(
+def test_a_script_sent_with_evalsha_begins_an_epoch_when_the_server_gets_its_first_replica(
     start: Callable[..., Node],
 ) -> None:
-    """Checks EVALSHA, which remembers nothing between calls."""
+    """Checks EVALSHA. Scripts remember nothing between such calls, so they cannot distinguish the first replica from a
+    loss of data."""
 
     def scripts(name: str) -> Script:
         made = timed(name).instead
@@ -345,7 +349,7 @@ def test_a_script_sent_with_evalsha_cannot_tell_the_first_replica_from_a_loss(
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_reloaded_functions_cannot_tell_the_first_replica_from_a_loss(
+def test_reloaded_functions_begin_an_epoch_when_the_server_gets_its_first_replica(
     start: Callable[..., Node], first: Node
 ) -> None:
     first.send("FUNCTION", "FLUSH")
@@ -357,7 +361,8 @@ def test_reloaded_functions_cannot_tell_the_first_replica_from_a_loss(
 def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
-    """Checks that only the promotion begins an epoch: a third server that follows the second one loses nothing."""
+    """Checks that only the promotion begins an epoch. No data are lost when a third server then follows the promoted
+    server."""
     second.promote()
     assert second.handshake() == "replid_changed"
     start(repl_diskless_sync_delay="0").follow(second)

@@ -1,4 +1,4 @@
-"""A call that is repeated because its reply was lost takes effect once, with the same answer."""
+"""Calls that are repeated because a reply was lost: each takes effect once, and gets the same answer."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -33,13 +33,13 @@ Operation = Callable[[Seed], Any]
 
 
 def load(seed: Seed) -> None:
-    """Load every script, so that each call runs when it is first sent."""
+    """Load every script, so that each call is carried out the first time it is sent."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
 
 
 class LossySeed(Seed):
-    """A Seed whose connection can lose replies."""
+    """A Seed (tests/kit/seed.py) whose connection can lose replies."""
 
     transport: LossyTransport
 
@@ -57,7 +57,7 @@ def lossy(redis_url: str) -> Iterator[LossySeed]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[Seed]:
-    """Return another client of the same queue."""
+    """Return another client for the same queue."""
     with Seed(redis_url, name="c-2") as made:
         yield made
 
@@ -87,7 +87,8 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """Make a turn with one success, one refusal, one job that runs past its lease, and a claim."""
+    """Make a turn: a combined call with one success, one refused report, one job whose lease has expired, and a
+    claim."""
     held = _three(seed)
     seed.live(LEASE_MS)
     seed.enqueue("d", "e", "f")
@@ -172,7 +173,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """Change limits: set the first cap of a running task, raise a cap, and leave a cap as it is."""
+    """Change limits: set the first cap of a running task, raise a cap, and set a cap to its present value."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -191,8 +192,8 @@ def register(seed: Seed) -> Operation:
 
 
 def schedule(seed: Seed) -> Operation:
-    """Put four schedules: a new schedule, an unchanged one, a changed one, and one that an operator has changed, so
-    that code may not change it."""
+    """Store four schedules: a new schedule, an unchanged schedule, a changed schedule, and a schedule that an operator
+    has changed and that code may not change."""
     rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
     made = [Declaration.of(seed.job("-"), rule) for rule in rules]
     put = seed.client.calls.schedules.put
@@ -203,9 +204,9 @@ def schedule(seed: Seed) -> Operation:
 
 
 def tick(seed: Seed) -> Operation:
-    """Report instants that are fired, skipped, replace a job, ask a job to stop, or come too late.
+    """Report instants with five outcomes: fired, skipped, replacing a job, asking a job to stop, and too late.
 
-    No schedule is given out, since a repeated call gives none out.
+    The call gives out no schedule, since a repeated call gives out none.
     """
     made = [
         Declaration.of(seed.job("-"), recurrence(name, every=10, overlap=overlap))
@@ -258,7 +259,8 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """Claim from lanes: a lease ends, a rate resumes, lanes are served and refused, and a plain job enters its lane."""
+    """Claim from lanes. In the same call a lease ends, a rate admits jobs again, lanes are served or refused, and a
+    plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -272,7 +274,7 @@ def complete_in_lanes(seed: Seed) -> Operation:
 
 
 def turn_in_lanes(seed: Seed) -> Operation:
-    """Make a turn whose freed places are claimed in the same call."""
+    """Make a turn whose claim takes the places that its reports free."""
     held = _capped(seed)
     seed.advance(1)
     return lambda s: s.turn(*held, limit=3)
@@ -307,7 +309,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """Make a turn with all reports that a worker may send at once."""
+    """Make a turn with all kinds of reports that a worker may send in one call."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -356,10 +358,10 @@ every_async_operation = pytest.mark.parametrize(
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
-    """Run the operation on an empty server with this fault. Returns the answer and the whole queue.
+    """Run the operation on an empty server with this fault. Returns the answer, and the contents of the whole queue.
 
-    Without a fault, it also runs right after the fixture has loaded the scripts, so that the scripts remember nothing
-    in both runs.
+    Without a fault, the operation also runs right after the fixture has loaded the scripts. So the scripts remember
+    nothing in both runs.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -396,7 +398,7 @@ def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> 
 def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
     lossy: LossySeed, make: Callable[[Seed], Operation], trouble: dict[str, int]
 ) -> None:
-    """Checks the answer, and the queue to the byte: no second event, no second run."""
+    """Checks the answer and each byte of the queue: no event is written twice, and no job runs twice."""
     expected = told(lossy, make)
 
     actual = told(lossy, make, **trouble)
@@ -410,7 +412,8 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
-    """Checks that the next chunk, which is made while a chunk is being sent, does not overtake that chunk."""
+    """Checks that the next chunk does not overtake a chunk that is still being sent. The next chunk is prepared during
+    that time."""
     ids = [f"job-{n:04}" for n in range(2_500)]
     made = 0
 
@@ -440,7 +443,7 @@ def assert_fully_consistent(seed: Seed) -> None:
 def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_effect(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks a connection that breaks after some of the replies."""
+    """Checks a connection that breaks after some of the replies have arrived."""
     expected = told(lossy, everything)
 
     assert expected == told(lossy, everything, lose=1, keep=min(at, 6))
@@ -450,7 +453,7 @@ def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_ef
 def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks that the calls after the flush are carried out after the calls before it, in their order."""
+    """Checks that the calls after the flush are carried out after the calls before the flush, in their order."""
     answers, _ = told(lossy, everything, flush=at)
 
     assert [{}, {"y": "scheduled"}, {"z": "ready"}] == answers[:3]
@@ -463,7 +466,7 @@ def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
 def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks a lost reply to enqueue: the job runs and leaves Redis before the client sends the call again."""
+    """Checks an enqueue whose reply was lost. The job runs and leaves Redis before the client sends the call again."""
     lossy.client.run(lossy.client.calls.delivery.handshake("q"))
 
     def run() -> None:
@@ -490,7 +493,8 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
 def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
-    """Checks a job that was claimed by another worker, or has left, before the settlement is sent again."""
+    """Checks a settlement that is sent again after another worker has claimed the job, or after the job has left
+    Redis."""
     operation = late(lossy)
     lossy.control.script_flush()
     lossy.transport.lose = 1
@@ -511,7 +515,7 @@ def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
 
 @pytest.mark.parametrize("how", ["complete", "turn"])
 def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, how: str) -> None:
-    """Checks a slot whose earlier call has a longer answer, which is still stored."""
+    """Checks a slot that still stores the longer answer of an earlier call."""
     held = lossy.running("a")
     report = lossy.turn if how == "turn" else lossy.complete
     lossy.enqueue("b")
@@ -528,8 +532,8 @@ def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, ho
 def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks that the answer has the jobs whose claims by this worker are in force, with their specs, and no jobs of
-    other workers."""
+    """Checks that the answer has the jobs that this worker still holds, with their specs, and no jobs of other
+    workers."""
     jobs = ["a", "b", "c", "d", "e"]
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
@@ -564,7 +568,7 @@ def test_an_empty_claim_that_is_sent_again_claims_nothing(lossy: LossySeed, othe
 
 
 def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:
-    """Checks two connections that deliver out of order: the newer call has already been answered."""
+    """Checks two connections that deliver calls in the wrong order. The newer call has already been answered."""
     lossy.enqueue("a")
     lossy.enqueue("b")
     late = lossy.transport.calls
@@ -597,8 +601,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """Checks a lost reply to a call that was refused because the queue was full: there is room when the call is
-    repeated, and it runs once."""
+    """Checks a call that was refused because the queue was full, and whose reply was lost. When the call is sent again,
+    the queue has room, and the call is carried out once."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)
@@ -667,7 +671,7 @@ def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_an
 def test_a_server_that_fills_up_after_a_lost_reply_raises_outcome_unknown(redis_url: str) -> None:
     """Checks that the error does not say "the queue takes no new jobs".
 
-    The jobs may be in Redis, and their producer would enqueue them twice.
+    The jobs may be in Redis. After such an error, their producer would enqueue them a second time.
     """
     with impatient(redis_url, unsent=2.0, unknown=20.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -704,7 +708,8 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
+    """Checks that parent and child do not use the same call numbers. Otherwise each process would get answers to calls
+    of the other process."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -719,10 +724,11 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 
 
 @every_async_operation
-async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
+async def test_the_asyncio_client_repeats_calls_in_the_same_way_as_the_sync_client(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """Checks the asyncio client's loop that runs the plans; the plans themselves are the same for both clients."""
+    """Checks the loop of the asyncio client that carries out the plans. The plans themselves are the same for both
+    clients."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()
@@ -743,7 +749,7 @@ async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
 
 
 class Redirected:
-    """The methods of a Seed that the operations above use, with an AsyncClient."""
+    """The methods of a Seed that the operations above use, on an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (
@@ -793,7 +799,7 @@ async def test_concurrent_enqueues_share_calls_and_get_their_own_answers(redis_u
 
 
 async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: str) -> None:
-    """Checks that an error in the shared call leaves no caller waiting for ever."""
+    """Checks an error in a call that several callers share: no caller waits for ever."""
     with Seed(redis_url) as seed:
         async with AsyncClient(redis_url) as client:
             bad = seed.job("bad")._replace(args_json=None)  # type: ignore[arg-type]
@@ -807,7 +813,7 @@ async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: 
 
 
 def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -> None:
-    """Checks that the client does not try again for ten minutes."""
+    """Checks that the client does not repeat the call for ten minutes."""
     server = start_redis()
     with server.client() as control:
         control.config_set("requirepass", "right")
@@ -837,7 +843,7 @@ def test_the_client_reports_a_password_that_the_server_does_not_need(redis_url: 
 def test_a_client_reports_a_password_that_the_server_began_to_require(
     start_redis: Callable[..., Any],
 ) -> None:
-    """Checks a long command that is sent without a handshake before it: Redis' answer must not be reported as a damaged
+    """Checks a long command without a handshake before it. The client must not report Redis' answer as a damaged
     queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:

@@ -1,4 +1,4 @@
-"""restore.lua: it restores jobs with their fields, at new places in line, and under their caps."""
+"""The script restore.lua restores jobs with their fields and under their caps, at new places in line."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.kit.seed import Seed, events_of, spec
 
 
 def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
-    """Checks that the job keeps its counters, and that its lost claim spends no attempt."""
+    """Checks that the job keeps its counters, and that the lost claim of the job spends no attempt."""
     facts = {
         "priority": "high", "max_attempts": 5, "max_losses": 2, "lane": "1+tenant=a", "claims": 3,
         "failures": 1, "losses": 1, "unknown": 2,
@@ -40,8 +40,8 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
 
 
 def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
-    """Checks that the jobs get new places in line, in the order of the call. Their old places may belong to other jobs
-    by now."""
+    """Checks that the jobs get new places in line, in the order of the call. Other jobs may have their old places by
+    now."""
     seed.enqueue("here")
 
     seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
@@ -105,7 +105,7 @@ def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
 
 
 def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
-    """Checks a caller that has seen an earlier job of the id: it is answered that the job has changed."""
+    """Checks a caller that has seen an earlier job with this id. The answer says that the job has changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")
@@ -116,7 +116,7 @@ def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_that_is_alive_by_the_log_is_logged_as_gone_before_its_restore(
+def test_a_job_that_is_alive_according_to_the_log_is_logged_as_gone_before_its_restore(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=5_000)
@@ -129,7 +129,7 @@ def test_a_job_that_is_alive_by_the_log_is_logged_as_gone_before_its_restore(
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
+def test_a_call_of_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")

@@ -1,4 +1,4 @@
-"""Room for another feature in the scripts: Lua allows a function 200 locals and 60 upvalues."""
+"""Room for further features in the scripts: Lua allows a function 200 locals and 60 upvalues."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ end
 
 
 def with_another_function() -> Variant:
-    """Give `removal` one more function, and let `success` use it."""
+    """Give the include `removal` one more function, and let the include `success` use it."""
     removal, success = script.include("removal"), script.include("success")
     return Variant(
         includes={
@@ -42,7 +42,7 @@ def test_every_script_has_room_for_one_more_function_of_the_include_removal(seed
                 raise AssertionError(f"{name}: {refused}") from refused
 
 
-def test_every_script_is_far_enough_below_the_limits_of_lua_names() -> None:
+def test_every_script_is_far_enough_below_the_limits_on_lua_locals_and_upvalues() -> None:
     assert {
         name: lua_limits.left(name)
         for name in script.names()
@@ -51,7 +51,7 @@ def test_every_script_is_far_enough_below_the_limits_of_lua_names() -> None:
 
 
 def test_the_check_of_lua_limits_counts_the_locals_and_the_upvalues_of_a_function() -> None:
-    """Checks a loop, which has three hidden locals, and an upvalue, which counts in each function between its
+    """Checks a loop, which has three hidden locals. Also checks an upvalue, which counts in each function between its
     definition and its use."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}

@@ -1,5 +1,5 @@
-"""A setting that is not a number counts as its default: a value that was written with HSET makes no call fail
-half-way."""
+"""Settings that are not numbers: such a setting counts as its default, so that a value written with HSET makes no call
+fail half-way."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.kit.seed import LEASE_MS, Seed
 
 @pytest.mark.parametrize("value", ["nan", "-nan", "inf", "-inf", "1e999", "garbage"])
 def test_a_claim_uses_the_default_if_lease_ms_is_no_number(seed: Seed, value: str) -> None:
-    """Checks nan, which is a number in Lua, so that a claim would take its jobs and then fail half-way."""
+    """Checks the value nan, which is a number in Lua. With it a claim would take its jobs and then fail half-way."""
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "lease_ms", value)
     seed.control.hdel(seed.keys("meta"), "v")

@@ -1,4 +1,5 @@
-"""Turns: one call reports successes and claims jobs, and the claim may use the places that the reports free."""
+"""Turns: a turn is one call that reports successes and claims jobs. The claim may use the places that the reports
+free."""
 
 from collections.abc import Iterator
 
@@ -20,7 +21,8 @@ def events(seed: Seed, since: int) -> list[str]:
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
 def test_a_turn_claims_into_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
-    """Checks a worker with one place at a cap of 1: it does not wait for the wake token of its own report."""
+    """Checks a worker with one place and a cap of 1. The worker need not wait for the wake token that its own report
+    pushes."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
     seed.enqueue(*(seed.job(name, scopes=scopes) for name in ("a", "b")))
@@ -36,7 +38,7 @@ def test_a_turn_claims_into_the_place_that_its_success_frees(seed: Seed, scope: 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
-    """Checks that the success is not stale, so that the job does not run again."""
+    """Checks that the success is not refused as stale, so that the job does not run again."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
     seed.live(LEASE_MS)
@@ -49,7 +51,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
 
 
 def test_the_cap_of_the_queue_counts_a_claim_that_ends_in_a_turn_once(seed: Seed) -> None:
-    """Checks two ended claims: one by a success after its lease, and one by the end of its lease.
+    """Checks two ended claims: a success after the end of its lease, and a claim whose lease ends in the turn.
 
     Afterwards two places are free.
     """
@@ -118,7 +120,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job, as nearly all jobs are: only its arguments are sent."""
+    """Checks a new plain job, which is the most frequent case. Only its arguments are sent."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')
@@ -141,7 +143,8 @@ def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 def test_a_turn_without_a_claim_settles_no_job_if_the_key_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
-    """Checks the type before the first event, since a turn that claims nothing does not read `jobs` otherwise."""
+    """Checks that the turn checks the type of the key `jobs` before its first event. A turn that claims nothing does
+    not read `jobs` otherwise."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))
     seed.control.set(seed.keys("jobs"), "x")

@@ -1,4 +1,4 @@
-"""Waiting times in the answer of a claim."""
+"""Waiting times: how long a job waited, in the answer of a claim."""
 
 from collections.abc import Iterator
 

@@ -26,7 +26,7 @@ def rooms() -> list[Path]:
 
 
 def listed_in(docstring: str) -> list[str]:
-    """Return the modules that the list in a docstring names. A name stands before the colon of its entry."""
+    """Return the modules that the list in a docstring names. Each name is before the colon of its entry."""
     heads = re.findall(r"^- ((?:``\w+``(?:, )?)+):", docstring, re.MULTILINE)
     return re.findall(r"\w+", " ".join(heads))
 

@@ -1,4 +1,4 @@
-"""Outbox entries in the form that redis-cli shows."""
+"""Outbox entries in the form in which redis-cli shows them."""
 
 from tests.kit.seed import START_MS
 

@@ -1,4 +1,4 @@
-"""Edits of waiting jobs: the keys afterwards, and the edits that are refused without a change."""
+"""Edits of waiting jobs: the keys after an edit, and the edits that are refused without a change."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def ids(seed: Seed, limit: int = 100) -> list[str]:
     return [job.id for job in seed.claim(limit).jobs]
 
 
-def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_the_new_list(seed: Seed) -> None:
+def test_an_edit_of_the_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.enqueue("c", priority="high")
 
@@ -39,7 +39,7 @@ def test_a_job_whose_priority_is_edited_back_is_claimed_once(seed: Seed) -> None
     assert ids(seed) == []
 
 
-def test_an_edited_priority_moves_a_job_in_a_lane_to_the_lane_of_that_priority(seed: Seed) -> None:
+def test_an_edit_of_the_priority_moves_a_job_in_a_lane_to_another_lane(seed: Seed) -> None:
     seed.enqueue("a", "b", lane=LANE)
     seed.enqueue("c", lane="1+host=i")
 
@@ -126,7 +126,8 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that the index has the new member, and that the old member is removed; otherwise the index would grow."""
+    """Checks that the index gets the new entry and loses the old entry. Otherwise the index would grow with each
+    edit."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -187,7 +188,7 @@ def test_a_job_in_a_lane_expires_at_an_edited_deadline(seed: Seed) -> None:
         ({"expires_in_ms": 5_000, "delay_ms": 1_000}, {"due": str(T + 9_000), "priority": "high"}),
     ],
 )
-def test_an_edit_that_prevents_every_claim_is_refused_without_a_change(
+def test_an_edit_after_which_a_job_could_never_be_claimed_is_refused_without_a_change(
     seed: Seed, before: dict[str, int], change: dict[str, str]
 ) -> None:
     seed.enqueue("a", **before)
@@ -247,7 +248,8 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
 
 
 def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
-    """Checks the bound, without which a loop of edits would fill Redis with events while no mirror runs."""
+    """Checks the limit of the backlog. Without it, a loop of edits would fill Redis with events while no mirror
+    runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -272,7 +274,7 @@ def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed:
     assert ["due"] == ids(seed)
 
 
-def test_a_due_job_that_is_edited_before_the_next_claim_stays_scheduled_until_that_claim(
+def test_a_due_job_that_is_edited_stays_scheduled_until_the_next_claim(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=1_000)
@@ -332,7 +334,7 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_the_first_cap_of_a_task_moves_an_edited_job_into_a_lane(seed: Seed) -> None:
+def test_an_edit_moves_a_plain_job_into_a_lane_if_its_task_has_got_a_cap_since(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.cap("task=t", 1)
 
@@ -355,8 +357,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Checks a retry whose deadline is before its due time. Its place in line was discarded, which a dead job does not
-    need."""
+    """Checks a retry whose deadline is before its due time. The edit removed the job's place in line, which a dead job
+    does not need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

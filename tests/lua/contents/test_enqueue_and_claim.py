@@ -1,4 +1,4 @@
-"""Keys after enqueue and claim, read as literally as redis-cli shows them."""
+"""The keys after an enqueue and after a claim, compared with what redis-cli shows."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from tests.lua.contents.entries import T, entry
 DIGEST = "44136fa355b3678a1146ad16f7e8649e"  # of {}
 
 
-def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -> None:
+def test_enqueue_stores_and_logs_a_job_and_gives_it_a_place_in_line(seed: Seed) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
 
     changes = seed.changes(
@@ -58,8 +58,8 @@ def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -
 def test_a_job_is_due_exactly_at_a_given_instant_and_a_past_instant_makes_it_ready(
     seed: Seed,
 ) -> None:
-    """Checks that the instant is exact to the millisecond, however long the call took. A delay is counted from the
-    call's arrival."""
+    """Checks that the instant is exact to the millisecond, even if the call takes long. A delay, in contrast, is
+    counted from the arrival of the call."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
         seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
@@ -81,7 +81,7 @@ def test_a_job_is_due_exactly_at_a_given_instant_and_a_past_instant_makes_it_rea
 
 
 def test_enqueue_reports_a_duplicate_and_changes_nothing(seed: Seed) -> None:
-    """Checks each live state: ready, scheduled, running and dead."""
+    """Checks a duplicate of a job in each live state: ready, scheduled, running and dead."""
     seed.dead("dead")
     seed.running("running")
     seed.enqueue("ready")
@@ -118,7 +118,7 @@ def test_claim_writes_the_state_line_the_lease_and_the_event(seed: Seed) -> None
     }
 
 
-def test_the_answer_of_a_claim_has_all_that_a_worker_needs(seed: Seed) -> None:
+def test_the_answer_of_a_claim_has_all_data_that_a_worker_needs(seed: Seed) -> None:
     seed.enqueue("a", args_json='{"x":"ü\\n"}')
     seed.enqueue("later", delay_ms=5_000)
     seed.fail(seed.claim_one("a"))
@@ -149,7 +149,8 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
     "unique": (" attempts=5 unique=t/a", {"attempts": 5, "name": "t/a"}),
     "remembered": (f" once={T + 5_000} call=d", {"remember_ms": 5_000, "call": "=d"}),
 }
-"""What lines of jobs say besides their tasks, and by which options."""
+"""The fields in the state line of a job in addition to its task, and the options of the producer that write these
+fields."""
 
 
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
@@ -158,8 +159,8 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Checks a claim that takes other jobs before the job, of the same kind and of other kinds. Also checks a second
-    claim."""
+    """Checks a claim that takes several jobs, of the same kind and of other kinds, before this job. Also checks a
+    second claim of this job."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]
@@ -185,8 +186,8 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """Checks a state line with more fields than the task, which does not match the Lua pattern for the priority of
-    plain jobs."""
+    """Checks a job whose state line has more fields than the task. The Lua pattern for the priority of plain jobs does
+    not match this line."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")
@@ -205,7 +206,8 @@ def test_a_rolled_back_job_keeps_its_place_in_line(seed: Seed) -> None:
 
 
 def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Seed) -> None:
-    """Checks a suspect, which waits until another job has run, and has spent no attempt."""
+    """Checks a suspect (a job whose worker was lost) that must wait until another job has run. The job has spent no
+    attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
     seed.rollback(a, reason="suspect", delay_ms=2_000)
@@ -219,8 +221,8 @@ def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Se
 
 
 def test_a_retried_job_keeps_its_place_in_line(seed: Seed) -> None:
-    """Checks a retry with and without a delay: its place in line is the one that the job got when it first became
-    ready."""
+    """Checks a retry with a delay and a retry without a delay. The job keeps the place in line that it got when it
+    first became ready."""
     seed.enqueue("a", "b", "c")
     a, b = seed.claim(2).jobs
     seed.fail(b)
@@ -260,7 +262,7 @@ def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_time
 
 
 def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
-    """Checks step 0 of the claim, which promotes due jobs regardless of the number of jobs that the worker asks for."""
+    """Checks the first step of a claim. It promotes due jobs, however few jobs the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
     seed.advance(1_000)
@@ -284,7 +286,9 @@ def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_claim_takes_at_most_the_limit_and_reports_whether_jobs_are_left(seed: Seed) -> None:
+def test_a_claim_takes_at_most_its_limit_of_jobs_and_reports_whether_jobs_are_left(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b", "c")
 
     first, second = seed.claim(2), seed.claim(2)
@@ -295,7 +299,7 @@ def test_claim_takes_at_most_the_limit_and_reports_whether_jobs_are_left(seed: S
     )
 
 
-def test_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) -> None:
+def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) -> None:
     big = '{"x":"' + "y" * 1_000 + '"}'
     seed.enqueue("a", "b", "c", "d", args_json=big)
 
@@ -305,7 +309,7 @@ def test_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) ->
 
 
 def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """Checks that each kind has its own limit, and that later claims do the rest."""
+    """Checks that each kind of work has its own limit, and that later claims do the remaining work."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)
@@ -340,7 +344,8 @@ def test_a_claim_skips_a_bounded_number_of_list_entries_without_a_job(seed: Seed
 
 
 def test_a_job_that_was_cancelled_and_enqueued_again_is_claimed_once(seed: Seed) -> None:
-    """Checks a job that was enqueued over its tombstone, and so has two entries in its list."""
+    """Checks a job that was enqueued after a cancelled job of the same id, so that the ready list has two entries of
+    this id."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a")
@@ -352,7 +357,7 @@ def test_a_job_that_was_cancelled_and_enqueued_again_is_claimed_once(seed: Seed)
     assert snapshot["ready:2"] == []
 
 
-def test_a_list_entry_of_another_priority_is_skipped(seed: Seed) -> None:
+def test_a_list_entry_of_a_job_whose_priority_is_now_different_is_skipped(seed: Seed) -> None:
     seed.enqueue("a", priority="critical")
     seed.cancel("a")
     seed.enqueue("a", priority="low")
@@ -362,7 +367,7 @@ def test_a_list_entry_of_another_priority_is_skipped(seed: Seed) -> None:
 
 
 def test_a_job_with_two_list_entries_is_claimed_once(seed: Seed) -> None:
-    """Checks an old entry of a job that was cancelled and enqueued again under the same id."""
+    """Checks the old list entry of a job that was cancelled and then enqueued again with the same id."""
     seed.enqueue("a", "b")
     seed.cancel("a")
     seed.enqueue("a", "c")

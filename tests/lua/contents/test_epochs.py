@@ -1,4 +1,4 @@
-"""The start of an epoch: when a script begins one, and what its first entry says."""
+"""The start of an epoch: when a script begins a new epoch, and the first outbox entry of the epoch."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
-    """Checks that a new epoch does not reset three settings to their defaults without an event."""
+    """Checks that a new epoch does not reset three settings to their defaults without an event in the log."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
     fail_over(seed.control)
@@ -109,7 +109,7 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
 
 
 def test_jobs_keep_their_order_when_the_key_meta_is_lost(seed: Seed) -> None:
-    """Checks that new jobs come after the old jobs, though the counter of places in line is lost."""
+    """Checks that new jobs come after the old jobs, though the counter that assigns places in line was lost."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
     seed.control.delete(seed.keys("meta"))

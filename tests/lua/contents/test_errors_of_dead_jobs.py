@@ -1,4 +1,5 @@
-"""The error of a dead job: Redis keeps its type and message with the job until the job leaves."""
+"""The error of a dead job: Redis keeps the type and the message of the error with the job until the job leaves
+Redis."""
 
 import json
 
@@ -38,7 +39,7 @@ def test_a_retried_failure_stores_no_error_with_the_job(seed: Seed) -> None:
 
 
 def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> None:
-    """Checks a message that contains the text of an end mark: in JSON its quotes are escaped."""
+    """Checks a message that contains the same text as an end mark. In JSON the quotes of this text are escaped."""
     message = 'no ", "traceback": "such\n thing'
     with pytest.raises(KeyError) as raised:
         {}[message]
@@ -101,7 +102,9 @@ def test_a_very_long_error_is_stored_only_in_the_event(seed: Seed) -> None:
     assert said in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_that_died_of_an_unknown_task_stores_the_last_workers_error(seed: Seed) -> None:
+def test_a_job_that_died_because_no_worker_knew_its_task_stores_the_error_of_the_last_worker(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     said = '{"type":"LookupError","message":"no task \'t\'"}'
     records = [(claim.id, claim.fence, "unknown_task", said, "", 0)]

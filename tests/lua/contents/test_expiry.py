@@ -1,4 +1,5 @@
-"""Deadlines: the latest instant for a claim of a job, and what remains of a job after its deadline."""
+"""Deadlines: no claim takes a job after its deadline. A waiting job then leaves Redis. If it has failed or lost a
+worker before, it is dead instead."""
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_a_claim_can_begin_before_the_deadline_of_its_job_but_not_at_the_deadlin
 
 
 def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Seed) -> None:
-    """Checks that a claim compares each job with the clock; sweeps look for expired jobs only ten times a second."""
+    """Checks that a claim compares the deadline of each job with the clock. The sweep for expired jobs runs only ten
+    times a second."""
     for n in range(3):
         seed.enqueue(f"plain-{n}", expires_in_ms=50)
         seed.enqueue(f"lane-{n}", lane=f"2+host=h{n}", expires_in_ms=50)
@@ -74,7 +76,7 @@ def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Se
 
 
 def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
-    """Checks that operators can still see the failed job and its error, which are not removed when the job expires."""
+    """Checks that operators can still see the failed job and its error. The expiry does not remove them."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
     seed.advance(1_000)
@@ -96,8 +98,7 @@ def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
 
 
 def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: Seed) -> None:
-    """Checks that the log has no event ``promoted`` of the job, since an event about an expired job would contradict
-    the log."""
+    """Checks that the log has no event ``promoted`` of the job, since the log says that the job has expired."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -151,8 +152,8 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
 
 
 def test_a_sweep_that_reached_its_limit_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Checks that there can be more than ten sweeps per second, since more jobs may expire in a second than ten sweeps
-    remove."""
+    """Checks that there may be more than ten sweeps per second, since more jobs may expire in a second than ten sweeps
+    can remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()
@@ -175,7 +176,7 @@ def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_a_queue_without_deadlines_has_no_field_ties_in_its_key_meta(seed: Seed) -> None:
+def test_a_queue_without_deadlines_has_no_field_named_ties_in_its_key_meta(seed: Seed) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

@@ -1,4 +1,4 @@
-"""Gates: a pause stops claims, and the limits of the audit backlog stop claims and enqueues."""
+"""Gates: a pause stops claims. A full audit backlog stops enqueues, and at twice its limit also claims."""
 
 import json
 
@@ -90,7 +90,7 @@ def test_at_twice_the_bound_of_the_backlog_claims_stop_and_settlements_continue(
 
 
 def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed: Seed) -> None:
-    """Checks that the refusal is not reported as a bug of rq-core."""
+    """Checks that the error does not report the refusal as a bug of rq-core."""
     seed.attach()
     seed.enqueue("a")
     seed.client.run(seed.client.calls.audit.detach("q", "db-1"))
@@ -105,7 +105,7 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed:
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
 def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
-    """Checks the wake token. No other call would wake a worker, since the waiting jobs were enqueued long before."""
+    """Checks the wake token. No other call would wake a worker, since no new job is enqueued."""
     shut_gate(seed)
 
     match opener:
@@ -132,8 +132,8 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Checks the unit in which a trim counts events: the number of jobs of an entry, or 1 for an event about the
-    queue."""
+    """Checks how a trim counts events. An entry about jobs counts as its number of jobs, and an event about the queue
+    counts as 1."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 
 
 def instants(seed: Seed) -> list[tuple[int, str, int]]:
-    """Return each instant in the log, its outcome, and the number of instants that were passed over."""
+    """Return each instant in the log, its outcome, and the number of earlier instants that were passed over."""
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 
@@ -130,7 +130,8 @@ def test_a_clock_that_jumps_an_hour_ahead_and_back_fires_no_instant_twice(
 def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_for_an_hour(
     seed: Seed,
 ) -> None:
-    """Checks that a declaration moves the instant back: each worker declares its schedules at its start, and hourly."""
+    """Checks that a worker's declaration sets the next instant to the earlier time. Each worker declares its schedules
+    at its start and then every hour."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -142,8 +143,8 @@ def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_f
 
 
 def test_workers_whose_time_zones_differ_fire_each_instant_once(seed: Seed) -> None:
-    """Checks a worker with old time zone data, which reports another next instant. The other workers continue from
-    there."""
+    """Checks a worker with old time zone data, which reports another next instant. The other workers continue from this
+    next instant."""
     first = put(seed).next_ms
     until_due(seed)
     send(seed)
@@ -171,14 +172,15 @@ def test_a_schedule_can_fire_a_job_of_64_kib(seed: Seed) -> None:
 
 
 def as_script(name: str) -> Script:
-    """Return the same script sent with EVALSHA, so that every call begins without variables."""
+    """Return the same script as a client sends it with EVALSHA. Each call then begins without variables of earlier
+    calls."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
-    """Return snapshots of a queue after each step of some schedules."""
+    """Return snapshots of the queue after each step of a history with some schedules."""
     with Seed(redis_url, scripts=scripts) as seed:
         seed.control.flushall()
         seed.clock.set(seed.now)
@@ -207,7 +209,7 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
 
 
 def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed) -> None:
-    """Checks several workers whose claims all reported due schedules."""
+    """Checks several workers. The answers to the claims of all of them reported the due schedules."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 
@@ -221,8 +223,7 @@ def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed)
 def test_a_change_is_refused_if_its_next_instant_has_passed_meanwhile(
     seed: Seed, what: str
 ) -> None:
-    """Checks a caller that was slow or has a slow clock: the answer has the time after which the next instant must
-    be."""
+    """Checks a caller that is slow or has a slow clock. The answer says after which time the next instant must be."""
     put(seed)
     until_due(seed)
     fire(seed)

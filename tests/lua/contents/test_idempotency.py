@@ -1,4 +1,5 @@
-"""Remembered ids: each repetition of a call gets the same job, while it lives and until its window ends."""
+"""Remembered ids: each repetition of a call gets the same job, while the job is alive and until the window of the id
+ends."""
 
 import random
 from collections.abc import Callable
@@ -82,8 +83,8 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
 def test_a_call_without_the_keys_that_it_needs_changes_nothing_and_is_sent_again_with_them(
     seed: Seed, redis_url: str
 ) -> None:
-    """Checks a worker whose first call is answered that the queue remembers ids. The repeated call has the same
-    number."""
+    """Checks a worker whose first call is answered that the queue remembers ids. The worker repeats the call with the
+    same number and the needed keys."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -191,7 +192,7 @@ def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
 
 
 def test_a_retry_that_is_cancelled_keeps_its_id_remembered(seed: Seed) -> None:
-    """Checks a job that ran once, so that its first attempt may have had effects."""
+    """Checks a job that has run once, so that its first attempt may have had effects."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
     seed.cancel("a")
@@ -229,12 +230,13 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_if_a_unique_name_keeps_an_id_out_the_id_refers_to_the_holder_of_the_name(
+def test_the_id_of_a_job_that_a_unique_name_rejected_refers_to_the_job_that_holds_the_name(
     seed: Seed,
 ) -> None:
     """Checks that a repeated call with the id gets the earlier answer and starts no job.
 
-    A POST with key K is answered with job A, which holds the name. A ends. The browser then repeats the POST.
+    A request with key K is answered with job A, which holds the unique name. Job A ends. The browser then repeats the
+    request.
     """
     name = "t/tenant=acme"
     seed.enqueue("a", name=name)
@@ -251,13 +253,13 @@ def test_if_a_unique_name_keeps_an_id_out_the_id_refers_to_the_holder_of_the_nam
     assert ("k",) == enqueue(seed, "k", name=name).ids
 
 
-def test_a_call_that_a_unique_name_rejects_remembers_nothing(seed: Seed) -> None:
+def test_no_id_is_remembered_if_a_unique_name_rejects_the_call(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
 
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_if_a_unique_name_keeps_out_an_id_that_a_call_has_twice_the_id_is_recorded_once(
+def test_the_id_of_two_jobs_that_a_unique_name_rejected_in_one_call_is_recorded_once(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", name="t/x")
@@ -266,8 +268,10 @@ def test_if_a_unique_name_keeps_out_an_id_that_a_call_has_twice_the_id_is_record
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_an_id_that_a_call_recorded_is_a_duplicate_for_the_rest_of_the_call(seed: Seed) -> None:
-    """Checks a second job without a name, so that only the recorded id can keep it out."""
+def test_a_later_job_in_a_call_is_a_duplicate_if_the_call_has_already_recorded_its_id(
+    seed: Seed,
+) -> None:
+    """Checks a second job that has no unique name, so that it is a duplicate only because the id was recorded."""
     seed.enqueue("a", name="t/x")
     first = seed.job("k", remember_ms=DAY, call=f"={CALL}", name="t/x")
     second, third = (seed.job("k", remember_ms=DAY, call=f"={c}") for c in (CALL, OTHER))
@@ -326,7 +330,7 @@ def test_an_id_is_not_forgotten_before_its_window_ends(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("setting", ["results_max", "results_max_bytes"])
-def test_when_results_are_full_new_jobs_with_remembered_ids_are_refused(
+def test_new_jobs_with_remembered_ids_are_refused_when_the_key_results_is_full(
     seed: Seed, setting: str
 ) -> None:
     enqueue(seed, "a", "b")
@@ -346,7 +350,7 @@ def test_when_results_are_full_new_jobs_with_remembered_ids_are_refused(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_a_results_line_without_a_window_makes_no_id_a_duplicate(seed: Seed) -> None:
+def test_an_id_is_no_duplicate_if_its_line_in_results_has_no_window(seed: Seed) -> None:
     enqueue(seed, "x")
     seed.control.hset(seed.keys("results"), "a", f"succeeded at={T} until={T + DAY}\n42")
     seed.control.zadd(seed.keys("kept"), {"a": T + DAY})
@@ -368,8 +372,8 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_remembered_ids_survive_the_loss_of_the_key_meta(seed: Seed) -> None:
-    """Checks that the ids of live jobs remain remembered after the key `meta` was deleted by hand."""
+def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> None:
+    """Checks the ids of live jobs after the key `meta` was deleted by hand: Redis still remembers these ids."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))
@@ -397,9 +401,10 @@ class Model:
 
     def __init__(self) -> None:
         self.alive: dict[str, tuple[int, bool]] = {}
-        """By id of a job that lives: up to when it is remembered, and whether it was ever claimed."""
+        """For each id of a live job: the time until which the id is remembered, and whether the job was ever
+        claimed."""
         self.over: dict[str, int] = {}
-        """By id of one that has ended: up to when it is a duplicate."""
+        """For each id of an ended job: the time until which a call with the id is a duplicate."""
 
     def takes(self, job_id: str, now: int) -> bool:
         return job_id not in self.alive and self.over.get(job_id, 0) <= now

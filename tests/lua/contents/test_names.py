@@ -1,4 +1,4 @@
-"""Unique names: which job of a name is alive, and when the name is free again."""
+"""Unique names: which job of a name is alive, and when another job may take the name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -126,7 +126,7 @@ def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
 
 @pytest.mark.damaged
 def test_the_end_of_a_job_frees_no_name_that_another_job_holds(seed: Seed) -> None:
-    """Checks `slots` after an operator changed it by hand."""
+    """Checks the key `slots` after an operator changed it by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
     seed.complete(*seed.claim().jobs)
@@ -176,7 +176,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 def test_an_id_that_is_given_twice_in_a_call_takes_no_name_of_another_job(
     seed: Seed, holds: str
 ) -> None:
-    """Checks two jobs with one id: a unique name keeps out the first job, so that the second job is the one that is
+    """Checks two jobs with one id in a call. A unique name rejects the first job, so that the second job is
     enqueued."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
@@ -195,7 +195,9 @@ def test_an_id_that_is_given_twice_in_a_call_takes_no_name_of_another_job(
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_duplicate_id_is_reported_before_a_held_name(seed: Seed) -> None:
+def test_a_job_with_a_duplicate_id_and_a_held_name_is_reported_as_a_duplicate_id(
+    seed: Seed,
+) -> None:
     enqueue(seed, "a")
     found = enqueue(seed, "a", "b", "b", how="replace")
 
@@ -283,7 +285,7 @@ def test_a_dead_job_is_requeued_without_the_name_that_an_operator_freed(seed: Se
     assert "b" == holder(seed)
 
 
-def test_the_digest_of_the_arguments_does_not_cover_the_unique_name(seed: Seed) -> None:
+def test_the_digest_of_the_arguments_does_not_depend_on_the_unique_name(seed: Seed) -> None:
     kinds, records = pack_jobs([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 
     assert '{"unique":"keep"}' in kinds
@@ -302,10 +304,10 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 @LANES
 @pytest.mark.parametrize("how", ["keep", "reject", "replace"])
 @pytest.mark.parametrize("stands", OVERDUE)
-def test_a_job_past_its_deadline_gives_its_name_to_the_next_job(
+def test_a_job_takes_the_name_of_a_job_that_is_past_its_deadline(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
-    """Checks that the other call is not answered with the overdue job, which will never begin."""
+    """Checks that the next caller is not answered with the overdue job, which will never run."""
     OVERDUE[stands](seed, lane)
     seed.advance(999)
     assert "old" == holder(seed)

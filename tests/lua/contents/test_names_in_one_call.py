@@ -1,4 +1,4 @@
-"""Several jobs of one name or id in one call: the answer about each job is true after the call."""
+"""Several jobs with the same name or id in one call: after the call, the answer about each job is true."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_the_second_job_of_an_id_replaces_a_holder_if_a_unique_name_kept_out_the_first_job(
+def test_the_second_job_with_an_id_may_replace_a_holder_though_a_unique_name_rejected_the_first_job(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -37,10 +37,10 @@ def test_the_second_job_of_an_id_replaces_a_holder_if_a_unique_name_kept_out_the
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_the_answer_for_each_job_with_the_name_of_a_running_job_is_the_running_job(
+def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_job(
     seed: Seed,
 ) -> None:
-    """Checks that the answer is not the last job of the call, which was kept out as well."""
+    """Checks that the answer does not name the last job of the call, which the running job kept out as well."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, i, A) for i in ("x", "y", "z")))
@@ -48,8 +48,8 @@ def test_the_answer_for_each_job_with_the_name_of_a_running_job_is_the_running_j
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_the_answer_for_a_keep_job_between_two_replace_jobs_is_the_last_job(seed: Seed) -> None:
-    """Checks that the middle job does not take the name, since the last job replaces the first."""
+def test_a_job_that_replaces_no_other_is_answered_with_the_last_job_that_does(seed: Seed) -> None:
+    """Checks three jobs in a call. The middle job does not take the name, since the last job replaces the first job."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
     )
@@ -102,7 +102,8 @@ def test_no_result_of_a_replaced_job_is_kept_if_its_id_is_used_again_in_the_same
 
 
 def test_an_id_that_is_reused_in_a_call_counts_as_a_new_job(seed: Seed) -> None:
-    """Checks that the place and name of the new job are removed, and not those of the earlier job of the id."""
+    """Checks that the call removes the place in line and the name of the new job, and not those of the earlier job with
+    the same id."""
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
         job(seed, "new", A), job(seed, "newer", B), job(seed, "one", C), job(seed, "two", C)
@@ -119,10 +120,11 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_a_remembered_id_that_a_unique_name_kept_out_of_a_call_still_refers_to_the_holder(
+def test_the_remembered_id_of_a_job_that_a_unique_name_rejected_still_refers_to_the_holder(
     seed: Seed,
 ) -> None:
-    """Checks that the second record is refused; otherwise the id would be in use and remembered at the same time."""
+    """Checks that the second record of the id is refused. Otherwise the id would belong to a live job and also refer to
+    another job."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))

@@ -1,4 +1,4 @@
-"""Overdue jobs give up their id, so that no producer is answered with a job that never runs."""
+"""Overdue jobs: they give up their ids, so that no producer is answered with a job that will never run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ LANES = pytest.mark.parametrize("lane", ["", "2+host=h"])
 
 
 def given_back(seed: Seed, lane: str, **options: Any) -> None:
-    """Give a claim back, which counts as no failure."""
+    """Let a worker give a claim back, which does not count as a failure."""
     seed.rollback(seed.running("a", lane=lane, expires_in_ms=1_000, **options))
 
 
@@ -70,7 +70,7 @@ def test_a_job_past_its_deadline_keeps_an_id_that_is_remembered_beyond_the_end_o
 def test_the_remembered_id_of_a_job_that_expired_without_a_run_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """Checks a job that never ran, and so had no effect."""
+    """Checks a job that never ran, and therefore had no effects."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)
@@ -87,7 +87,7 @@ def test_an_expired_window_does_not_keep_the_id_of_a_job_past_its_deadline(seed:
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_a_new_job_does_not_get_the_result_of_the_expired_job_with_its_id(seed: Seed) -> None:
+def test_a_new_job_does_not_show_the_result_of_an_expired_job_with_the_same_id(seed: Seed) -> None:
     seed.enqueue("a", keep_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.enqueue("a", keep_ms=60_000)
@@ -122,7 +122,7 @@ def test_a_job_past_its_deadline_gives_its_id_and_its_name_to_one_new_job(seed: 
     assert "a" == seed.snapshot()["slots"][f"unique|{NAME}"]
 
 
-def test_a_throttle_window_outlasts_its_job_that_is_past_its_deadline(seed: Seed) -> None:
+def test_a_throttle_window_continues_though_its_job_is_past_its_deadline(seed: Seed) -> None:
     rule = {"unique": "keep", "name": NAME, "window_ms": 5_000}
     seed.enqueue(seed.job("a", **rule, expires_in_ms=1_000))
     seed.advance(1_000)
@@ -146,7 +146,7 @@ def test_the_event_of_a_discarded_job_comes_after_the_expiry_of_the_earlier_job_
 def test_the_event_of_a_discarded_job_comes_after_the_end_of_the_replaced_job_with_its_id(
     seed: Seed,
 ) -> None:
-    """Checks that the log does not say that a job was discarded and replaced afterwards."""
+    """Checks the order of events. The log must not say that a job was discarded and was replaced afterwards."""
     seed.cap("host=h", 0)
     seed.enqueue(seed.job("old", unique="replace", name=NAME))
 

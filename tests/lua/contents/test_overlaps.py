@@ -1,5 +1,5 @@
-"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule that fire no past
-instant."""
+"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule after which no past
+instant fires."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from tests.lua.contents.ticking import EVERY_MS, fire, put, stored, told, until_
 HOUR_MS = 3_600_000
 
 STATES = ("ready", "running", "cancelling", "dead", None)
-"""Of the job of the instant before; None: it has left Redis."""
+"""The states of the job that the previous instant enqueued. None means that the job has left Redis."""
 
 # By the former job's state: what becomes of the instant, the former job's state after it, and who can be claimed then.
 TABLE = {
@@ -53,7 +53,7 @@ CELLS = [
 
 
 def bring(seed: Seed, state: str | None) -> tuple[str, Claim | None]:
-    """Fire an instant, and bring its job into a state."""
+    """Let an instant of the schedule fire, and bring the job of the instant into a state."""
     until_due(seed)
     fire(seed)
     job_id = told(seed)[0][0]

@@ -1,4 +1,4 @@
-"""Kept results: what each end of a job stores for waiting clients, and the limits of the store."""
+"""Kept results: the data that each kind of end stores for waiting clients, and the limits on these data."""
 
 import json
 import re
@@ -84,8 +84,8 @@ def test_enqueue_writes_how_long_a_result_is_kept_into_the_line_and_the_event(se
 
 @pytest.mark.parametrize("each", [1, 2])
 def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, each: int) -> None:
-    """Checks one call with jobs that keep a result, that state why there is no result, that keep none, or that another
-    worker has settled."""
+    """Checks one call that settles several jobs: jobs that keep a result, jobs that have no result for a reason, jobs
+    that keep no result, and a job that another worker has settled."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -104,9 +104,10 @@ def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, ea
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
-    """Checks jobs whose lines begin alike, in one claim.
+    """Checks one claim of several jobs whose state lines begin with the same text.
 
-    Some of them keep no value, are remembered, have a deadline, keep the value for longer, or are of another task.
+    Some of the jobs keep no value, are remembered, have a deadline, keep the value for a longer time, or belong to
+    another task.
     """
     alike = [f"a{n}" for n in range(20)]
     enqueue(seed, *alike[:6])
@@ -154,7 +155,7 @@ def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, tur
     assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
 
 
-def test_the_result_of_a_stale_claim_is_refused(seed: Seed) -> None:
+def test_the_result_of_a_claim_that_is_no_longer_in_force_is_refused(seed: Seed) -> None:
     enqueue(seed, "a")
     (first,) = seed.claim().jobs
     seed.live(LEASE_MS)
@@ -208,8 +209,9 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
     assert {"a": Replaced("a", "b")} == look(seed, "a")
 
 
-def test_an_id_that_is_used_again_does_not_show_the_old_result(seed: Seed) -> None:
-    """Checks a second job of the id that keeps its result, and one that keeps none."""
+def test_a_second_job_with_an_id_does_not_show_the_result_of_the_first_job(seed: Seed) -> None:
+    """Checks that the second job with the id does not show the result of the first job, whether the second job keeps a
+    result or not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
     enqueue(seed, "a")
@@ -245,8 +247,9 @@ def test_a_sweep_that_reached_its_limit_reports_that_expired_results_are_left(se
     assert 2 == len(seed.snapshot()["results"])
 
 
-def test_one_job_may_be_remembered_and_keep_a_result_with_different_expiries(seed: Seed) -> None:
-    """Checks both orders: the id stays a duplicate, and the value stays readable, each until its own expiry."""
+def test_the_remembered_id_and_the_result_of_a_job_may_have_different_expiries(seed: Seed) -> None:
+    """Checks both orders of the two expiries. Until its own expiry the id stays a duplicate, and until its own expiry
+    the value stays readable."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(5_000)
@@ -287,7 +290,8 @@ def test_a_result_expires_before_a_remembered_id_with_a_later_expiry(seed: Seed)
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
 def test_a_damaged_expiry_in_a_results_line_does_not_stop_a_claim(seed: Seed, once: str) -> None:
-    """Checks a value that Redis refuses as a score: it must not stop a claim after the claim's event was logged."""
+    """Checks a value that Redis refuses as a score. The refusal must not stop a claim after the event of the claim was
+    logged."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
@@ -338,7 +342,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
 
 
 def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
-    """Checks a result that looks like an audit mark, since it has the length of a digest."""
+    """Checks a result that has the same length as a digest, and so looks like an audit mark."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs
@@ -373,7 +377,7 @@ def test_a_result_for_a_job_number_that_the_call_does_not_have_is_ignored(
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_waiting_job_that_keeps_a_result_and_nothing_else_has_no_state_line(seed: Seed) -> None:
+def test_a_waiting_job_whose_only_option_is_to_keep_a_result_has_no_state_line(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -426,8 +430,8 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 def test_a_small_result_evicts_only_as_many_results_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """Checks that the word that replaces an evicted value, which makes the results line longer, does not cause further
-    evictions."""
+    """Checks the word that takes the place of an evicted value. The word makes the results line longer, which must not
+    cause further evictions."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)
@@ -441,7 +445,7 @@ def test_a_small_result_evicts_only_as_many_results_as_needed(
         assert len(after["returned"]) >= min(n + 1, 8)
 
 
-def test_an_id_is_remembered_after_its_result_was_evicted(seed: Seed) -> None:
+def test_an_id_is_still_remembered_after_the_result_of_its_job_was_evicted(seed: Seed) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
     succeed(seed, '"' + "x" * 998 + '"')
     bound(seed, 1_500)

@@ -1,4 +1,4 @@
-"""Kept values in the log: their digests, and the values themselves if the task asks for it."""
+"""Kept results in the log: the log has the digest of each result, and the result itself if the task asks for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TURN = pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 
 
 def succeeded(seed: Seed) -> list[list[Any]]:
-    """Return the fields of each job in the log's last event of successes."""
+    """Return the fields of each job in the last event ``succeeded`` of the log."""
     bodies = [e["jobs"] for _, e in seed.snapshot()["outbox"] if e["type"] == "succeeded"]
     found: list[list[Any]] = json.loads(bodies[-1])
     return found
 
 
 def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bool = False) -> Any:
-    """Let the enqueued jobs succeed with this result."""
+    """Let the enqueued jobs succeed, each with this result."""
     claims = seed.claim(len(ids)).jobs
     assert set(ids) == {claim.id for claim in claims}
     values = dict.fromkeys(range(1, len(ids) + 1), pack_result(value, kept))
@@ -56,7 +56,7 @@ def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: b
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_for_each_job_of_a_call_the_result_of_that_job(seed: Seed) -> None:
+def test_the_log_has_the_own_result_of_each_job_that_ended_in_a_call(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -81,8 +81,8 @@ def test_the_log_has_for_each_job_of_a_call_the_result_of_that_job(seed: Seed) -
 
 
 def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
-    """Checks a log without a mirror: the outbox keeps only recent events, and Redis has the result in `results`
-    anyway."""
+    """Checks a queue without a mirror. Its outbox keeps only recent events, and Redis has each result in the key
+    `results` anyway."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -91,7 +91,7 @@ def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
 
 
 def test_a_queue_with_a_full_backlog_logs_no_results(seed: Seed) -> None:
-    """Checks that accepted jobs still end, and that their events are as short as possible."""
+    """Checks that jobs which were already accepted still end, and that their events are as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
     seed.configure(backlog_max_bytes=int(seed.snapshot()["meta"]["backlog_bytes"]) + 1_000)
@@ -119,8 +119,8 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
     seed: Seed,
 ) -> None:
-    """Checks an evicted and an expired result: the read reports that the result is missing, and the position in the log
-    that the mirror must reach."""
+    """Checks an evicted result and an expired result. The read reports that the result is missing, and which entry the
+    mirror must reach before the log has the result."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

@@ -1,6 +1,6 @@
-"""A fence that two claims have: only the worker of the claim in force can settle it.
+"""Two claims with the same fence: only the worker whose claim is in force can settle it.
 
-Losses of Redis make the same fence twice only in rare cases.
+The same fence is assigned twice only in rare cases, after Redis lost data.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ REPORTS: Final[dict[str, Callable[..., dict[str, str]]]] = {
     "fail": lambda seed, *held, worker: seed.fail(*held, worker=worker),
     "rollback": lambda seed, *held, worker: seed.rollback(*held, worker=worker),
 }
-"""Each returns the outcomes of its report by job; a success has none."""
+"""The calls that report the end of a claim. Each returns the outcomes by job, without the jobs that succeeded."""
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 @pytest.mark.parametrize("report", REPORTS)
-def test_only_the_worker_of_a_claim_can_settle_the_claim(
+def test_only_the_worker_that_made_a_claim_can_settle_the_claim(
     seed: Seed, report: str, *, several: bool
 ) -> None:
-    """Checks that the stale worker's settlement is refused, and the rightful worker's accepted."""
+    """Checks that the settlement of the stale worker is refused, and that the settlement of the other worker is
+    accepted."""
     claim = seed.running("a")
     claims = [claim, seed.running("b")] if several else [claim]
     before = seed.state("a")
@@ -52,8 +53,9 @@ def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_set
     assert seed.complete(claim, worker="w-10") == {}
 
 
-def test_a_snapshot_that_is_loaded_twice_causes_no_fence_to_be_assigned_twice(seed: Seed) -> None:
-    """Checks a snapshot whose epoch is ahead of the clock, so that the next epoch must not repeat a number."""
+def test_no_fence_is_assigned_twice_if_redis_loads_a_snapshot_twice(seed: Seed) -> None:
+    """Checks a snapshot whose epoch is later than the time of the clock. The next epoch must not be the same number
+    again."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
     with raw_client(seed.control) as raw:

@@ -1,4 +1,4 @@
-"""Schedules: their data in Redis and in the log, and the clients that may change them."""
+"""Schedules: their data in Redis and in the log, and which clients may change them."""
 
 import json
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_the_due_time_of_a_schedule_is_its_own_part_of_spread_after_each_instant(
+def test_each_instant_of_a_schedule_is_due_after_a_constant_part_of_its_spread(
     seed: Seed,
 ) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
@@ -216,9 +216,12 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
     assert {"beat": "same"} == put(seed)
 
 
-def test_a_repeated_removal_does_not_forget_what_code_still_declares(seed: Seed) -> None:
-    """Only a schedule that is on was noted as declared: three hours later a second removal forgot it, and the next
-    worker brought it back."""
+def test_a_second_removal_does_not_delete_the_entry_of_a_schedule_that_code_still_declares(
+    seed: Seed,
+) -> None:
+    """Checks a schedule that an operator has removed. Earlier, declarations by code were recorded only for schedules
+    that are on. So a second removal three hours later deleted the entry, and the next worker declared the schedule
+    again."""
     put(seed)
     change(seed, "remove")
     for _ in range(4):
@@ -233,8 +236,9 @@ def test_a_repeated_removal_does_not_forget_what_code_still_declares(seed: Seed)
     assert None is stored(seed)
 
 
-def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> None:
-    """After a deploy was taken back, no code declares the newest definition any more, and the schedule stopped."""
+def test_a_schedule_continues_while_only_older_code_declares_it(seed: Seed) -> None:
+    """Checks a deploy that was rolled back, so that no code declares the newest definition any more. Earlier, this
+    stopped the schedule."""
     put(seed)
     put(seed, declaration(seed, every=60))
     for _ in range(4):
@@ -248,8 +252,9 @@ def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> Non
     assert ("on", rule(every=60).to_json()) == (found.state, found.rule)
 
 
-def test_older_code_may_bring_back_a_schedule_that_stopped(seed: Seed) -> None:
-    """No newer code has declared the schedule for three hours: what is declared now holds, and nothing older."""
+def test_older_code_may_restart_a_schedule_that_has_stopped(seed: Seed) -> None:
+    """Checks a schedule that no newer code has declared for three hours. The definition that is declared now applies,
+    and no older definition."""
     put(seed, declaration(seed, every=50))
     put(seed, declaration(seed, every=60))
     put(seed, declaration(seed, every=70))
@@ -287,7 +292,7 @@ def test_a_released_schedule_keeps_its_rule_until_the_code_declares_its_own_rule
     assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
 
 
-def test_after_a_release_a_rule_that_newer_code_had_replaced_is_not_restored(seed: Seed) -> None:
+def test_a_release_does_not_restore_a_rule_that_newer_code_has_replaced(seed: Seed) -> None:
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
     put(seed)
@@ -298,7 +303,7 @@ def test_after_a_release_a_rule_that_newer_code_had_replaced_is_not_restored(see
     assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_released_schedule_belongs_to_the_code_again_once_the_code_declares_the_same_rule(
+def test_a_released_schedule_is_a_schedule_of_the_code_again_once_code_declares_its_rule(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -338,7 +343,8 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
 def test_a_declaration_does_not_restore_a_schedule_that_was_set_live_and_then_removed(
     seed: Seed,
 ) -> None:
-    """Checks that the removal is remembered: it once was forgotten, and the next worker declared the schedule again."""
+    """Checks that the removal is remembered. Earlier, the removal was forgotten, and the next worker declared the
+    schedule again."""
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
 
@@ -427,7 +433,9 @@ def test_a_worker_is_woken_for_a_schedule_that_is_due_earlier_but_not_for_a_late
     "job",
     [{"remember_ms": 5, "call": "=70c5"}, {"expires_at_ms": START_MS + 5}, {"name": "t/a"}],
 )
-def test_a_schedule_refuses_a_job_that_cannot_be_enqueued_repeatedly(seed: Seed, job: Any) -> None:
+def test_a_schedule_is_refused_if_its_job_cannot_be_enqueued_repeatedly(
+    seed: Seed, job: Any
+) -> None:
     with pytest.raises(InvalidOption):
         declaration(seed, job=seed.job("-", **job))
 

@@ -1,4 +1,4 @@
-"""Keys after complete, fail and the operator's commands."""
+"""The keys after the calls complete and fail, and after the commands of an operator."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_complete_removes_the_job_and_logs_its_event(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> None:
+def test_the_call_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     a, b, c = seed.claim().jobs
     seed.cancel("b")
@@ -37,7 +37,7 @@ def test_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> N
     ]
 
 
-def test_fail_schedules_the_retry_and_logs_the_error(seed: Seed) -> None:
+def test_the_call_fail_schedules_the_retry_and_logs_the_error(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, delay_ms=2_000))
@@ -89,10 +89,10 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
-def test_an_id_that_a_call_has_twice_gets_the_outcome_of_its_first_occurrence(
+def test_a_job_that_a_call_names_twice_gets_the_outcome_of_its_first_record(
     seed: Seed, verb: str
 ) -> None:
-    """Checks that the second occurrence does not get the outcome of a second call."""
+    """Checks that the second record of the job does not get the outcome of a second call."""
     if verb == "cancel":
         seed.enqueue("a")
     else:

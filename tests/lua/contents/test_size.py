@@ -1,4 +1,4 @@
-"""Batches, reads and names at their limits."""
+"""Calls with the highest allowed number of jobs, the longest reads, and unusual names."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.kit.seed import Seed
 
 
 def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
-    """Checks the limit of 10,000 records per call, though Lua's stack has room for only 8,000 values."""
+    """Checks the limit of 10,000 records in a call. Lua's stack has room for only 8,000 values."""
     count = 10_000
     ids = [f"j-{n}" for n in range(count)]
     jobs = [seed.job(i) for i in ids]
@@ -41,7 +41,8 @@ def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
 
 
 def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
-    """Checks that one claim does not read a hundred payloads of a mebibyte to return one."""
+    """Checks a claim of one job beside a hundred jobs with arguments of one mebibyte. The claim does not read all their
+    arguments."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
     made = build_script("claim")
@@ -97,7 +98,7 @@ def test_an_invalid_queue_name_is_refused_before_a_call_is_sent(seed: Seed, queu
 
 
 def test_the_places_of_many_lanes_are_stored_as_a_hash_table(seed: Seed) -> None:
-    """Checks that the places are not stored as one list, in which adding or removing a lane costs 17,000
+    """Checks that Redis does not store the places as one list. In a list, adding or removing a lane would cost 17,000
     instructions."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=[f"tenant=k{n}"]) for n in range(100)))

@@ -1,4 +1,4 @@
-"""Instants of schedules: a claim reports due schedules, one worker gets them, and each instant happens once."""
+"""Instants of schedules: a claim reports the due schedules, one worker gets them, and each instant happens once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -107,7 +107,7 @@ def test_an_instant_of_an_older_version_of_a_schedule_is_not_accepted(seed: Seed
 
 
 def test_an_instant_that_was_computed_before_a_change_is_not_accepted(seed: Seed) -> None:
-    """Checks a schedule that has the same next instant since the change."""
+    """Checks a schedule whose next instant is the same before and after the change."""
     before = put(seed)
     for what in ("pause", "resume"):
         seed.client.run(seed.client.calls.schedules.change(seed.queue, "beat", what))
@@ -442,8 +442,10 @@ def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed
     assert claim.spec.startswith('{"keep":1,')
 
 
-def test_a_repeated_report_has_the_same_answer_and_gives_out_no_other_schedules(seed: Seed) -> None:
-    """Checks that the schedules are given out again later."""
+def test_a_report_that_is_sent_again_has_the_same_answer_and_gives_out_no_further_schedules(
+    seed: Seed,
+) -> None:
+    """Checks that a later claim gives out the schedules again."""
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)
     call = tick(seed.queue, "w-1", judged(send(seed).due, seed.now))

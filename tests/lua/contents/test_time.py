@@ -1,4 +1,4 @@
-"""Effects of time on each key: leases, losses, retention, and slots."""
+"""The effects of time on each key: leases, losses, retention, and slots."""
 
 from rq_core.protocol.engine.plan import named_slot
 from tests.kit.consistency import assert_consistent
@@ -80,7 +80,8 @@ def test_extend_prolongs_leases_and_reports_lost_and_cancelled_jobs(seed: Seed) 
 
 
 def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) -> None:
-    """Checks that a worker that lost a job and claimed it again does not keep its old claim alive."""
+    """Checks a worker that has lost a job and has claimed it again. The worker cannot extend the lease of its old
+    claim."""
     old = seed.running("a")
     seed.rollback(old)
     new = seed.claim_one("a")
@@ -94,10 +95,10 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
     assert seed.extend([new]).lost == ()
 
 
-def test_after_a_gap_without_calls_no_lease_expires_before_one_more_lease_time_has_passed(
+def test_after_a_gap_without_calls_no_lease_expires_for_another_lease_time(
     seed: Seed,
 ) -> None:
-    """Checks that after the gap workers have time to extend their leases, which they could not extend during the
+    """Checks that workers get time after the gap to extend their leases, since they could not extend them during the
     gap."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
@@ -199,9 +200,9 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
 
 
-def test_a_slot_whose_name_a_relay_gave_is_remembered_for_thirty_days(seed: Seed) -> None:
-    """Checks a relay that is suspended for weeks between its COMMIT and its call, which another relay has sent by
-    then."""
+def test_a_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
+    """Checks a relay that is suspended for weeks between its COMMIT and its call. Meanwhile another relay has sent the
+    same call."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
     call.slot = named_slot("inbox.0f", 1)
     seed.client.run(call)

@@ -1,4 +1,5 @@
-"""Names held until an instant (Throttle) or until the first claim (Debounce), on a clock that the test advances."""
+"""Unique names with a time window. Throttle holds a name until an instant, Debounce until the first claim. The test
+advances the clock."""
 
 from typing import Any
 
@@ -106,8 +107,8 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
     assert MARK not in seed.snapshot()["expiring"]
 
 
-def test_a_sweep_keeps_a_name_that_was_taken_again(seed: Seed) -> None:
-    """Checks a deploy that changes a task from Throttle to Unique."""
+def test_a_sweep_of_expired_names_keeps_a_name_that_another_job_has_taken_since(seed: Seed) -> None:
+    """Checks a deploy that changes a task from the option Throttle to the option Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -144,8 +145,8 @@ def test_a_requeued_job_whose_window_has_ended_takes_no_name(seed: Seed) -> None
     assert window == holder(seed)
 
 
-def test_a_job_that_holds_a_window_is_not_replaced(seed: Seed) -> None:
-    """Checks a deploy that changes a task from Throttle to Debounce."""
+def test_a_job_whose_name_has_a_throttle_window_is_not_replaced(seed: Seed) -> None:
+    """Checks a deploy that changes a task from the option Throttle to the option Debounce."""
     throttle(seed, "a")
 
     assert (("b", "a"),) == debounce(seed, "b").held
@@ -171,7 +172,7 @@ def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool)
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_freeing_the_name_of_an_expired_window_names_no_job(seed: Seed) -> None:
+def test_the_answer_to_freeing_a_name_whose_window_has_expired_names_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -307,7 +308,8 @@ def test_the_last_debounced_job_of_a_call_is_due_by_the_latest_instant_of_the_fi
 def test_frequent_calls_do_not_delay_a_debounced_job_past_its_latest_instant(
     seed: Seed, lane: str
 ) -> None:
-    """Checks that each replacement after the latest instant gets the first job's place in line."""
+    """Checks that each later replacement gets the place in line of the first job, once the latest instant has
+    passed."""
     debounce(seed, "a", lane=lane, after_ms=0, most_ms=0)
     for n in range(5):
         seed.enqueue(f"other-{n}", lane="2+host=other" if lane else "")

@@ -1,4 +1,4 @@
-"""The steps of a worker that serves schedules, and the log's events about these steps."""
+"""The steps of a worker that fires schedules, and the events of the log about these steps."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Tic
 
 
 def judged(due: dict[str, str], now: int) -> list[Instant]:
-    """Return the reports that a worker makes for schedules that it was given."""
+    """Return the reports that a worker makes about the schedules that a claim gave it."""
     found = []
     for name, entry in due.items():
         schedule = Schedule.parse(entry)
@@ -43,7 +43,7 @@ def judged(due: dict[str, str], now: int) -> list[Instant]:
 
 
 def fire(seed: Seed, **how: Any) -> dict[str, Told]:
-    """Report the due schedules, as a worker does."""
+    """Report the due schedules as a worker does."""
     handed = send(seed)
     return send(seed, *judged(handed.due, handed.now_ms), **how).told
 

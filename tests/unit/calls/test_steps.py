@@ -54,7 +54,7 @@ def refused(_: list[Any]) -> Any:
 def test_a_concurrent_read_that_fails_ends_no_other_read(
     reply: Callable[[list[Any]], Any], why: str
 ) -> None:
-    """Checks reads that share their round trips, and of which some need more round trips than others."""
+    """Checks reads that share their round trips. Some of these reads need more round trips than others."""
 
     def steps(key: str, count: int) -> Steps[int]:
         total = 0
