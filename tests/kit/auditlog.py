@@ -20,7 +20,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS
 
 
 def drain(mirror: Mirror, turns: int = 1000) -> int:
-    """Mirror until no entry is left, and return the number of events."""
+    """Let the mirror copy entries until no entry is left, and return the number of copied events."""
     events = 0
     for _ in range(turns):
         turn = mirror.turn()
@@ -51,11 +51,11 @@ def events(database: Database, queue: str) -> list[dict[str, Any]]:
 
 
 Told = tuple[str, str, int, str, str | None, tuple[tuple[str, Any], ...]]
-"""Entry id, event, at, by, why and the fields of one event: what an entry tells, one job at a time."""
+"""What an entry says about one job: entry id, event, time, actor, reason, and the fields of the event."""
 
 
 def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]:
-    """Return the events of stream entries, read by rq_core.model.events."""
+    """Return the events of stream entries, as rq_core.model.events reads them."""
     told: list[Told] = []
     for entry_id, raw in log:
         entry = decode(entry_id, {name: value.decode() for name, value in raw.items()})
@@ -68,7 +68,7 @@ def told_by_stream(log: Iterable[tuple[str, Mapping[str, bytes]]]) -> list[Told]
 
 
 def told_by_sql(database: Database, queue: str) -> list[Told]:
-    """Return the events of job_event's rows, put together from their columns."""
+    """Return the events in the rows of job_event, put together from their columns."""
     told: list[Told] = []
     for row in events(database, queue):
         event = Event(row["type"])
@@ -93,7 +93,7 @@ def _frozen(fields: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def assert_minutes_hold(database: Database) -> None:
-    """Assert that the counts of claim_minute equal the claims that ended."""
+    """Assert that the counts in the table claim_minute equal the number of claims that ended."""
     key = "outcome, minute_ms, queue, task, worker, error_type"
     counted = rows(database, f"SELECT * FROM claim_minute ORDER BY {key}")
     there = rows(
@@ -123,7 +123,8 @@ def rows_of(batch: dict[str, Any], log: list[dict[str, Any]]) -> list[tuple[Any,
 
 
 def assert_chain_holds(database: Database, queue: str) -> None:
-    """Assert that every batch's digest fits its rows, and that every head follows from the head before."""
+    """Assert that the digest of each batch matches the rows of the batch, and that each chain head follows from the
+    head before it."""
     log = events(database, queue)
     head = genesis(audit_id(database), queue)
     batches = rows(database, "SELECT * FROM mirror_batch WHERE queue = :q ORDER BY batch", q=queue)

@@ -26,12 +26,12 @@ from tests.kit.wait import wait_until
 
 AXE: Final = ROOT / "tests" / "web" / "browser" / "axe" / "axe-4.14.1.min.js"
 AXE_DIGEST: Final = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
-"""Of axe.min.js in the package axe-core 4.14.1."""
+"""The digest of axe.min.js in the package axe-core 4.14.1."""
 SCHEMES: Final = ("light", "dark")
 WIDTHS: Final = (390, 1280)
 HEIGHT: Final = 900
 WAIT_MS: Final = 15_000
-"""How long Playwright waits for what a test expects, on a busy machine."""
+"""The time (ms) that Playwright waits for an expected condition, even on a busy machine."""
 _JUDGE: Final = """async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
   const say = (each) => each.nodes.slice(0, 3).map((node) => node.target.join(" ") + ": " + node.any.concat(node.all, node.none).map((why) => why.message).join("; "));
@@ -54,7 +54,7 @@ _SEEN: Final = """() => {
 
 @functools.cache
 def axe() -> str:
-    """Return the source of axe-core. Raises AssertionError if it differs from the source of its release."""
+    """Return the source of axe-core. Raises AssertionError if the source differs from the released source."""
     found = AXE.read_bytes()
     assert hashlib.sha256(found).hexdigest() == AXE_DIGEST
     return found.decode()
@@ -62,8 +62,8 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start the browser. Its driver does not count as a leak. If the run is killed, the driver ends, and the browser
-    with it."""
+    """Start the browser. The leak check ignores the driver of the browser. If the test run is killed, the driver ends,
+    and the browser ends with it."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -90,7 +90,7 @@ def chromium() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> Iterator[str]:
-    """Run `rq-core web`, and yield the page's address. The output of the process is written to ``log``."""
+    """Run `rq-core web`, and yield the address of the page. The output of the process goes to the file ``log``."""
     url = f"http://127.0.0.1:{free_port()}"
     audit = ["--audit", audit_url] if audit_url else []
     command = [
@@ -139,18 +139,19 @@ class Viewer:
             self.wrong.append(f"it asks {asked.url}")
 
     def go(self, path: str) -> Any:
-        """Open a page."""
+        """Open this page."""
         answer = self.page.goto(self.base + path)
         assert answer.status < 400, f"{path}: {answer.status}"
         return self.page
 
     def show(self, scheme: str, width: int) -> None:
-        """Show the same page in these colours and in a window of this width."""
+        """Show the same page again, with these colours and in a window of this width."""
         self.page.emulate_media(color_scheme=scheme)
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """Return the findings of axe in the page as it is shown, and a finding if the page is wider than the window."""
+        """Return the findings of axe about the page as it is shown. If the page is wider than the window, this is also
+        a finding."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
@@ -172,7 +173,7 @@ class Viewer:
 
 @contextlib.contextmanager
 def viewing(browser: Any, base: str, **options: Any) -> Iterator[Viewer]:
-    """Open a window during the block. Afterwards assert that it had no problems."""
+    """Open a window during the block. Afterwards assert that the window had no problems."""
     viewer = Viewer(browser, base, **options)
     try:
         yield viewer

@@ -1,7 +1,8 @@
-"""The cluster bus on loopback: all links between nodes pass through this process, so that a node can be cut off.
+"""The cluster bus on loopback: all links between nodes pass through this process, so that a test can cut a node off.
 
-Each node announces a port of this process (its door) to the other nodes, and connects from an address of its own, by
-which the doors of other nodes recognise it. Clients and replicas do not use the bus, and still reach the node.
+Each node announces a port of this process (the node's door) to the other nodes. Each node connects from its own
+address, by which the doors of the other nodes recognise it. Clients and replicas do not use the bus, so they can still
+reach a node that is cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ READ: Final = 65_536
 
 @dataclass(eq=False)
 class _Link:
-    """One connection from one node to another."""
+    """One connection from a node to another node."""
 
     ends: tuple[int, int]
     writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]

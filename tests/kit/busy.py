@@ -63,14 +63,14 @@ class Busy:
         return [c.id for c in claimed]
 
     def end(self, job_id: str | None = None) -> str:
-        """Complete this running job, or the first one."""
+        """Complete this running job, or the first running job if no job is named."""
         at = 0 if job_id is None else [c.id for c in self.held].index(job_id)
         done = self.held.pop(at)
         self.seed.complete(done)
         return done.id
 
     def drain(self) -> set[str]:
-        """Run all jobs that are left, and return their ids. The clock advances when no job can run."""
+        """Run all remaining jobs, and return their ids. If no job can run, the clock advances."""
         ran: set[str] = set()
         for _ in range(100):
             self.take()

@@ -15,7 +15,7 @@ class Certificates:
     directory: Path
 
     def __call__(self, name: str) -> str:
-        """Return the path of a file, for example ``ca.crt``."""
+        """Return the path of one of the files, for example ``ca.crt``."""
         return str(self.directory / name)
 
 

@@ -8,7 +8,8 @@ from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function, build_script
 
 CLOCK_KEY = "test:clock"
-"""Lies outside every queue, so that a snapshot does not see it and losing a key does not stop the clock."""
+"""The key with the time. It is outside every queue, so that no snapshot contains it and no loss of a queue's data stops
+the clock."""
 
 CLOCK = f"""--[[ clock: the time that a test has set, or the server's if it has set none. ]]
 
@@ -28,18 +29,18 @@ TIMED = Variant(includes={"clock": CLOCK})
 
 
 def timed(name: str) -> Script:
-    """Return the script on the test's clock, as a function, in the form that Operations takes as ``scripts``."""
+    """Return the script on the test's clock, as a function. Operations accepts it as one of its ``scripts``."""
     return build_function(name, TIMED)
 
 
 @cache
 def timed_with(name: str, prelude: str) -> Script:
-    """Return the script on the test's clock, with Lua text before its includes and body."""
+    """Return the script on the test's clock. The Lua text is put before the includes and the body of the script."""
     return build_script(name, Variant(includes={"clock": CLOCK}, prelude=prelude))
 
 
 class Clock:
-    """The time that timed scripts read. It changes only when a test advances it."""
+    """The time that timed scripts read. The time changes only when a test advances it."""
 
     def __init__(self, control: redis.Redis, now_ms: int, *, running: bool = True) -> None:
         self._control = control

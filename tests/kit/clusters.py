@@ -1,7 +1,7 @@
 """A Redis Cluster of six processes on loopback: three primaries, each with one replica.
 
-Nodes talk over a bus that can be cut (tests/kit/bus.py). Tests in `tests/cluster` get a cluster from the fixture
-`cluster`; other tests may start their own.
+The nodes exchange messages over a bus that a test can cut (tests/kit/bus.py). Tests in `tests/cluster` get a cluster
+from the fixture `cluster`, and other tests may start their own cluster.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from tests.kit.wait import wait_until
 
 SHARDS = 3
 NODE_TIMEOUT_MS = 1_500
-"""After so long without an answer the others take a node for dead."""
+"""The time (ms) after which a node without an answer counts as failed for the other nodes."""
 FORMED_S = 30.0
 FAILOVER_S = 20.0
 MIGRATE_MS = 20_000
 RESET = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "no"}
-"""What a test may change on all nodes, and the next one must find as it was."""
+"""The settings that a test may change on all nodes, with the values that are restored before the next test."""
 
 
 class RedisCluster:
@@ -60,7 +60,7 @@ class RedisCluster:
         return f"redis+cluster://{seeds}"
 
     def start(self) -> "RedisCluster":
-        """Start the servers and join them; the first three get the slots."""
+        """Start the servers and join them into a cluster. The first three servers get the slots."""
         self.bus.start()
         for server in self.servers:
             server.start()
@@ -130,7 +130,7 @@ class RedisCluster:
     # Who serves what.
 
     def primary_of(self, key: str) -> RedisServer:
-        """Return the server that has the slot of `key`, according to the running nodes."""
+        """Return the server that has the slot of `key`, according to the nodes that run."""
         owner = self._owner(next(s for s in self.servers if s.running), slot_of(key))
         return next(server for server in self.servers if server.port == owner)
 
@@ -146,7 +146,7 @@ class RedisCluster:
         return [primary, *(server for server in self.servers if server.port in ports)]
 
     def queues(self, count: int, prefix: str = "q") -> dict[int, list[str]]:
-        """Return the names of queues, `count` on each shard, by the port of the primary."""
+        """Return names of queues, `count` names for each shard, by the port of the shard's primary."""
         found: dict[int, list[str]] = {server.port: [] for server in self.primaries()}
         for number in itertools.count():
             name = f"{prefix}{number}"
@@ -164,7 +164,7 @@ class RedisCluster:
     # What happens to it.
 
     def reset(self) -> None:
-        """Empty the cluster, and repair it if a test has broken it."""
+        """Empty the cluster, and repair the cluster if a test has broken it."""
         for server in self.servers:
             if not server.running:
                 server.start()
@@ -176,7 +176,8 @@ class RedisCluster:
             self.ask(server, "FUNCTION", "FLUSH")
 
     def migrating(self, key: str, target: RedisServer) -> Iterator[str]:
-        """Move the slot of `key` to `target` in steps, and yield the name of each step after it is done."""
+        """Move the slot of `key` to the server `target` in steps. Yields the name of each step after the step is
+        done."""
         slot, source = slot_of(key), self.primary_of(key)
         assert source is not target
         self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
@@ -198,16 +199,16 @@ class RedisCluster:
             pass
 
     def strike(self, primary: RedisServer) -> Callable[[], bool]:
-        """Kill a primary with SIGKILL; return a function that says whether its replica has taken over.
+        """Kill a primary with SIGKILL. Return a function that says whether the replica has taken over.
 
-        The function is true once all nodes know the new primary.
+        The function returns true as soon as all nodes know the new primary.
         """
         promoted = self.watch(primary)
         primary.kill()
         return promoted
 
     def watch(self, primary: RedisServer) -> Callable[[], bool]:
-        """Return a function that says whether another server took over from a primary, and all others know."""
+        """Return a function that says whether another server has replaced a primary and all other nodes know this."""
         slot = next(first for first, _, port in self._ranges(primary) if port == primary.port)
         others = [server for server in self.servers if server.running and server is not primary]
 
@@ -219,12 +220,12 @@ class RedisCluster:
 
     @contextlib.contextmanager
     def cutting_off(self, server: RedisServer) -> Iterator[None]:
-        """Cut a node off from the other nodes during the block. Clients still reach the node."""
+        """Cut a node off from the other nodes during the block. Clients can still reach the node."""
         with self.bus.cutting_off(self.servers.index(server)):
             yield
 
     def set(self, name: str, value: str) -> None:
-        """Change a setting on all nodes with CONFIG SET, until the next test."""
+        """Change a setting on all nodes with CONFIG SET. The change lasts until the next test."""
         for server in self.servers:
             self.ask(server, "CONFIG", "SET", name, value)
 
@@ -232,6 +233,7 @@ class RedisCluster:
         return next((p for first, last, p in self._ranges(server) if first <= slot <= last), None)
 
     def _ranges(self, server: RedisServer) -> list[tuple[int, int, int]]:
-        """Return the slot ranges that a server reports: first slot, last slot, primary's port."""
+        """Return the slot ranges that a server reports. Each range has its first slot, its last slot, and the port of
+        its primary."""
         shards = self.ask(server, "CLUSTER", "SLOTS")
         return [(first, last, primary[1]) for first, last, primary, *_ in shards]

@@ -1,4 +1,4 @@
-"""``rq-core`` in this process, as a shell would run it."""
+"""Runs ``rq-core`` in this process, with the same result as in a shell."""
 
 from click.testing import CliRunner, Result
 
@@ -6,7 +6,7 @@ from rq_core.cli.root import root
 
 
 def command(*words: str, **environment: str | None) -> Result:
-    """Run ``command("queues", "--json")``. Exceptions other than rq-core's errors are raised."""
+    """Run ``command("queues", "--json")``. Exceptions that are not errors of rq-core are raised."""
     result = CliRunner().invoke(root, words, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -14,5 +14,5 @@ def command(*words: str, **environment: str | None) -> Result:
 
 
 def audit(*words: str, **environment: str | None) -> Result:
-    """Run ``audit("head", "--json")``, as `command` does with `rq-core audit`."""
+    """Run ``audit("head", "--json")``. Does the same as `command` for ``rq-core audit``."""
     return command("audit", *words, **environment)

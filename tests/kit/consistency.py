@@ -1,7 +1,7 @@
-"""Checks that a queue's indexes, state lines and log agree (invariants I4, I5, I6 and I8).
+"""Checks that the indexes, state lines and log of a queue agree (invariants I4, I5, I6 and I8).
 
-The checks are written from the design and not from the doctor's code, so that the checks and the doctor can be
-compared.
+The checks were written from the design and not from the code of the doctor, so that tests can compare the checks with
+the doctor.
 """
 
 import functools
@@ -41,14 +41,14 @@ FOLDED: dict[str, tuple[str, Any]] = {
 
 
 def entries_of(snapshot: dict[str, Any]) -> list[events.Entry]:
-    """Return the entries of the outbox, decoded."""
+    """Return all entries of the outbox, decoded."""
     return [entry_of(entry_id, raw) for entry_id, raw in snapshot["outbox"]]
 
 
 def entry_of(entry_id: str, raw: Mapping[str, str]) -> events.Entry:
-    """Return one decoded entry of the outbox, which the caller must not change.
+    """Return one decoded entry of the outbox. The caller must not change the entry.
 
-    The entry is decoded once, because histories of many steps read each entry after every step.
+    Each entry is decoded only once, because histories of many steps read each entry after every step.
     """
     return _decoded(entry_id, tuple(raw.items()))
 
@@ -59,20 +59,21 @@ def _decoded(entry_id: str, raw: tuple[tuple[str, str], ...]) -> events.Entry:
 
 
 def _holds_name(job: dict[str, str]) -> bool:
-    """Return whether a job holds its name by its line: until its end, or until its first claim."""
+    """Return whether a job still holds its unique name, according to its state line. It holds the name until its end,
+    or until its first claim."""
     if "stands" not in job:
         return job["state"] != "dead"
     return job["stands"].startswith("claim:") and "claim" not in job
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return the lane without the task's scope; None if no other scope is left."""
+    """Return the lane without the scope of the task, or None if no other scope remains."""
     rest = [part for part in (lane or "").split("+") if not part.startswith("task=")]
     return "+".join(rest) if len(rest) > 1 else None
 
 
 def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
-    """Return everything that does not agree. ``whole_log`` False: the outbox may lack its beginning."""
+    """Return a description of each disagreement. If ``whole_log`` is false, the outbox may lack its beginning."""
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     found = [*_lines(jobs), *_indexes(snapshot, jobs), *_log(snapshot, whole_log)]
     if whole_log:
@@ -81,7 +82,8 @@ def problems(snapshot: dict[str, Any], *, whole_log: bool = True) -> list[str]:
 
 
 def looked_at(line: str, by_index: float | None) -> float:
-    """Return when a claim examines a line of ``results``: at the expiry of its value, or else of the whole line."""
+    """Return when a claim examines a line of ``results``: at the expiry of its value, or, without a value, at the
+    expiry of the line."""
     moments = {name: float(at) for name, at in re.findall(r" (once|until)=(\d+)", line)}
     if " bytes=" in line:
         return moments["until"]

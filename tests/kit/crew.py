@@ -1,6 +1,6 @@
-"""Tasks of the worker tests, and worker processes that run them.
+"""Tasks of the worker tests, and worker processes that run these tasks.
 
-The tasks write their runs into a witness file, so that a test can see which handlers ran without asking Redis.
+Each task writes its runs into a witness file, so that a test can see which handlers ran without asking Redis.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _snooze() -> None:
 
 @app.task(queue="crew", retry=quick)
 def snoozes() -> None:
-    """Snooze more often than the number of failures that the job may have."""
+    """Snooze more often than the job may fail."""
     _snooze()
 
 
@@ -92,7 +92,7 @@ def later() -> None:
 
 @app.task(queue="crew", retry=quick)
 async def sleeping(seconds: float) -> None:
-    """Sleep on the event loop; a cancellation ends the sleep."""
+    """Sleep on the event loop. A cancellation ends the sleep."""
     note("begin")
     await asyncio.sleep(seconds)
     note("end")
@@ -100,7 +100,7 @@ async def sleeping(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 async def tidying(seconds: float) -> None:
-    """Sleep on the event loop, and clean up for a while after a cancellation."""
+    """Sleep on the event loop. After a cancellation, clean up for a while."""
     note("begin")
     try:
         await asyncio.sleep(60)
@@ -120,7 +120,7 @@ async def stubborn() -> None:
 
 @app.task(queue="crew", retry=quick)
 def dozing(seconds: float) -> None:
-    """Sleep in a thread, and check whether the job should stop."""
+    """Sleep in a thread, and check repeatedly whether the job should stop."""
     note("begin")
     job = current_job()
     job.wait_cancelled(seconds)
@@ -147,7 +147,7 @@ async def gated() -> None:
 
 @app.task(queue="crew", retry=quick)
 def gated_in_thread() -> None:
-    """Wait in a thread until the test opens the gate, and check nothing else."""
+    """Wait in a thread until the test opens the gate. The task does not check whether it should stop."""
     note("begin")
     gate = _gate(os.environ[WITNESS], current_job().claim)
     wait_until(gate.exists, "the test says so", timeout=60)
@@ -160,7 +160,7 @@ def _gate(path: str | Path, claim: int) -> Path:
 
 @app.task(queue="crew", retry=quick)
 def stopping() -> None:
-    """Stop the worker's process (SIGSTOP) in the first run; end when a test lets the process continue."""
+    """Stop the process of the worker (SIGSTOP) in the first run. End when a test lets the process continue."""
     note("begin")
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -169,21 +169,21 @@ def stopping() -> None:
 
 @app.task(queue="crew", retry=quick, timeout=0.2)
 async def leaving(seconds: float) -> None:
-    """Leave a thread running after the timeout."""
+    """Leave a thread that still runs after the timeout of the job."""
     note("begin")
     await asyncio.to_thread(time.sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def clinging(seconds: int) -> None:
-    """Let the process hold the GIL in C code while it exits, so that it cannot end by itself."""
+    """Let C code hold the GIL while the process exits, so that the process cannot end by itself."""
     note("begin")
     atexit.register(ctypes.PyDLL(None).sleep, seconds)
 
 
 @app.task(queue="crew", retry=quick)
 async def hogging(seconds: float) -> None:
-    """Block the event loop."""
+    """Block the event loop without a pause."""
     note("begin")
     time.sleep(seconds)  # noqa: ASYNC251 - that is what it is for
     note("end")
@@ -191,14 +191,14 @@ async def hogging(seconds: float) -> None:
 
 @app.task(queue="crew", retry=quick)
 def gripping(seconds: int) -> None:
-    """Hold the GIL in C code."""
+    """Let C code hold the GIL."""
     note("begin")
     ctypes.PyDLL(None).sleep(seconds)
     note("end")
 
 
 def mourn(job: DeadJob) -> None:
-    """A hook that records each dead job."""
+    """Record each dead job. The app calls this hook."""
     note("mourned", dead=job.id, facts=asdict(job))
 
 
@@ -219,7 +219,8 @@ async def mortal_async() -> None:
 
 
 class Ending(BaseException):
-    """An exception that is neither an Exception nor a cancellation, as test and async frameworks raise."""
+    """An exception that is neither an Exception nor a cancellation. Test frameworks and async frameworks raise such
+    exceptions."""
 
 
 class Speechless(Exception):
@@ -285,13 +286,13 @@ async def poison() -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart(n: int = 0) -> None:
-    """Run in a separate process."""
+    """Run in a process of its own."""
     note("apart", n=n, mine=os.getpid())
 
 
 @app.task(queue="crew", retry=quick, isolation="process", keep_result=True)
 def apart_lasting(seconds: float) -> str:
-    """Run for long in a separate process, and never check whether to stop."""
+    """Run for a long time in a process of its own, and never check whether to stop."""
     note("lasting")
     time.sleep(seconds)
     return "done"
@@ -299,14 +300,14 @@ def apart_lasting(seconds: float) -> str:
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_hanging() -> None:
-    """Hold the GIL of the separate process in C code for ever."""
+    """Let C code hold the GIL of the job's own process for ever."""
     note("begin")
     ctypes.PyDLL(None).sleep(3600)
 
 
 @app.task(queue="crew", retry=quick, isolation="process", timeout=1.0)
 def apart_starting(crashes: bool) -> None:
-    """Start a program in a separate process, then hang or crash."""
+    """Start a program in the job's own process. Then hang or crash."""
     note("begin", started=subprocess.Popen(["sleep", "3600"]).pid)  # noqa: S607
     if crashes:
         ctypes.string_at(0)
@@ -315,7 +316,7 @@ def apart_starting(crashes: bool) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def apart_crashing() -> None:
-    """Crash in native code, in a separate process."""
+    """Crash in native code, in the job's own process."""
     note("begin")
     ctypes.string_at(0)
 
@@ -328,7 +329,7 @@ def apart_greedy() -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 async def apart_sleeping(seconds: float) -> None:
-    """Sleep in a separate process, and record a cancellation."""
+    """Sleep in the job's own process, and record a cancellation."""
     note("begin")
     try:
         await asyncio.sleep(seconds)
@@ -381,10 +382,10 @@ def retried_unsurely_apart(message: str) -> None:
 
 
 class Witness(witness.Witness):
-    """The file of the runs that the tasks recorded."""
+    """The file with the runs that the tasks recorded."""
 
     def let_end(self, claim: int = 1) -> None:
-        """Open the gate of this claim's gated task."""
+        """Open the gate for which the task of this claim waits."""
         _gate(self.path, claim).touch()
 
     def log(self) -> str:

@@ -1,7 +1,8 @@
-"""One table of the damages that a client can do to a queue without the scripts.
+"""One table of the kinds of damage that a client can do to a queue without the scripts.
 
-Each row has the damage and the expected finding. The doctor finds it by the outbox (``tests/doctor/test_damages.py``),
-and with SQL once the mirror has trimmed the outbox (``tests/audit/test_damages.py``).
+Each row has a kind of damage and the expected finding. The doctor finds the damage from the outbox
+(``tests/doctor/test_damages.py``). After the mirror has trimmed the outbox, the doctor or verify finds it from SQL
+(``tests/audit/test_damages.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ IN_2286_MS = 9_999_999_999_999
 RATE = "host@10s"
 CALL = "=" + "70c5" * 8
 THROTTLED = "t/user=9"
-"""The name of a job that has ended."""
+"""The unique name of a job that has ended, which a throttle window still holds."""
 HELD = "t/user=8"
-"""The name of a job that waits."""
+"""The unique name of a waiting job."""
 
 
 class Damage(NamedTuple):
@@ -31,14 +32,14 @@ class Damage(NamedTuple):
 
     plant: Callable[[Seed], object]
     says: str
-    """What the finding says, at least."""
+    """Words that the finding must have."""
     invariant: str = "I8"
     is_mended: bool = True
-    """Whether ``--repair`` brings back what was there; else it leaves everything as it is."""
+    """Whether ``--repair`` restores the earlier data. If not, it leaves the damaged data unchanged."""
 
 
 def fill(seed: Seed) -> None:
-    """Make jobs that ended in every way and are remembered, and jobs that wait or run, with a spent rate."""
+    """Make ended jobs of every outcome, which are remembered, and waiting and running jobs, with an exhausted rate."""
     both: dict[str, Any] = {"remember_ms": 2 * HOUR_MS, "call": CALL, "keep_ms": HOUR_MS}
     seed.enqueue("done", **both)
     seed.complete(seed.claim_one("done"), values={1: pack_result('"d"')})
@@ -84,7 +85,7 @@ def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], obje
 
 
 def _nightly_in_an_hour(seed: Seed) -> None:
-    """Move the next instant of a schedule by an hour, in every place that has it."""
+    """Move the next instant of a schedule by an hour, in every place that stores the instant."""
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, ["nightly"])).values()
     at_ms = stored.due_ms + HOUR_MS
     entry = str(stored._replace(next_ms=at_ms, due_ms=at_ms))
@@ -139,7 +140,7 @@ def _running_job_made_ready_without_its_claim(seed: Seed) -> None:
 
 
 def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
-    """Change a word of a line of ``results``, whose length the queue's facts have."""
+    """Change a word in a line of ``results``. The facts about the queue contain the length of this line."""
 
     def plant(seed: Seed) -> None:
         before = str(seed.control.hget(seed.keys("results"), job_id))
@@ -151,7 +152,7 @@ def _word(job_id: str, was: str, lie: str) -> Callable[[Seed], object]:
 
 
 def _moment(name: str, by_ms: int) -> Callable[[Seed], object]:
-    """Change the end of a name's window in every place that has it, except the log."""
+    """Change the time at which the window of a name ends, in every place that stores the time, except the log."""
 
     def plant(seed: Seed) -> None:
         field = f"unique|{name}"
@@ -194,7 +195,7 @@ WORDS = [
     ("old", " until=1", " until=2"),
     ("old", " until=1", " task=evil until=1"),
 ]
-"""Words of lines of ``results``: the id, the word, and what is planted in its place."""
+"""Words in lines of ``results``: the id of the line, the true word, and the false word that replaces the true word."""
 
 DAMAGES = {
     "a name that nobody's job holds": Damage(

@@ -1,4 +1,4 @@
-"""The doctor in tests: examinations, repairs, and short forms of its findings."""
+"""Helpers for tests of the doctor: run an examination or a repair, and shorten the findings."""
 
 from collections.abc import Iterable
 
@@ -15,5 +15,5 @@ def mend(seed: Seed) -> list[Finding]:
 
 
 def named(found: Iterable[Finding]) -> set[str]:
-    """Return the keys of the differing indexes, and the kinds of the other findings."""
+    """Return the keys of the indexes that differ, and the kinds of the other findings."""
     return {name for f in found for name in (f.keys if f.kind is Kind.INDEX else [str(f.kind)])}

@@ -1,7 +1,7 @@
-"""A listening socket that leaves no connection open when it is shut at any moment.
+"""A listening socket that leaves no connection open, at whatever moment the socket is closed.
 
-With ``asyncio.start_server``, a connection stays open if its task is cancelled before its first step, or if it is just
-being accepted.
+With ``asyncio.start_server``, a connection stays open in two cases: its task is cancelled before the first step, or the
+server is just accepting the connection.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Self
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-"""Serves one connection. It may be cancelled, and need not close the connection."""
+"""A function that serves one connection. The function may be cancelled, and need not close the connection."""
 
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these writers after the block. If the block is cancelled, close them without waiting.
+    """Close these writers after the block. If the block is cancelled, close the writers without waiting.
 
-    Otherwise the close of a connection with unsent bytes would wait until they are sent.
+    Otherwise the close of a connection with unsent bytes would wait until the bytes are sent.
     """
     try:
         yield
@@ -36,7 +36,7 @@ def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
 
 
 class Door:
-    """Serves each connection to a listening socket in a task of its own, on the running loop."""
+    """Serves each connection to a listening socket in an asyncio task of its own, on the running event loop."""
 
     def __init__(self, listening: socket.socket, serve: Serve) -> None:
         self._listening = listening
@@ -76,7 +76,7 @@ class Door:
 
 
 class DoorKeeper:
-    """Serves connections to listening sockets on loopback, numbered from 0, on a thread of its own.
+    """Serves connections to listening sockets on loopback, on a thread of its own. The sockets are numbered from 0.
 
     Use it in a ``with``, or start and close it.
     """
@@ -88,7 +88,7 @@ class DoorKeeper:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def door(self, number: int = 0) -> int:
-        """Return the port of a socket."""
+        """Return the port of the listening socket with this number."""
         port: int = self._doors[number].getsockname()[1]
         return port
 
@@ -127,5 +127,5 @@ class DoorKeeper:
     async def _serve(
         self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Serve one connection to this socket."""
+        """Serve one connection to the listening socket with this number."""
         raise NotImplementedError

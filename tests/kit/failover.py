@@ -8,21 +8,22 @@ import redis
 
 
 def fail_over(control: redis.Redis) -> None:
-    """Simulate a failover to a complete replica: the history gets another id, and functions lose what they remember."""
+    """Simulate a failover to a replica with all data: the history gets another id, and functions lose the data that
+    they remember."""
     server: Any = control
     server.execute_command("DEBUG", "CHANGE-REPL-ID")
     forget_memories(control)
 
 
 def forget_memories(control: redis.Redis) -> None:
-    """Load all functions again, so that they forget everything that they remember, as after a restart."""
+    """Load all functions again, so that they forget all remembered data, as after a restart of the server."""
     with raw_client(control) as plain:
         plain.function_restore(plain.function_dump(), "FLUSH")
 
 
 @contextlib.contextmanager
 def raw_client(control: redis.Redis) -> Iterator[Any]:
-    """Return a client of the same server that does not decode answers, since a dump is not text."""
+    """Return a client of the same server that does not decode answers to text, since a dump is binary."""
     given = {**control.connection_pool.connection_kwargs, "decode_responses": False}
     kind = control.connection_pool.connection_class
     pool = redis.ConnectionPool(connection_class=kind, **given)

@@ -20,7 +20,7 @@ NAMED: Final[tuple[Mapping[str, Any], ...]] = (
     {}, {}, {"unique": "keep"}, {"unique": "replace"}, {"unique": "keep", "window_ms": 20},
     {"unique": "replace", "after_ms": 1, "most_ms": 5}, {"unique": "replace", "after_ms": 0, "most_ms": 0},
 )  # fmt: skip
-"""What the names of jobs are for."""
+"""The options for unique names from which the fleet chooses at random."""
 
 
 class Fleet:
@@ -32,9 +32,9 @@ class Fleet:
         self.client = client
         self.random = random.Random(seed)
         self.ties = random.Random(seed) if ties else None
-        """For deadlines, names and ids that are remembered; None: jobs have none."""
+        """The random numbers for deadlines, names and remembered ids, or None if jobs have none of these."""
         self.kept = random.Random(seed)
-        """For results that are kept: so that other steps stay as they were."""
+        """The random numbers for kept results. They are separate, so that the other random steps do not change."""
         self.lanes = lanes
         self.held: list[tuple[str, str]] = []
         self.known: list[str] = []
@@ -106,7 +106,7 @@ class Fleet:
             self.client.run(self.client.calls.admin.cancel(QUEUE, [self.random.choice(self.known)]))
 
     def edit(self) -> None:
-        """Edit a job, with random numbers of a separate generator, so that all other steps stay the same."""
+        """Edit a job. The random numbers are separate, so that the other random steps do not change."""
         if self.known and self.ties:
             job_id, dice = self.ties.choice(self.known), self.ties
             change = Change(

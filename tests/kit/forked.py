@@ -1,11 +1,11 @@
-"""Run work in a forked child."""
+"""Runs a function in a forked child process."""
 
 import os
 from collections.abc import Callable
 
 
 def forked(work: Callable[[], str]) -> str:
-    """Return what ``work`` returns in a forked child."""
+    """Run ``work`` in a forked child process, and return its result."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

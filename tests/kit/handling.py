@@ -1,6 +1,6 @@
-"""Tasks with dependencies on the loop, in threads and in processes.
+"""Tasks with dependencies: on the event loop, in threads and in processes.
 
-A witness file records each dependency that is entered and left.
+A witness file records when each dependency is entered and exited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ QUICK: Final = RetryPolicy(max_attempts=3, backoff="fixed", base=0.01, jitter=Fa
 
 @contextmanager
 def witnessed(name: str) -> Iterator[None]:
-    """Record when the dependency is entered and left, with which error, and the state of the job at that time."""
+    """Record when the dependency is entered and exited, the error at its exit, and the state of the job at that
+    time."""
     job = current_job()
     write("entered", name=name, claim=job.claim)
     error: str | None = None

@@ -1,4 +1,4 @@
-"""A user's database with an inbox, a queue on a real server, and relays between the two."""
+"""A user's database with an inbox, a queue on a real server, and relays that send rows from the inbox to the queue."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ OnStep = Callable[[str], None]
 
 
 class Stage:
-    """An inbox with its tables, and a client of the Redis server. The session is that of an operator, not of a
-    relay."""
+    """An inbox with its tables, and a client of the Redis server. The database session has the rights of an operator,
+    not of a relay."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url
@@ -47,13 +47,13 @@ class Stage:
     # The user's side.
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
-        """Run one statement in a transaction of its own. ``?`` marks a value."""
+        """Run one statement in its own transaction. Each ``?`` is replaced by a value."""
         with self.session.transaction() as transaction:
             result = transaction.run(self.session.text(statement), *values)
             return list(result.all()) if result.returns_rows else []
 
     def insert(self, *jobs: str, queue: str = QUEUE, task: str = "send", **columns: Any) -> None:
-        """Insert rows in one transaction. They are packed, as rq-core's producers pack them, unless ``options`` or
+        """Insert rows in one transaction. The rows are packed as producers of rq-core pack them, unless ``options`` or
         ``packed=None`` is given."""
         columns.setdefault("packed", None if "options" in columns else "{}")
         names = ["queue", "task", "job_id", *columns]
@@ -64,7 +64,7 @@ class Stage:
                 transaction.run(self.session.text(statement), queue, task, job, *columns.values())
 
     def rows(self, queue: str = QUEUE) -> list[str]:
-        """Return the ids of the jobs whose rows are in the inbox."""
+        """Return the ids of the jobs that have rows in the inbox."""
         found = self.sql("SELECT job_id FROM rqc_inbox WHERE queue = ? ORDER BY id", queue)
         return [job for (job,) in found]
 
@@ -79,17 +79,17 @@ class Stage:
         return found
 
     def age_batches(self, seconds: int = 10) -> None:
-        """Make the batches that are being sent as old as this number of seconds."""
+        """Make the batches that are being sent older, by this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_relay SET sent_at = {long_ago}")
 
     def age_rows(self, seconds: int) -> None:
-        """Make the rows of the inbox as old as this number of seconds."""
+        """Make the rows of the inbox older, by this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_inbox SET created_at = {long_ago}")
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that sets the database back to its present state."""
+        """Return a function that restores the present state of the database."""
         tables = {table: self.sql(f"SELECT * FROM {table}") for table in TABLES}
 
         def set_back() -> None:
@@ -107,7 +107,7 @@ class Stage:
 
     @contextlib.contextmanager
     def relay(self, on_step: OnStep = lambda _: None, **options: Any) -> Iterator[Relay]:
-        """Return a relay with its own connections."""
+        """Return a relay that has its own connections."""
         session = Session(self.database_url)
         try:
             with Client(self.redis_url, patience=Patience(1.0, 3.0)) as client:
@@ -117,12 +117,12 @@ class Stage:
             session.engine.dispose()
 
     def hand_over(self, on_step: OnStep = lambda _: None) -> None:
-        """Let a relay make turns until it has nothing left to do."""
+        """Let a relay make turns until the relay has nothing left to do."""
         with self.relay(on_step) as relay:
             finish(relay)
 
     def forked(self, on_step: OnStep) -> int:
-        """Let a relay of a child process work as ``hand_over`` does. Returns the process' id."""
+        """Let a relay in a child process do the same as ``hand_over``. Returns the id of the process."""
         child = os.fork()
         if child == 0:
             status = 1
@@ -136,8 +136,8 @@ class Stage:
     # Redis.
 
     def drain(self, queue: str = QUEUE) -> list[str]:
-        """Run all jobs of a queue to their ends, and return their ids. After that, a second job of each id could be
-        enqueued."""
+        """Run all jobs of a queue to their ends, and return their ids. Afterwards a second job with each of these ids
+        could be enqueued."""
         ran: list[str] = []
         while True:
             taken = self.client.run(claims.claim(queue, "w-1", limit=100)).jobs
@@ -148,7 +148,7 @@ class Stage:
             ran += [claim.id for claim in taken]
 
     def enqueued(self, queue: str = QUEUE) -> Counter[str]:
-        """Return the number of jobs of each id that the queue has ever had, according to its outbox."""
+        """Count, for each id, the jobs that were ever enqueued into the queue, according to its outbox."""
         key = queue_keys(queue)("outbox")
         (found,) = self.client.run(
             self.client.calls.delivery.ask([["XRANGE", key, "-", "+"]], queue)
@@ -162,13 +162,13 @@ class Stage:
 
 
 def finish(relay: Relay) -> None:
-    """Make turns until no queue has anything to do for this relay."""
+    """Let the relay make turns until no queue has any work for it."""
     while any([relay.turn(name) is RelayOutcome.MOVED for name in relay.queues()]):  # noqa: C419 - a turn each
         pass
 
 
 def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
-    """Return a function for ``on_step`` that calls another function at the ``times``-th occurrence of a step."""
+    """Return a function for ``on_step``. It calls another function when a step occurs for the ``times``-th time."""
     seen: Counter[str] = Counter()
 
     def on_step(name: str) -> None:

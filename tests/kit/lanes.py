@@ -14,13 +14,13 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Return whether Redis stores the claimed jobs of this scope as its holders."""
+    """Return whether Redis stores the holders of this scope, which are the claimed jobs that count in it."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 
 
 def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
-    """Return the cap in force; None if the scope has no limit. Rates have no cap."""
+    """Return the cap in force for the scope, or None if the scope has no cap. A rate has no cap."""
     family = scope.partition("=")[0]
     own = snapshot["caps"].get(scope)
     entry = own if own is not None or family == "task" else snapshot["caps"].get(family)
@@ -29,7 +29,7 @@ def cap_of(snapshot: dict[str, Any], scope: str) -> int | None:
 
 
 def holders_of(snapshot: dict[str, Any]) -> dict[str, set[str]]:
-    """Return the holders of each scope."""
+    """Return the jobs that hold a place in each scope."""
     held: dict[str, set[str]] = defaultdict(set)
     for member in snapshot["holders"]:
         scope, _, job_id = member.partition("|")
@@ -45,7 +45,7 @@ def has_room(snapshot: dict[str, Any], scope: str) -> bool:
 
 
 def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
-    """Return every disagreement of lanes and holders."""
+    """Return every disagreement about lanes and holders."""
     found = []
     waiting: dict[str, list[int]] = defaultdict(list)
     members = set()
@@ -70,7 +70,8 @@ def lane_problems(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> 
 
 
 def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str]:
-    """Return the places of lanes by `lanes`, by `open` and `blocked`, and by their first jobs."""
+    """Return the places of each lane: in `lanes`, in `open` or `blocked`, and according to the first job of the
+    lane."""
     found = []
     fair = snapshot["meta"].get("fair") == "1"
     opened, blocked = {}, set()
@@ -94,8 +95,8 @@ def _places(snapshot: dict[str, Any], waiting: dict[str, list[int]]) -> list[str
 def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
     """Return the lanes that wait without a reason (I10).
 
-    No scope may have both room and a blocked lane, unless an open lane contains the scope or the lane is about to be
-    examined again.
+    A scope with room must not have a blocked lane. The exceptions: an open lane contains the scope, or the lane is
+    about to be examined again.
     """
     open_scopes = {scope for lane in snapshot["open"] for scope in scopes_of(lane)}
     swept = {m.split("|")[1] for m in snapshot["scheduled"] if m.startswith("caps|")}
@@ -110,7 +111,7 @@ def waiting_in_vain(snapshot: dict[str, Any]) -> list[str]:
 
 
 def breaches(snapshot: dict[str, Any]) -> list[str]:
-    """Return the scopes with more holders than their cap, which is legal only after a cap was lowered."""
+    """Return the scopes with more holders than their cap. This is legal only after a cap was lowered."""
     return [
         f"{scope}: {len(held)} hold it, its cap is {cap}"
         for scope, held in holders_of(snapshot).items()

@@ -15,7 +15,7 @@ from tests.kit.wait import wait_until, wait_until_async
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 GRACE_S = 3.0
 LASTING = {"bus"}
-"""Names of threads that live as long as a server of the run."""
+"""The names of threads that live as long as a server that several tests share."""
 
 
 def threads() -> set[threading.Thread]:
@@ -24,7 +24,7 @@ def threads() -> set[threading.Thread]:
 
 
 def children() -> dict[int, str]:
-    """Return the living children of this process, without the session's own servers."""
+    """Return the living children of this process, without the servers of the test session."""
     found = {}
     for pid in _child_pids() - reaper().watched - {reaper().pid}:
         command = command_of(pid)
@@ -34,9 +34,9 @@ def children() -> dict[int, str]:
 
 
 def _child_pids() -> set[int]:
-    """Return the ids of the child processes.
+    """Return the process ids of the child processes.
 
-    Linux lists them; on other systems all processes are examined, which takes milliseconds.
+    Linux lists them. On other systems the function examines all processes, which takes milliseconds.
     """
     told = list(Path("/proc/self/task").glob("*/children"))
     if not told:
@@ -67,7 +67,7 @@ def assert_no_new_children(before: dict[int, str]) -> None:
 
 
 async def assert_no_other_tasks(before: "set[asyncio.Task[object]]") -> None:
-    """Assert that a loop has no other tasks, after giving cancelled tasks time to end."""
+    """Assert that an event loop has no other tasks. Tasks that are cancelled get time to end first."""
 
     def left() -> list[str]:
         return sorted(map(repr, asyncio.all_tasks() - before - {asyncio.current_task()}))

@@ -7,7 +7,7 @@ from typing import Any
 from tests.kit.seed import Seed
 
 MARK = "-"
-"""What it publishes itself, to know that it has heard all that came before."""
+"""A message that the listener publishes itself. When it arrives, all earlier messages have arrived, too."""
 
 
 class Listener:
@@ -18,7 +18,7 @@ class Listener:
         self._heard: Any = seed.control.pubsub()  # type: ignore[no-untyped-call]
 
     def listen(self, seed: Seed) -> None:
-        """Receive the ends of this queue's jobs from now on, and of no other queue."""
+        """Receive the messages about ended jobs of this queue from now on, and of no other queue."""
         seed.client.run(seed.calls.endings.listen(seed.queue))
         if self._heard.subscribed:
             self._heard.sunsubscribe()
@@ -27,7 +27,7 @@ class Listener:
         self.told()
 
     def told(self) -> list[str]:
-        """Return the ids that were received since the last call, in order."""
+        """Return the ids that were received since the last call of this method, in order."""
         self._control.execute_command("SPUBLISH", self._channel, MARK)  # type: ignore[no-untyped-call]
         found: list[str] = []
         while True:

@@ -1,4 +1,4 @@
-"""The Lua patterns in the code, and for each pattern texts that take long to match."""
+"""The Lua patterns in the code, and for each pattern texts whose match takes long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLASSES: Final = {
 _ESCAPES: Final = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
 _LETTERS: Final = "q0 -"
 _OPERANDS: Final = ("", "q")
-"""Stand for what a pattern is joined with at run time."""
+"""Texts that replace the unknown operands with which a pattern is joined at run time."""
 
 
 class Pattern(NamedTuple):
@@ -39,7 +39,7 @@ class Pattern(NamedTuple):
 def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
     """Return the Lua code in these folders, by file.
 
-    Lua files are read whole; of Python modules that call Redis, the string literals.
+    A Lua file is read as a whole. In a Python module that calls Redis, the string literals are read.
     """
     for folder in folders:
         for path in sorted(folder.rglob("*.lua")):
@@ -62,7 +62,7 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
 
 
 def patterns_of(where: str, code: str) -> Iterator[Pattern]:
-    """Return the patterns in calls of match, gmatch, gsub and find; a ``find`` of plain text has no pattern."""
+    """Return the patterns in calls of match, gmatch, gsub and find. A ``find`` of plain text has no pattern."""
     tokens = [found for found in _TOKEN.finditer(code) if not found["comment"]]
     for at, token in enumerate(tokens[:-1]):
         if token["name"] in ("match", "gmatch", "gsub", "find") and tokens[at + 1][0] == "(":
@@ -75,7 +75,7 @@ def patterns_of(where: str, code: str) -> Iterator[Pattern]:
 
 
 def _arguments(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
-    """Return the arguments of a call, given the text after its opening bracket."""
+    """Return the arguments of a function call. The text begins after the opening bracket."""
     found: list[list[re.Match[str]]] = [[]]
     depth = 0
     for token in tokens:
@@ -96,7 +96,7 @@ def _has_text(expression: list[re.Match[str]]) -> bool:
 def _assigned(
     tokens: list[re.Match[str]], used: list[re.Match[str]]
 ) -> Iterator[list[re.Match[str]]]:
-    """Return the texts that a file assigns to this name, or to a member of this name."""
+    """Return the texts that a file assigns to this name, or to a field of this name."""
     name, found = used[0][0], False
     for at, token in enumerate(tokens[:-1], start=1):
         if token[0] != name:
@@ -123,10 +123,10 @@ def _joined(expression: list[re.Match[str]]) -> Iterator[str]:
 
 
 def hard_texts(pattern: str) -> set[tuple[str, str]]:
-    """Return pairs of a beginning and a text to repeat after it.
+    """Return pairs of texts: a beginning, and a text that is repeated after the beginning.
 
-    The beginnings are texts that match a beginning of the pattern. The texts to repeat are those that match a piece of
-    the pattern, and the letters that the pattern names.
+    Each beginning matches the first part of the pattern. Each repeated text matches one item of the pattern, or is a
+    letter that the pattern names.
     """
     letters, samples, is_literal = {"q", "0", " ", "\n"}, [""], False
     for frontier, item, more in _ITEM.findall(pattern):

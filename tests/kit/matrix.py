@@ -1,6 +1,6 @@
-"""The matrix of servers, and the tests that run on all of it.
+"""The engines and databases on which tests run, and which tests run on all of them.
 
-A test runs on each engine whose fixture it uses, and on each database. Where a second engine or database would prove
+A test runs on each engine whose fixture the test uses, and on each database. If a second engine or database would prove
 nothing more, a `conftest.py` gives the reason and calls `run_once`.
 """
 
@@ -13,13 +13,14 @@ import pytest
 from tests.kit.servers import engines
 
 FIRST: Final = {"engine": engines()[0], "audit_url": "sqlite"}
-"""By fixture: the value on which a test runs that runs once. Mutants are caught there, too."""
+"""The engine and the database of tests that run only once, by the name of the fixture. Tests that catch mutants also
+run on them."""
 
 
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
-    """Let some tests under ``where`` run on the first engine and the first database only.
+    """Let some tests in the folder ``where`` run only on the first engine and the first database.
 
-    These are the tests for which ``is_once(file, test)`` is true; the name of a test includes its parameters. Call this
+    These are the tests for which ``is_once(file, test)`` is true. The name of a test includes its parameters. Call this
     function from `pytest_collection_modifyitems`.
     """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]

@@ -1,4 +1,4 @@
-"""The mirror's service in a thread, for the duration of a block."""
+"""Runs the mirror's service in a thread for the duration of a block."""
 
 import threading
 from collections.abc import Iterator
@@ -11,7 +11,8 @@ from sql_audit.store.connection.database import Database
 
 @contextmanager
 def mirroring(url: str, database: str | Database) -> Iterator[None]:
-    """Mirror the queues of a server or a cluster during the block. The mirror must end when it is asked to."""
+    """Mirror the queues of a server or a cluster during the block. Afterwards the mirror must end when the test stops
+    it."""
     stop = threading.Event()
     source = open_source(url, "rqc")
     thread = threading.Thread(

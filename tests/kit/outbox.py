@@ -1,4 +1,4 @@
-"""A small replacement for the scripts: it writes real outbox entries to a real stream, and answers the calls of the
+"""A small replacement for the scripts. It writes real outbox entries to a real stream, and answers the calls of the
 mirror."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ return 1
 
 
 class StreamSource:
-    """The OutboxSource protocol with plain commands."""
+    """The OutboxSource protocol, carried out with plain Redis commands."""
 
     def __init__(self, url: str, prefix: str = "rqc") -> None:
         # redis-py types every reply as text or bytes.
@@ -70,7 +70,7 @@ class StreamSource:
             self.begin_beyond(queue, known, last[0][0] if last else None)
 
     def begin_beyond(self, queue: str, known: int, last: str | None) -> None:
-        """Begin an epoch after ``known``, as a queue without jobs does."""
+        """Begin an epoch that is greater than ``known``, as a script does for a queue without jobs."""
         outbox = queue_keys(queue, self.prefix)("outbox")
         old = OutboxId.parse(last).epoch if last else None
         facts = json.dumps(["behind", old, "replid", "replid", last])
@@ -108,7 +108,7 @@ class StreamSource:
         return SimpleNamespace(backlog=int(self.redis.hget(meta, "backlog_jobs") or 0))
 
     def place(self, queue: str) -> object:  # noqa: ARG002 - all are in one place
-        """Return the source's place, as OutboxSource specifies it."""
+        """Return the position of the source in the form that the OutboxSource protocol specifies."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
@@ -120,7 +120,7 @@ class StreamSource:
 
 
 class StreamWriter:
-    """Appends entries as the scripts do, numbered without a gap, and remembers them."""
+    """Appends entries as the scripts do, numbered without a gap, and keeps a copy of each entry."""
 
     def __init__(self, source: StreamSource, queue: str, epoch: int = 1_795_225_746_504) -> None:
         self.source = source
@@ -130,7 +130,7 @@ class StreamWriter:
         self.seq = -1
         self.now_ms = epoch
         self.log: list[tuple[str, dict[str, bytes]]] = []
-        """Every entry ever appended, trimmed or not."""
+        """All entries that were ever appended, including trimmed entries."""
         source.redis.sadd(queues_key(source.prefix), queue)
         self.begin(epoch, "created")
 
@@ -143,12 +143,12 @@ class StreamWriter:
         return self.raw({"type": kind, "by": "-", "data": json.dumps(values)})
 
     def jobs(self, kind: str, *jobs: Sequence[Any], by: str = "w-1", why: str | None = None) -> str:
-        """Append one entry of job events, and return its id, which is the fence of its claims."""
+        """Append one entry of job events, and return its id. The claims in the entry have this id as their fence."""
         fields = {"type": kind, "by": by, "jobs": json.dumps(jobs, separators=(",", ":"))}
         return self.raw(fields if why is None else {**fields, "why": why})
 
     def raw(self, fields: Mapping[str, str | bytes]) -> str:
-        """Append an entry of any fields; ``at`` is added if it is missing."""
+        """Append an entry with any fields. The field ``at`` is added if it is missing."""
         self.seq += 1
         self.now_ms += 1
         entry_id = f"{self.epoch}-{self.seq}"
@@ -163,12 +163,12 @@ class StreamWriter:
         return entry_id
 
     def backlog(self) -> tuple[int, int]:
-        """Return the jobs and bytes that wait to be mirrored, as Redis counts them."""
+        """Return the number of jobs and bytes that wait for the mirror, as Redis counts them."""
         jobs, size = self.source.redis.hmget(self.keys("meta"), ["backlog_jobs", "backlog_bytes"])
         return int(jobs), int(size)
 
     def life(self, *ids: str, by: str = "w-1", task: str = "send") -> None:
-        """Append the three entries of a job's life from enqueue to success."""
+        """Append the three entries in the life of a job: enqueue, claim and success."""
         enqueue(self, *ids, task=task)
         fence = self.jobs("claimed", *([i, 1] for i in ids), by=by)
         self.jobs("succeeded", *([i, fence] for i in ids), by=by)

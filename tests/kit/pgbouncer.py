@@ -18,10 +18,11 @@ STOP_S = 10
 
 @contextmanager
 def pgbouncer(upstream: int, *, connections: int = 1) -> Iterator[int]:
-    """Pool the databases of the server at port ``upstream`` during the block. Yields the pool's port.
+    """Run a PgBouncer during the block, in front of the PostgreSQL at port ``upstream``. Yields the port of the
+    PgBouncer.
 
-    All clients of a database share one connection to the server unless ``connections`` says more, so that a client gets
-    the connection with the session state that another client left. Raises ServerDidNotStart.
+    All clients of a database share one connection to the server, unless ``connections`` gives a higher number. A client
+    then gets the connection with the session state that another client left. Raises ServerDidNotStart.
     """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:

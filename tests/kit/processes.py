@@ -1,7 +1,7 @@
-"""Child processes of tests and rigs: workers, mirrors, producers, commands.
+"""Child processes of tests and rigs: workers, mirrors, producers and commands.
 
-Their output goes to a file, and is shown when a wait for one fails. At its end, a child is killed with all processes
-that it started.
+The output of a child goes to a file. If a wait for the child fails, the output is shown. When the child is closed, it
+is killed together with all processes that it has started.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.kit.wait import wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 SHOWN_MAX: Final = 3_000
-"""Characters of the output that are shown."""
+"""The number of characters of the output that are shown."""
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process in a session of its own, whose output goes to ``log``.
+    """A child process in its own session. Its output goes to the file ``log``.
 
     Use it in a ``with``, or close it.
     """
@@ -42,9 +42,9 @@ class Child(subprocess.Popen[bytes]):
         shared: bool = False,
         directory: Path = ROOT,
     ) -> None:
-        """``variables`` are added to the environment; ``directory`` is where the process runs.
+        """The ``variables`` are added to the environment, and the process runs in ``directory``.
 
-        ``shared``: the process may outlive the test that starts it.
+        With ``shared``, the process may outlive the test that starts it.
         """
         self._closed = False
         self._log = log
@@ -62,7 +62,7 @@ class Child(subprocess.Popen[bytes]):
         reaper().watch(self.pid, shared=shared)
 
     def said(self) -> str:
-        """Return the output since the start, including that of other processes that write into the same file."""
+        """Return the output since the start, including the output of other processes that write into the same file."""
         return self._log.read_bytes()[self._start :].decode(errors="replace")
 
     def end_of_log(self) -> str:
@@ -97,18 +97,18 @@ class Child(subprocess.Popen[bytes]):
         return self.said()
 
     def end(self, timeout: float = 30.0) -> str:
-        """Send SIGTERM, then do as `finish` does."""
+        """Send SIGTERM, then do the same as `finish`."""
         self.terminate()
         return self.finish(timeout)
 
     def resources(self) -> resource.struct_rusage:
-        """Wait for the end and return the resources that the process used."""
+        """Wait until the process has ended, and return the processor time and memory that it used."""
         _, status, used = os.wait4(self.pid, 0)
         self.returncode = os.waitstatus_to_exitcode(status)
         return used
 
     def close(self) -> None:
-        """Kill the processes of the session that still run, stopped or not, and reap the child."""
+        """Kill all processes of the session that still run, even if they are suspended, and reap the child."""
         if self._closed:
             return
         self._closed = True
@@ -131,7 +131,7 @@ class Child(subprocess.Popen[bytes]):
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process runs; a process that ended and is not reaped yet does not count."""
+    """Return whether a process runs. A process that has ended and is not reaped yet does not count as running."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -139,7 +139,7 @@ def lives(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process; empty if it has ended, even during this call."""
+    """Return the command line of a process, or an empty text if the process has ended."""
     try:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.NoSuchProcess:
@@ -152,7 +152,7 @@ def python(*words: str, log: Path, variables: Mapping[str, str] | None = None) -
 
 
 def worker_words(app: str, queues: Sequence[str], url: str) -> list[str]:
-    """Return the words after ``python -m`` that start a worker."""
+    """Return the arguments of ``python -m`` that start a worker."""
     return ["rq_core.cli", "worker", app, "--queues", ",".join(queues), "--redis", url]
 
 
@@ -164,17 +164,17 @@ def worker(
     log: Path,
     variables: Mapping[str, str] | None = None,
 ) -> Child:
-    """Start ``rq-core worker``; with ``--processes`` or ``--audit`` the process is a supervisor."""
+    """Start ``rq-core worker``. With ``--processes`` or ``--audit`` the process is a supervisor of other processes."""
     return python(*worker_words(app, queues, url), *options, log=log, variables=variables)
 
 
 def mirror(redis_url: str, audit_url: str, *rest: str, log: Path) -> Child:
-    """Start the mirror's service, which may stop itself: see tests/kit/mirror_service.py."""
+    """Start the mirror's service. The service may suspend itself: see tests/kit/mirror_service.py."""
     return python("tests.kit.mirror_service", redis_url, audit_url, *rest, log=log)
 
 
 def rq_core(*words: str, timeout: float = 60.0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run an rq-core command to its end. ``options`` are those of `subprocess.run`."""
+    """Run an rq-core command to its end. The ``options`` are options of `subprocess.run`."""
     options = {"cwd": ROOT, "capture_output": True, "text": True, **options}
     command = [sys.executable, "-m", "rq_core.cli", *words]
     return subprocess.run(command, check=False, timeout=timeout, **options)

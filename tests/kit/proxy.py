@@ -1,7 +1,8 @@
-"""A proxy between clients and Redis that randomly loses, cuts and delays data while a mode is on.
+"""A proxy between clients and Redis. While a mode is on, the proxy loses, cuts and delays data at random.
 
-Each mode is a way in which networks and proxies fail. The most important difference is between a lost request and a
-lost reply: the client sees the same, but only in the second case has the server executed the command.
+Each mode imitates one way in which networks and proxies fail. The most important difference is between a lost request
+and a lost reply. The client sees the same in both cases, but only after a lost reply has the server carried out the
+command.
 """
 
 from __future__ import annotations
@@ -19,34 +20,34 @@ from tests.kit.door import DoorKeeper, closing
 
 READ: Final = 65_536
 SHARE: Final = 0.15
-"""Of the pieces that pass, how many a lossy mode takes."""
+"""The share of the passing pieces of data that a lossy mode drops."""
 DELAY_S: Final = (0.0, 0.15)
 SLICE_MAX: Final = 7
-"""Bytes."""
+"""The largest size of a slice, in bytes."""
 _LINGER: Final = struct.pack("ii", 1, 0)
-"""A close with this set sends a reset instead of an orderly end."""
+"""A socket option: with it, closing the socket resets the connection instead of ending it in order."""
 
 
 class Mode(StrEnum):
-    """The ways in which the proxy handles the data that passes."""
+    """The ways in which the proxy treats the data that pass through it."""
 
     PLAIN = "plain"
-    """Everything passes."""
+    """The proxy passes all data on."""
     DROP_REPLY = "drop_reply"
-    """The server has executed the command; its answer is lost, and the connection with it."""
+    """The server has carried out the command. Its answer is lost, and the connection ends."""
     DROP_REQUEST = "drop_request"
-    """The connection ends before the server has seen the command."""
+    """The connection ends before the server has received the command."""
     RESET = "reset"
-    """The connection is reset under whatever is under way."""
+    """The proxy resets the connection during a command."""
     STALL = "stall"
-    """Nothing passes until the mode ends; connections stay."""
+    """The proxy passes no data on until the mode ends. The connections stay open."""
     SLICE = "slice"
-    """Everything arrives in small pieces."""
+    """The data arrive in small pieces."""
     DELAY = "delay"
-    """Everything arrives late."""
+    """The data arrive late."""
     BLACK_HOLE = "black_hole"
-    """Nothing passes on the connections that are open or opened meanwhile, and nothing ends them: they stay dead when
-    the mode ends, so that only a deadline of the client can."""
+    """The proxy passes no data on any connection that is open now or is opened during the mode, and does not close
+    these connections. They stay dead after the mode, so that only a timeout of the client ends the wait."""
 
 
 class Proxy(DoorKeeper):
@@ -58,20 +59,21 @@ class Proxy(DoorKeeper):
         self._draw = random.Random(seed)
         self._mode = Mode.PLAIN
         self._holes = 0
-        """How many black holes there were; what is older than the last one is dead."""
+        """The number of black holes so far. A connection that was opened before the end of the last black hole is
+        dead."""
         self._flows = asyncio.Event()
         # Of the proxy: the loop alone keeps no task that waits for an event of its own.
         self._never = asyncio.Event()
         self._flows.set()
         self.taken = 0
-        """How often a mode has done something to what passed."""
+        """The number of times that a mode has changed the data that passed."""
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.door()}/0"
 
     def lead_to(self, port: int) -> None:
-        """Lead new connections to another server on loopback."""
+        """Connect new connections to another server on loopback."""
         self._target = port
 
     @contextlib.contextmanager
@@ -120,7 +122,7 @@ class Proxy(DoorKeeper):
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drop: Mode
     ) -> None:
-        """Pass on the data of one direction, until either side ends or a mode ends the connection."""
+        """Pass on the data in one direction, until one side ends or a mode ends the connection."""
         holes = self._holes
         with contextlib.suppress(OSError):
             while data := await self._read(reader, holes):
@@ -131,7 +133,8 @@ class Proxy(DoorKeeper):
                 await self._pass_on(data, writer)
 
     async def _read(self, reader: asyncio.StreamReader, holes: int) -> bytes:
-        """Return the next data, or nothing at the end; never returns for a dead connection."""
+        """Return the next data, or nothing at the end of the connection. For a dead connection the call never
+        returns."""
         data = b""
         with contextlib.suppress(OSError):
             data = await reader.read(READ)
@@ -140,7 +143,7 @@ class Proxy(DoorKeeper):
         return data
 
     async def _stay_dead(self) -> None:
-        """Keep the connection open without data until the proxy itself ends, which cancels this call."""
+        """Keep the connection open without data, until the end of the proxy cancels this call."""
         self.taken += 1
         await self._never.wait()
 

@@ -1,8 +1,8 @@
-"""Ends the processes that a test run started, however the run itself ended.
+"""Ends the processes that a test run has started, even if the run itself was killed.
 
-The reaper is a process that reads its standard input, a pipe held open by the test run. When the run is killed, the
-pipe closes, and the reaper ends each registered process by its id. Fixtures end their servers themselves. The reaper is
-needed after a second Ctrl-C, SIGTERM or SIGKILL.
+The reaper is a process that reads its standard input, a pipe that the test run holds open. When the run is killed, the
+pipe closes, and the reaper ends each registered process by its process id. Normally the fixtures end their own servers.
+The reaper is needed after a second Ctrl-C, SIGTERM or SIGKILL.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Reaper:
-    """The test run's end of the reaper's pipe."""
+    """The end of the reaper's pipe that the test run holds."""
 
     def __init__(self) -> None:
         self.watched: set[int] = set()
@@ -28,9 +28,9 @@ class Reaper:
         self.pid = self._process.pid
 
     def watch(self, pid: int, number: int = signal.SIGKILL, *, shared: bool = True) -> None:
-        """Register a process that must end with the run.
+        """Register a process that must end when the run ends.
 
-        ``shared``: the process may outlive the test that starts it, and does not count as a leak.
+        With ``shared``, the process may outlive the test that starts it, and does not count as a leak.
         """
         if shared:
             self.watched.add(pid)
@@ -58,7 +58,7 @@ class Reaper:
 
 @functools.cache
 def reaper() -> Reaper:
-    """Return the run's only reaper, which starts at the first call."""
+    """Return the only reaper of the run. The first call starts it."""
     return Reaper()
 
 

@@ -33,10 +33,11 @@ class Scene:
     args: dict[str, Any]
     each: list[tuple[Any, ...]]
     values: Mapping[int, str] = field(default_factory=dict)
-    """Values of records, by place."""
+    """The values of records, by the position of the record."""
 
     def command(self, seed: Seed, made: Script) -> list[Any]:
-        """Return the command of the call in this build of the script: FCALL once it is loaded, or EVAL."""
+        """Return the command that makes the call with this build of the script: FCALL if the script is loaded as a
+        function, otherwise EVAL."""
         # With the keys on demand: a queue that remembers ids touches all that others touch.
         tail = {place: unpack_result(value) for place, value in self.values.items()}
         command = made.filled(made.head(seed.keys, made.on_demand), self.args, self.each, tail)
@@ -75,15 +76,15 @@ def _caps(seed: Seed) -> None:
 
 
 def _in_lane(seed: Seed, job_id: str, *more: str, **options: Any) -> NewJob:
-    """Enqueue a job of the capped task, with these further scopes."""
+    """Enqueue a job of the task with the cap, in these additional scopes."""
     return seed.job(job_id, task="c", scopes=["task=c", *more], **options)
 
 
 def _capped(seed: Seed) -> list[Claim]:
     """Make a queue whose caps are full and whose lanes wait.
 
-    Two jobs hold the scopes of a task and of a tenant each; lanes are blocked on the task, on either tenant and on a
-    spent rate, and jobs wait behind each other in them.
+    Two jobs hold places in the scopes of the task and of a tenant each. Lanes are blocked on the task, on either tenant
+    and on an exhausted rate. In each of these lanes several jobs wait.
     """
     _caps(seed)
     seed.enqueue(_in_lane(seed, "spends", RATE))
@@ -104,7 +105,7 @@ CALL = "=70c5"
 
 
 def _remembered(seed: Seed) -> None:
-    """Make an id that is remembered, one that refers to another job, and two that have expired."""
+    """Make an id that is remembered, an id that refers to another job, and two ids that have expired."""
     seed.configure(results_max=100)
     for name, window in (("over", 1), ("over-too", 1), ("ended", DAY)):
         seed.enqueue(name, remember_ms=DAY, call=CALL, priority="critical")
@@ -201,8 +202,8 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Claim one job, so that most of the jobs that step 0 of the claim promoted go back to the head or the tail of
-    their list."""
+    """Claim one job. Most of the jobs that the claim has promoted then go back to the head or the tail of their
+    list."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
@@ -232,9 +233,10 @@ def claim_in_a_fair_queue(seed: Seed) -> Scene:
 
 
 def _held(seed: Seed) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (id, fence) of four running jobs, one cancelling job, and two whose settlement is refused.
+    """Return the id and the fence of four running jobs, one job that is asked to stop, and two jobs whose settlement is
+    refused.
 
-    Two of them hold scopes for which lanes wait; the queue is full.
+    Two of these jobs hold scopes for which lanes wait. The queue is full.
     """
     capped = _capped(seed)
     _remembered(seed)
@@ -257,7 +259,8 @@ def complete(seed: Seed) -> Scene:
 
 @scene
 def turn(seed: Seed) -> Scene:
-    """Report the jobs that fill the queue, one of them long after its lease, and claim the jobs that waited."""
+    """Report the jobs that fill the queue, and claim the waiting jobs. One report comes long after the end of its
+    lease."""
     made = claim(seed)
     seed.complete(*seed.claim(2).jobs)
     seed.cap("queue", "none")
@@ -349,7 +352,7 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Make waiting jobs of every kind. One of them waits for a retry, and one has another state line than the call
+    """Make waiting jobs of every kind. One job waits for a retry, and one job has another state line than the call
     expects."""
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
@@ -375,7 +378,7 @@ def edit_later(seed: Seed) -> Scene:
 
 @scene
 def edit_now(seed: Seed) -> Scene:
-    """Edit the jobs to run now, with their old places in line."""
+    """Edit the jobs so that they run now. They keep their old places in line."""
     change = {"priority": "", "due": "+0", "expires": str(seed.now + 100_000)}
     return Scene("edit", {**_by(), **change}, _waiting(seed))
 
@@ -430,7 +433,8 @@ def restore(seed: Seed) -> Scene:
 
 @scene
 def cap(seed: Seed) -> Scene:
-    """Change limits: a busy task's first cap, a raised cap, a key's own cap, a rate, a weight, and the gate."""
+    """Change limits: the first cap of a busy task, a raised cap, the cap of one key, a rate, a weight, and the gate of
+    the queue."""
     capped = _capped(seed)
     seed.enqueue("busy", "busy-2", task="b")
     seed.claim(2)
@@ -445,7 +449,8 @@ def cap(seed: Seed) -> Scene:
 
 
 def _schedules(seed: Seed) -> None:
-    """Make schedules of each overlap rule; one has a running job, and one a waiting job."""
+    """Make schedules with each rule for overlaps. One schedule has a running job, and one schedule has a waiting
+    job."""
     seed.cap("tick", 1)
     overlaps: dict[str, Overlap] = {"a": "skip", "b": "allow", "c": "replace", "d": "queue"}
     made = [
@@ -461,7 +466,7 @@ def _schedules(seed: Seed) -> None:
 
 @scene
 def schedule(seed: Seed) -> Scene:
-    """Put schedules: a new one, a changed one, and one that is due before all others."""
+    """Store schedules: a new schedule, a changed schedule, and a schedule that is due before all others."""
     _schedules(seed)
     seed.take_token()
     job = seed.client.run(seed.client.calls.reads.snapshot(seed.queue))["schedules"]["a|job"]
@@ -483,7 +488,8 @@ def schedule_removed(seed: Seed) -> Scene:
 
 @scene
 def tick(seed: Seed) -> Scene:
-    """Report instants in a queue that remembers ids: two are fired, one is skipped, one comes too late.
+    """Report instants in a queue that remembers ids. Two instants are fired, one is skipped, and one is reported too
+    late.
 
     The call also gives out a fourth schedule.
     """
@@ -537,7 +543,7 @@ def delete(seed: Seed) -> Scene:
 
 @scene
 def delete_what_is_mirrored(seed: Seed) -> Scene:
-    """Append the event of a deletion, which waits for the mirror."""
+    """Append the event that the queue was deleted. The event waits for the mirror."""
     scene = _emptied(seed)
     seed.attach()
     return scene

@@ -1,7 +1,7 @@
-"""Audit databases with this release's schema, as copies of one migrated database.
+"""Audit databases with the schema of this release, as copies of one migrated database.
 
-A migration takes a fifth of a second of processor time, and the tests need hundreds. `test_database.py` tests the
-migrations themselves.
+A migration takes a fifth of a second of processor time, and the tests need hundreds of databases. `test_database.py`
+tests the migrations themselves.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ TEMPLATE = "migrated"
 
 
 def lay_schema(database: Database) -> None:
-    """Create the schema in an empty database, as `migrate.upgrade` does. No client may be connected."""
+    """Create the schema in an empty database, as `migrate.upgrade` does. No client may be connected to the database."""
     audit_id = secrets.token_hex(16)
     if database.dialect == "sqlite":
         shutil.copyfile(_migrated_file(), database.path)
@@ -51,10 +51,10 @@ def lay_schema(database: Database) -> None:
 
 @contextlib.contextmanager
 def copied(database: Database) -> Iterator[Database]:
-    """Yield a copy of a database, as pg_dump and cp make one, and remove it after the block.
+    """Yield a copy of a database, equal to a copy by pg_dump or cp. The copy is removed after the block.
 
-    The copy has all rows, including the audit id. The original's connections are closed first, since PostgreSQL copies
-    only a database without connections.
+    The copy has all rows, including the audit id. The connections to the original are closed first, since PostgreSQL
+    copies only a database without connections.
     """
     database.close()
     name = f"copy_{secrets.token_hex(6)}"
@@ -91,7 +91,7 @@ def _migrated_file() -> Path:
 
 @cache
 def _migrate_template(host: str, port: int) -> None:
-    """Make the template database of a server."""
+    """Create the database that serves as a template for the others on a server, and migrate it."""
     with _connect(host, port) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
     migrate.upgrade_schema(f"postgresql+psycopg://postgres@{host}:{port}/{TEMPLATE}")

@@ -6,10 +6,10 @@ SECRET = "s3ntinel-41e9"  # noqa: S105 - it is what must not be found
 
 
 def redact(text: str) -> str:
-    """Remove the secret, as an app's redactor might."""
+    """Remove the secret from a text, as the redactor of an app might do."""
     return text.replace(SECRET, "…")
 
 
 def broken(text: str) -> str:
-    """Raise an error whose text contains the secret, as careless code does."""
+    """Raise an error whose text contains the secret, as careless code might do."""
     raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Brings a queue into a given state by real calls, on a clock that a test advances."""
+"""Brings a queue into a given state with real calls, on a clock that a test advances."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ ERROR = '{"type":"ValueError","message":"no"}'
 
 
 class Seed:
-    """One queue, a client on the test's clock, and short methods for its events."""
+    """One queue, a client on the test's clock, and short methods for the calls to the queue."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Seed:
         self.keys = queue_keys(queue)
 
     def of(self, queue: str) -> "Seed":
-        """Return a seed for another queue, with the same client and clock. Close the first one."""
+        """Return a seed for another queue, with the same client and clock. The test closes only the first seed."""
         other = copy(self)
         other._meet(queue)
         return other
@@ -95,18 +95,18 @@ class Seed:
         return int(seconds * 1_000 + micros // 1_000)
 
     def _now_ms(self, queue: str) -> Plan[int]:  # noqa: ARG002 - as Reads has it
-        """Return the time of the test's clock, in place of Reads.now_ms."""
+        """Return the time of the test's clock. The test uses this function in place of Reads.now_ms."""
         yield from ()
         return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance the clock without a call of a client. A gap of more than two thirds of a lease counts as an
+        """Advance the clock while no client makes a call. A gap of more than two thirds of a lease counts as an
         outage."""
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Advance the clock while a worker extends its leases, so that there is no gap without calls, and other leases
-        expire on time."""
+        """Advance the clock while a worker extends its leases. So there is no gap without calls, and the leases of
+        other workers expire on time."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -134,10 +134,10 @@ class Seed:
         call: str = "=",
         **ties: Any,
     ) -> NewJob:
-        """Return a job. ``ties`` and ``unique`` are arguments of ``ties_of``; with a ``name``, ``unique`` is ``keep``
-        by default.
+        """Return a new job. ``ties`` and ``unique`` are arguments of ``ties_of``. If a ``name`` is given, ``unique`` is
+        ``keep`` by default.
 
-        ``call`` is the text, after ``=``, by which the calls of a remembered job are compared.
+        ``call`` is the text after ``=`` by which the calls of a remembered job are compared.
         """
         how = unique or ("keep" if name else "")
         made = profile(task, Priority(priority), attempts, losses)
@@ -148,7 +148,7 @@ class Seed:
         )  # fmt: skip
 
     def enqueue(self, *jobs: str | NewJob, **options: Any) -> Accepted:
-        """Enqueue jobs; a job that is given as an id gets the options."""
+        """Enqueue jobs. A job that is given only as an id gets the options."""
         return self.client.run(
             self.client.calls.enqueue.many(
                 [self.job(j, **options) if isinstance(j, str) else j for j in jobs]
@@ -184,7 +184,7 @@ class Seed:
         values: Mapping[int, str] = claims.NO_VALUES,
         **bounds: int,
     ) -> Claimed:
-        """Report successes and claim jobs, in one call."""
+        """Report successes and claim jobs in one call (a turn)."""
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in held]
         return self.client.run(claims.turn(self.queue, worker, limit, pairs, values, **bounds))
 
@@ -245,7 +245,7 @@ class Seed:
         return self.client.run(self.client.calls.names.free(self.queue, names))
 
     def lost(self, job_id: str, state: State = State.READY, **facts: Any) -> Restoration:
-        """Return the record that restores a job which Redis lost."""
+        """Return the record with which the call restore restores a job that Redis lost."""
         record = JobRecord(job_id, state, facts.pop("task", "t"))
         missing = facts.pop("missing", False)
         for name, value in facts.items():
@@ -253,7 +253,7 @@ class Seed:
         return put_back(record, spec(record.task or "t"), digest_of("{}"), missing=missing)
 
     def revived(self, job_id: str, ended: str = "succeeded") -> Restoration:
-        """Return the record that removes a revived job, which had ended."""
+        """Return the record with which the call restore removes a revived job, which had ended before."""
         return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
 
     def restore(self, *records: Restoration) -> dict[str, str]:
@@ -278,7 +278,8 @@ class Seed:
     # What there is.
 
     def snapshot(self) -> Snapshot:
-        """Return everything in the queue, except the version of its facts, which contains the server's time."""
+        """Return everything that the queue has in Redis, except the version of its facts, which contains the server's
+        time."""
         found: Snapshot = self.client.run(self.client.calls.reads.snapshot(self.queue))
         found["meta"].pop("v", None)
         return found
@@ -310,7 +311,8 @@ class Seed:
         return [decode(entry_id, raw) for entry_id, raw in self.snapshot()["outbox"]]
 
     def changes(self, call: Callable[[], Any]) -> dict[str, Any]:
-        """Return what a call changes in the whole queue, except its own slot, and check that all indexes agree."""
+        """Return what a call changes in the whole queue, except the slot of the call, and check that all indexes
+        agree."""
         before = self.snapshot()
         call()
         after = self.snapshot()
@@ -340,10 +342,10 @@ class Seed:
 
 
 def events_of(entries: Sequence[Entry], job_id: str) -> list[str]:
-    """The events of one job, in order."""
+    """Return the events of one job, in order."""
     return [str(e.event) for e in entries for j in e.jobs if j.job_id == job_id]
 
 
 def spec(task: str = "t", args_json: str = "{}") -> str:
-    """Return the immutable JSON of a job, as Redis keeps it."""
+    """Return the immutable JSON of a job, as Redis stores it."""
     return json.dumps({"task": task, "args": json.loads(args_json)}, separators=(",", ":"))

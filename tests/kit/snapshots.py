@@ -1,4 +1,4 @@
-"""Comparison of a whole queue before and after a call."""
+"""Comparison of the contents of a whole queue before and after a call."""
 
 import re
 from typing import Any
@@ -14,10 +14,10 @@ SLOT_LIFE_MS = 3_600_000
 
 
 def diff(before: Snapshot, after: Snapshot) -> Diff:
-    """Return what changed, key by key, without unchanged keys.
+    """Return the changes by key, without unchanged keys.
 
-    A hash or a sorted set gives {member: (old, new)} with None for a missing member, a list (old, new), and a stream
-    the added entries, or (old, new) if other entries changed.
+    For a hash or a sorted set, the result is {member: (old, new)}, with None for a missing member. For a list it is
+    (old, new). For a stream it is the list of added entries, or (old, new) if other entries have changed.
     """
     assert set(before) == set(after)
     return {key: _change(before[key], after[key]) for key in before if before[key] != after[key]}
@@ -36,7 +36,8 @@ def _change(old: Any, new: Any) -> Any:
 
 
 def without_slot(changes: Diff, now_ms: int) -> tuple[Diff, str | None]:
-    """Check the call's own slot, and remove it from a diff. Returns the rest and the name of the slot.
+    """Check the slot of the call itself, and remove the slot from the changes. Returns the remaining changes and the
+    name of the slot.
 
     The name has the value None if the call used no slot.
     """
@@ -98,9 +99,9 @@ def raw(control: redis.Redis, pattern: str = "*") -> dict[str, Any]:
 
 
 def lines_of(snapshot: Snapshot) -> dict[str, str]:
-    """Return the line of each live job, by id.
+    """Return the state line of each live job, by id.
 
-    A job that only waits has no line in `state`, but has one before its JSON.
+    A job that only waits may have no line in the key `state`. Its line is then before its JSON.
     """
     waiting = {
         job_id: "ready " + value.split("\n")[0]

@@ -19,7 +19,8 @@ from sql_audit.store.connection import database
 from tests.kit.outbox import StreamSource
 
 TIMEOUT_MS = 4_000
-"""Before that, on a busy machine, too, a test must have seen that the transaction is open."""
+"""The timeout (ms) of the database. Even on a busy machine, a test must notice the open transaction before this
+timeout."""
 
 
 def stop() -> None:

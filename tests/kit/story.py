@@ -1,4 +1,5 @@
-"""Makes logs of a queue with caps, without scripts. The queue is honest, or breaks rules on purpose."""
+"""Creates logs of a queue with caps, without the scripts. The queue keeps all rules, or breaks some rules on
+purpose."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TENANTS = ("acme", "umbrella", "wayne", "stark")
 
 
 class Appends(Protocol):
-    """The interface to which a story appends its entries: a stream, or memory."""
+    """The interface to which a story appends its entries. It is implemented by a stream and by a list in memory."""
 
     now_ms: int
 
@@ -29,7 +30,7 @@ class Appends(Protocol):
 
 
 class MemoryWriter:
-    """Keeps entries in memory, with the rows that the mirror would make of them."""
+    """Keeps entries in memory, with the rows that the mirror would create from them."""
 
     def __init__(self, epoch: int = 1_795_225_746_504, queue: str = "mail") -> None:
         self.queue = queue
@@ -65,9 +66,9 @@ class MemoryWriter:
 
 
 class Story:
-    """A queue with a cap on its task, on each tenant and on itself, and a rate.
+    """A queue with a rate and with caps: on its task, on each tenant and on the queue itself.
 
-    ``slack`` N lets each scope admit N jobs too many; the events still carry the true caps.
+    With ``slack`` N, each scope admits up to N jobs more than its cap. The events still have the true caps.
     """
 
     def __init__(self, log: Appends, seed: int = 0, *, slack: int = 0) -> None:
@@ -84,7 +85,7 @@ class Story:
         self.dead: list[str] = []
         self.running: dict[str, str] = {}
         self.workers: dict[str, str] = {}
-        """Whose claim was the last, by job."""
+        """The worker that made the last claim of each job, by job."""
         self.flagged: set[str] = set()
         self.tenants: dict[str, str] = {}
         self.lanes: dict[str, list[str]] = {}
@@ -194,7 +195,7 @@ class Story:
         return self.random.choice(ids) if ids else None
 
     def _settle(self, kind: str, job_id: str, *facts: Any) -> None:
-        """Append the settlement by the worker that holds the job."""
+        """Append the settlement by the worker that holds the claim of the job."""
         fence = self.running.pop(job_id)
         self.log.jobs(kind, [job_id, fence, *facts], by=self.workers[job_id])
 
@@ -251,7 +252,7 @@ class Story:
             self.log.jobs("requeued", [job_id, 1], by="ada")
 
     def edit(self) -> None:
-        """Append an edit that makes a delayed job ready, in the line of another priority."""
+        """Append an edit that makes a delayed job ready, at a place in the list of another priority."""
         if self.scheduled:
             job_id = self.scheduled.pop(0)
             self.waiting.append(job_id)

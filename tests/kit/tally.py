@@ -1,5 +1,5 @@
-"""Counts the commands that a server carries out, including those of scripts. This count is the cost of a call on any
-machine."""
+"""Counts the commands that a server carries out, including the commands of scripts. This count measures the cost of a
+call independently of the machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 SCRIPT_CALLS = frozenset({"fcall", "evalsha", "eval", "info", "config|resetstat"})
-"""What is not a call of a script."""
+"""Commands that call a script or read the counts. They do not count as calls that a script makes."""
 
 
 class Tally:
@@ -19,7 +19,7 @@ class Tally:
         self.calls = 0
         self.scripts = 0
         self.script_us = 0
-        """Time that the server spent in scripts, in microseconds."""
+        """The time that the server has spent in scripts, in microseconds."""
 
     def _read(self) -> dict[str, dict[str, Any]]:
         stats: dict[str, dict[str, Any]] = self._control.info("commandstats")
@@ -43,7 +43,7 @@ class Tally:
 
 
 def calls_of(control: redis.Redis, work: Callable[[], object]) -> int:
-    """Return how many ``redis.call``s some script calls make."""
+    """Return how many ``redis.call``s some calls of scripts make."""
     tally = Tally(control)
     with tally.counting():
         work()

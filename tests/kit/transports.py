@@ -12,16 +12,17 @@ def _is_call(command: Sequence[Any]) -> bool:
 
 
 def is_claim(command: Sequence[Any]) -> bool:
-    """Return whether a command claims jobs, with or without a report."""
+    """Return whether a command claims jobs, whether or not the command also reports jobs."""
     return command[0] == "FCALL" and str(command[1]).split("_")[1] in {"claim", "turn"}
 
 
 class LossyTransport:
-    """A PoolTransport that can lose the replies of exchanges with script calls, after the server has run them.
+    """A PoolTransport that can lose the replies of exchanges with script calls, after the server has carried out the
+    calls.
 
-    ``lose`` is the number of exchanges still to lose, and ``keep`` the number of replies that still arrive; ``between``
-    is called after each lost reply, before the client sends the call again. ``flush`` makes the server forget its
-    functions before the command with that index. ``sent`` keeps every exchange.
+    ``lose`` is the number of exchanges that will lose replies, and ``keep`` is the number of replies that still arrive.
+    ``between`` is called after each lost reply, before the client repeats the call. ``flush`` makes the server forget
+    its functions before the command with that index. ``sent`` has every exchange.
     """
 
     def __init__(self, url: str) -> None:
@@ -70,9 +71,9 @@ class LossyTransport:
 
 
 class LossyAsyncTransport(AsyncPoolTransport):
-    """The same as `LossyTransport` for asyncio.
+    """A transport for asyncio that does the same as `LossyTransport`.
 
-    ``lose`` is the number of exchanges with script calls that still lose their replies; with ``flush``, the server
+    ``lose`` is the number of exchanges with script calls that will lose their replies. With ``flush``, the server
     forgets its scripts before the second command of every pipeline.
     """
 
@@ -96,7 +97,8 @@ class LossyAsyncTransport(AsyncPoolTransport):
 
 
 class Counted(AsyncPoolTransport):
-    """Counts exchanges with claims: ``sent`` in total, ``under_way`` now, and ``most`` at the same time."""
+    """Counts exchanges with claims: ``sent`` in total, ``under_way`` now, and ``most`` that were under way at the same
+    time."""
 
     sent = under_way = most = 0
 

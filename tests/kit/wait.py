@@ -8,7 +8,8 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 TIMEOUT_S = 30.0
-"""Long: only what fails takes it, and a busy machine may be many times slower than others."""
+"""The timeout in seconds. It is long, since a busy machine may be many times slower than others, and only a failing
+test waits until the timeout."""
 POLL_S = 0.005
 POLL_S_MAX = 0.1
 
@@ -18,7 +19,7 @@ def wait_until(
 ) -> T:
     """Call `predicate` until it returns a true value, and return that value.
 
-    `describe` says what was awaited; a callable is called at the end and may report the last state.
+    `describe` says what the test waits for. If it is a callable, it is called at the end and may report the last state.
     """
     deadline = time.monotonic() + timeout
     pause = POLL_S
@@ -47,7 +48,7 @@ async def wait_until_async(
     *,
     timeout: float = TIMEOUT_S,
 ) -> Any:
-    """Do as `wait_until` does without blocking the loop; `predicate` may be async."""
+    """Do the same as `wait_until` without blocking the event loop. `predicate` may be async."""
     deadline = time.monotonic() + timeout
     pause = POLL_S
     while True:

@@ -1,4 +1,4 @@
-"""Waits in threads that receive the messages about the ends of their jobs."""
+"""Waits for the ends of jobs, in threads, with messages about the ends."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rq_core import App, JobHandle, Outcome
 from tests.kit.wait import wait_until
 
 FOREVER_S: Final = 600.0
-"""The look at the end of a wait's time must find nothing before its test has failed."""
+"""The time limit of a wait, in seconds. It is so long that the last poll, at the time limit, comes only after the test
+has failed."""
 
 
 def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outcome[Any]]:
-    """Start a wait in another thread, and return a function for its outcome once the wait has begun."""
+    """Start a wait in another thread. Once the wait has begun, return a function that returns the outcome of the
+    wait."""
     pool = ThreadPoolExecutor(1)
     began = threading.Event()
 
@@ -31,7 +33,7 @@ def meanwhile(handle: JobHandle[Any], wait_s: float = FOREVER_S) -> Future[Outco
 def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
     """Start a wait in another thread, and return a future of its outcome.
 
-    The wait is then subscribed, and has found the job alive.
+    When the function returns, the wait is subscribed and has found the job alive.
     """
     future = meanwhile(handle)
     listens(app)
@@ -39,7 +41,7 @@ def in_thread(handle: JobHandle[Any], app: App) -> Future[Outcome[Any]]:
 
 
 def listens(app: App) -> None:
-    """Wait until all waits have been polled once and are subscribed."""
+    """Wait until every wait has been polled once and is subscribed."""
     waiter: Any = app.connections.waiter
 
     def all_hear() -> bool:

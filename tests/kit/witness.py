@@ -1,4 +1,5 @@
-"""Lines that handlers write about their own runs, so that a test can see which handlers ran without asking Redis."""
+"""The witness file: lines that handlers write about their own runs, so that a test can see which handlers ran without
+asking Redis."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from typing import Any, Final
 from rq_core import current_job
 
 WITNESS: Final = "RQ_CORE_TEST_WITNESS"
-"""The variable that names the file."""
+"""The environment variable with the path of the file."""
 
 
 def write(what: str, **facts: Any) -> None:
-    """Append one line in one write, so that a killed process leaves no half line.
+    """Append a line with a single write, so that a killed process does not leave half a line.
 
-    The line has two times: seconds on the monotonic clock that all processes of the machine share, and Unix ms.
+    The line has two times: the monotonic clock in seconds, which all processes of the machine share, and Unix
+    milliseconds.
     """
     known = {
         "what": what,
@@ -36,7 +38,7 @@ def write(what: str, **facts: Any) -> None:
 
 
 def note(what: str, **facts: Any) -> None:
-    """Write a line with the running job, and the number of its claim."""
+    """Write a line with the running job and the number of its current claim."""
     job = current_job()
     write(what, queue=job.queue, job=job.id, claim=job.claim, **facts)
 
@@ -45,7 +47,7 @@ def note(what: str, **facts: Any) -> None:
 def noted(**facts: Any) -> Iterator[None]:
     """Record the start and the end of a handler.
 
-    The end is ``end`` if the handler returns, and ``failed`` if it raises.
+    The recorded word for the end is ``end`` if the handler returns, and ``failed`` if the handler raises.
     """
     note("start", **facts)
     try:
@@ -57,7 +59,7 @@ def noted(**facts: Any) -> Iterator[None]:
 
 
 class Witness:
-    """The lines of a file, read as they are written."""
+    """The lines of a witness file, read while handlers write them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,7 +67,7 @@ class Witness:
         self._lines: list[dict[str, Any]] = []
 
     def lines(self, what: str | None = None) -> list[dict[str, Any]]:
-        """Return all lines so far, or those with this word."""
+        """Return all lines so far, or only the lines with this word."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 file.seek(self._read)
