@@ -1,4 +1,4 @@
-"""``python -m tests.rigs SCENARIO``: see scripts/prove/live and scripts/prove/chaos."""
+"""The command line ``python -m tests.rigs SCENARIO``: see scripts/prove/live and scripts/prove/chaos."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ engine: Final = click.option(
 
 @click.group()
 def main() -> None:
-    """Test a promise with real processes on real servers; exit with 1 if a figure misses its bound."""
+    """Test a promise with real processes on real servers. Exit with 1 if a figure misses its bound."""
     click.get_current_context().call_on_close(close_reaper)
 
 

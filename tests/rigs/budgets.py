@@ -16,14 +16,14 @@ from pathlib import Path
 
 TABLE = Path(__file__).parents[1] / "budgets" / "budgets.toml"
 COUNTED = "RQ_CORE_BUDGETS_COUNTED"
-"""Names a file to which every count is added, for `scripts/measure/budgets`."""
+"""The environment variable with the path of a file to which every count is added, for `scripts/measure/budgets`."""
 
 _ROW = re.compile(r'^"(?P<name>[^"]+)" = (?P<number>[\d.]+)$')
 _SECTION = re.compile(r"^\[(?P<name>\w+)\]$")
 
 
 def table() -> dict[str, dict[str, float]]:
-    """Return the budgets by section and name."""
+    """Return the budgets, by section and name."""
     with TABLE.open("rb") as file:
         return tomllib.load(file)
 
@@ -43,7 +43,8 @@ def check(section: str, name: str, found: float) -> None:
 
 
 def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
-    """Return the table with these counts plus the slack of their section; other rows stay."""
+    """Return the table in which each of these counts, plus the slack of its section, becomes the budget. Other rows do
+    not change."""
     lines, section = [], ""
     slack = {name: rows.get("slack", 0.0) for name, rows in tomllib.loads(text).items()}
     for line in text.splitlines():
@@ -58,7 +59,7 @@ def tightened(text: str, counted: Mapping[tuple[str, str], float]) -> str:
 
 
 def tighten(counts: Path) -> None:
-    """Write the table again from a file of counts, with the highest count of each budget."""
+    """Write the table again from a file of counts. If a budget has several counts, the highest count is used."""
     counted: dict[tuple[str, str], float] = {}
     for line in counts.read_text().splitlines():
         section, name, found = json.loads(line)

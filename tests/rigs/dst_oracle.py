@@ -46,12 +46,12 @@ _WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 Instants = list[datetime]
 Minute = tuple[datetime, datetime]
-"""A moment in UTC, and what the wall clock shows."""
+"""A time in UTC, and the wall time that the clock shows then."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An expression and a change of offset whose two lists of instants differ."""
+    """An expression, and a change of the UTC offset around which the two lists of instants differ."""
 
     zone: str
     expression: str
@@ -66,7 +66,8 @@ class Difference:
 
 
 class Expression:
-    """A cron expression as the oracle reads it: sets of numbers, L for the last day, AND or OR of the two days."""
+    """A cron expression as the oracle reads it: sets of numbers, L for the last day, and whether the two day fields are
+    joined by AND or OR."""
 
     def __init__(self, text: str) -> None:
         minute, hour, day, month, weekday = text.split()
@@ -79,7 +80,7 @@ class Expression:
         self.both_days = day.startswith("*") or weekday.startswith("*")
 
     def matches(self, wall: datetime) -> bool:
-        """Return whether a wall time matches."""
+        """Return whether a wall time matches the expression."""
         return wall.minute in self.minutes and wall.hour in self.hours and self._matches_day(wall)
 
     def _matches_day(self, wall: datetime) -> bool:
@@ -103,7 +104,7 @@ def _numbers(field: str, low: int, high: int) -> set[int]:
 
 
 def told(expression: Expression, minutes: Sequence[Minute]) -> Instants:
-    """Return the instants among these consecutive minutes, by the rules alone."""
+    """Return the instants among these consecutive minutes, according to the rules alone."""
     if expression.has_elapsed:
         return [moment for moment, wall in minutes if expression.matches(wall)]
     found: Instants = []
@@ -119,7 +120,7 @@ def told(expression: Expression, minutes: Sequence[Minute]) -> Instants:
 
 
 def changes(zone: ZoneInfo, begin: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the first minutes of new offsets."""
+    """Yield the first minute after each change of the UTC offset."""
     low = begin
     while low < end:
         high = low + timedelta(hours=12)
@@ -138,7 +139,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
 
 
 def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the instants from one moment and before another, as schedules compute them."""
+    """Return the instants from one time until before another time, as schedules compute them."""
     rule = recurrence("oracle", cron=expression, tz=zone)
     found = []
     for instant in rule.instants(round(begin.timestamp() * 1000) - 1):
@@ -150,7 +151,7 @@ def ours(expression: str, zone: str, begin: datetime, end: datetime) -> Instants
 
 
 def of_library(expression: str, zone: str, begin: datetime, end: datetime) -> Instants:
-    """Return the same instants as CronSim computes them in this time zone."""
+    """Return the instants in the same interval as CronSim computes them in this time zone."""
     found = []
     for each in CronSim(expression, (begin - MINUTE).astimezone(ZoneInfo(zone))):
         moment = each.astimezone(UTC)
@@ -172,8 +173,8 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Yield, for each change of offset and each expression, the difference between the instants and those of the
-    oracle; None if they are equal."""
+    """Yield the difference between the instants and the oracle's instants, for each change of offset and each
+    expression. Yields None if there is no difference."""
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     for change in changes(info, first, last):

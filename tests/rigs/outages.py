@@ -33,7 +33,7 @@ from tests.rigs.stage import DURABLE, WORKER, directory, served, workers
 
 QUEUE: Final = "outages"
 AGAIN_MAX: Final = 10.0
-"""Seconds from Redis' return within which the worker must claim again."""
+"""The time (s) after Redis' return within which the worker must claim again."""
 PATIENCE: Final = 60.0
 
 app = App()
@@ -42,13 +42,13 @@ app.queue(QUEUE, lease=15)
 
 @app.task(queue=QUEUE)
 def probe() -> None:
-    """Run at once: a probe job shows that the worker claims."""
+    """Run at once. Such a job (a probe) shows that the worker claims jobs."""
     note("probe")
 
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """Run until the outage, or just after its end."""
+    """Run until the outage ends, or just after its end."""
     with noted():
         await asyncio.sleep(seconds)
 
@@ -60,15 +60,16 @@ class Outage:
     kind: str
     seconds: float
     again_s: float
-    """From Redis' return to the next claim."""
+    """The time (s) from Redis' return to the next claim."""
     claims: int
-    """Of the two jobs together; 2 unless a lease was lost."""
+    """The number of claims of the two jobs together. It is 2 unless a lease was lost."""
     ends: int
-    """Of the two jobs; anything but 2 is a loss, or a lie."""
+    """The number of recorded ends of the two jobs. Any number other than 2 is a lost job or a false report."""
 
 
 class Stage:
-    """A server, a worker process that reaches it through a proxy, and a producer that reaches it directly."""
+    """A server, a worker process that uses a proxy to reach the server, and a producer that reaches the server
+    directly."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         self._place = place
@@ -88,7 +89,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _servers(self) -> Iterator[tuple[str, str]]:
-        """Start the servers, and return the URLs for the worker and for the producer."""
+        """Start the servers. Return the URL for the worker and the URL for the producer."""
         with (
             served(self._engine, self._place, DURABLE) as self.server,
             Proxy(self.server.port) as self.proxy,
@@ -96,12 +97,12 @@ class Stage:
             yield self.proxy.url, self.server.url
 
     def seen(self, what: str, job_id: str) -> float | None:
-        """Return when a job wrote this line, on the monotonic clock."""
+        """Return when a job wrote this line, in seconds on the monotonic clock."""
         lines = self.crew.witness.lines(what)
         return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Interrupt Redis for a time, and return when it is back."""
+        """Interrupt Redis for a time. Return the time at which Redis is back."""
         self._kinds[kind](seconds)
 
     def recover(self) -> None:
@@ -116,22 +117,22 @@ class Stage:
         self.server.start()
 
     def freeze(self, seconds: float) -> None:
-        """Freeze Redis with SIGSTOP: connections stay, and nothing answers."""
+        """Suspend Redis with SIGSTOP: connections stay open, and Redis answers no command."""
         self.server.freeze()
         time.sleep(seconds)
         self.server.thaw()
 
     def blackhole(self, seconds: float) -> None:
-        """Drop all packets; earlier connections never work again, and are not closed."""
+        """Drop all packets. Connections from before the outage never work again, and are not closed."""
         with self.proxy.doing(Mode.BLACK_HOLE):
             time.sleep(seconds)
 
     def reset(self, seconds: float) -> None:
-        """Let the server close every connection, repeatedly."""
+        """Let the server close every connection, again and again."""
         self._repeat(["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"], seconds)
 
     def flush(self, seconds: float) -> None:
-        """Let the server forget its scripts, repeatedly."""
+        """Let the server forget its scripts, again and again."""
         self._repeat(["SCRIPT", "FLUSH"], seconds)
 
     def _repeat(self, command: Sequence[str], seconds: float) -> None:
@@ -153,7 +154,7 @@ class Stage:
 
 
 class SentinelStage(Stage):
-    """Two servers under three sentinels; worker and producer know only the sentinels."""
+    """Two servers and three sentinels. The worker and the producer know only the sentinels."""
 
     def __init__(self, place: Path, engine: Engine) -> None:
         super().__init__(place, engine)
@@ -192,9 +193,9 @@ class SentinelStage(Stage):
 
 FAILOVER: Final = "failover"
 KINDS: Final = ("restart", "freeze", "blackhole", "reset", "flush")
-"""Those of one server."""
+"""The kinds of outages that need only one server."""
 SHORT_S: Final = 2.0
-"""Up to here lengths vary, and are at most this; longer ones are exact."""
+"""The longest time (s) of a short outage. Short outages have random lengths, and longer outages have exact lengths."""
 
 
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
@@ -224,7 +225,7 @@ def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
 
 
 def _tally(client: Client, ids: set[str]) -> tuple[int, int]:
-    """Return how often these jobs were claimed, and how often they succeeded."""
+    """Return how often these jobs were claimed and how often they succeeded."""
     counts = {"claimed": 0, "succeeded": 0}
     for entry_id, raw in client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000)):
         entry = decode(entry_id, raw)
@@ -274,7 +275,7 @@ HEAD: Final = f"{'outage':10} {'attempted':>9} {'p50 s':>8} {'p99 s':>8} {'max s
 
 
 def summary(kind: str, found: Sequence[Outage]) -> dict[str, Any]:
-    """Return the results of all outages of one kind. Lost are acknowledged jobs that did not succeed."""
+    """Return the results of all outages of one kind. An acknowledged job that did not succeed counts as lost."""
     again = [each.again_s for each in found]
     return {
         "kind": kind,
@@ -294,7 +295,7 @@ def row(said: dict[str, Any]) -> str:
 def every(
     kinds: Sequence[str], parallel: int, **how: Any
 ) -> tuple[dict[str, list[Outage]], list[str]]:
-    """Run outages of each kind on separate servers, as `run` does; also return what fell short."""
+    """Run outages of each kind on separate servers, as `run` does. Also return the promises that were not met."""
     wrong: list[str] = []
 
     def of(kind: str) -> list[Outage]:

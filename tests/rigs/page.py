@@ -28,7 +28,7 @@ from tests.web.test_pages import ADDRESSES
 
 WIDTHS: Final = (390, 1024, 1440)
 LONG: Final = 128
-"""The longest name of a queue, a job or a task."""
+"""The length of the longest allowed name of a queue, a job or a task."""
 DAY_MS: Final = 86_400_000
 NOON_MS: Final = 43_200_000
 
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
 
     paths: dict[str, str]
     says: tuple[str, ...] = ()
-    """Words that the first screen of the first page must have."""
+    """Words that must be on the first screen of the first page."""
 
 
 def _pages(queue: str = QUEUE, job: str = "waits") -> dict[str, str]:
@@ -48,12 +48,12 @@ def _pages(queue: str = QUEUE, job: str = "waits") -> dict[str, str]:
 
 
 def nothing(scene: Scene) -> Shown:
-    """A server without a queue."""
+    """Return an empty server."""
     return Shown(_pages(), ("Nothing is wrong", "No queues yet"))
 
 
 def ten(scene: Scene) -> Shown:
-    """Ten queues: one of them busy, one paused, one with dead jobs, one without a worker."""
+    """Make ten queues: one queue is busy, one is paused, one has dead jobs, and one has no worker."""
     make_busy(scene)
     names = [f"{name}-{n}" for name in ("orders", "images", "reports") for n in range(3)]
     for n, name in enumerate(names):
@@ -67,7 +67,7 @@ def ten(scene: Scene) -> Shown:
 
 
 def long(scene: Scene) -> Shown:
-    """Names as long as they get, without a place to break them."""
+    """Make the longest allowed names, without a place to break them."""
     queue, task, job = "q" * LONG, "t" * LONG, "j" * LONG
     seed = scene.seed.of(queue)
     tenant = "tenant=" + "k" * 200
@@ -85,13 +85,14 @@ def long(scene: Scene) -> Shown:
 
 
 def many(scene: Scene, jobs: int, lanes: int) -> Shown:
-    """Very many jobs, half of them in lanes."""
+    """Make very many jobs, half of them in lanes."""
     fill(scene.seed.client, jobs, lanes)
     return Shown(_pages("lanes"), ("no worker runs", "lanes", "plain"))
 
 
 def waited(scene: Scene) -> Shown:
-    """Yesterday from 12:03 on, three jobs of a tenant waited for four minutes for its own long job."""
+    """Make three jobs of a tenant that waited yesterday from 12:03 on, for four minutes, for a long job of the same
+    tenant."""
     seed = scene.seed
     with Seed(scene.url, QUEUE) as then:
         now, _ = then.control.time()
@@ -147,7 +148,7 @@ STATES: Final[dict[str, Callable[[Scene], Shown]]] = {
 
 
 def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
-    """Make a state, check each of its pages, and yield the problems."""
+    """Make a state, check each of its pages, and yield the problems that were found."""
     audit_url = f"sqlite:///{place / 'audit.db'}"
     lay_log(audit_url)
     with server_of(engines()[0], place) as server, Seed(server.url, QUEUE, real_clock=True) as seed:
@@ -170,7 +171,7 @@ def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
 
 
 def look_at(states: list[str], shots: Path) -> Iterator[tuple[str, list[str]]]:
-    """Check these states, one after the other. Yields each state with its problems."""
+    """Check these states, one after another. Yields each state with its problems."""
     with chromium() as browser:
         for state in states:
             with contextlib.ExitStack() as stack:

@@ -31,17 +31,19 @@ from tests.kit.witness import Witness, note
 from tests.rigs.stage import directory, workers
 
 SPARED_PAUSE_MAX: Final = 2.0
-"""Seconds that the queues of an undisturbed shard may go without a claim."""
+"""The longest time (s) for which the queues of an undisturbed shard may go without a claim."""
 CALL_MAX: Final = 3.5
-"""Seconds that any call to an undisturbed shard may take: the patience, and a slow machine."""
+"""The longest time (s) that a call to an undisturbed shard may take. It allows for the patience of the client and a
+slow machine."""
 REFUSED_MAX: Final = 4.5
-"""Seconds that a refused call may take: one that was sent waits 4 s for its answer before it is sent elsewhere."""
+"""The longest time (s) that a refused call may take. A call that was sent waits 4 s for its answer before it is sent to
+another node."""
 AGAIN_MAX: Final = 10.0
-"""Seconds from the moment when a new primary can be written to, until the worker claims again."""
+"""The longest time (s) from the moment at which a new primary accepts writes until the worker claims again."""
 UNSURE_S: Final = 2.0
-"""Seconds after which the sentinels, and by them the clients, know the new primary."""
+"""The time (s) after which the sentinels know the new primary, and clients learn it from the sentinels."""
 SECONDS_MIN: Final = 6.0
-"""A strike lasts so long at least: longer than a worker waits for an answer."""
+"""The shortest time (s) of a strike. It is longer than a worker waits for an answer."""
 SETTLED_S: Final = 45.0
 EVERY_S: Final = 0.02
 
@@ -55,42 +57,45 @@ def ran(queue: str, key: str) -> None:
 
 @dataclass(frozen=True)
 class Strike:
-    """One strike and its results. Times are in seconds."""
+    """One strike (a fault under load) and its results. All times are in seconds."""
 
     kind: str
     engine: str
     spared_pause_s: float
     """The longest time in which no job of an undisturbed queue ran."""
     spared_call_s: float
-    """The longest call of a producer to an undisturbed queue."""
+    """The duration of the longest call of a producer to an undisturbed queue."""
     fresh_call_s: float
-    """The longest first call of a process that begins when the new primary can be written to. Not under Sentinel."""
+    """The duration of the longest first call of a new process that starts when the new primary accepts writes. It is
+    not measured under Sentinel."""
     refused_call_s: float
-    """The longest call that was refused; 0 if none was."""
+    """The duration of the longest refused call, or 0 if no call was refused."""
     writable_s: float
-    """From the strike until the new primary could be written to."""
+    """The time from the strike until the new primary accepted writes."""
     acked_s: float
-    """From then until a producer was told that its job is in the struck queue."""
+    """The time from that moment until a producer was told that its job is in the struck queue."""
     again_s: float
-    """From then until a job of the struck queue ran."""
+    """The time from that moment until a job of the struck queue ran."""
     acked: int
     lost: int
-    """Jobs that never ran, though they were acknowledged before the strike, or later than ``UNSURE_S`` after the new
-    primary could be written to."""
+    """The number of jobs that never ran though they were acknowledged. They were acknowledged before the strike, or
+    later than ``UNSURE_S`` after the new primary accepted writes."""
     lost_meanwhile: int
-    """Those acknowledged in between: by a primary that was none any more, as far as its replicas knew."""
+    """The number of lost jobs that were acknowledged in between, by a primary that its replicas no longer regarded as
+    the primary."""
     twice: int
 
 
 @dataclass
 class Load:
-    """Producers of some queues, each with a thread, and the answers that they got."""
+    """Producers for some queues, one thread for each queue, and the answers that the producers got."""
 
     url: str
     acked: dict[str, tuple[str, float, str]] = field(default_factory=dict)
-    """By key: the queue, when, and the job's id."""
+    """The acknowledged jobs, by key: the queue, the time, and the id of the job."""
     calls: list[tuple[str, float, float, bool]] = field(default_factory=list)
-    """Of each call: the queue, when it began and ended, and whether the job was accepted."""
+    """The calls of the producers: the queue, the time of the beginning, the time of the end, and whether the job was
+    accepted."""
     stop: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
@@ -128,7 +133,7 @@ class Load:
         return next(times, None)
 
     def longest(self, since: float, of: Callable[[str, bool], bool]) -> float:
-        """Return the longest of these calls that ended since."""
+        """Return the duration of the longest of these calls that ended after this time."""
         calls = [(b - a) for queue, a, b, ok in self.calls if b > since and of(queue, ok)]
         return max(calls, default=0.0)
 
@@ -156,7 +161,7 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, and a queue on each shard. The last shard fails; its primary is the first node in the URL."""
+    """Six nodes, with a queue on each shard. Faults strike the last shard. Its primary is the first node in the URL."""
 
     fresh_call_s = 0.0
 
@@ -176,7 +181,7 @@ class ClusterStage:
         self.queues = [*(name for name in names if name != struck), struck]
 
     def frozen_node(self, seconds: float) -> float:
-        """Freeze the node that the URL names first, with SIGSTOP."""
+        """Suspend the first node in the URL with SIGSTOP."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         self.victim.freeze()
@@ -188,7 +193,7 @@ class ClusterStage:
         return writable
 
     def bus_partition(self, seconds: float) -> float:
-        """Cut the node off from the other nodes; clients still reach it."""
+        """Cut the node off from the other nodes. Clients can still reach the node."""
         began = time.monotonic()
         promoted = self._cluster.watch(self.victim)
         with self._cluster.cutting_off(self.victim):
@@ -213,7 +218,7 @@ class SentinelStage:
     fresh_call_s = 0.0
 
     def __init__(self, group: SentinelGroup) -> None:
-        """Require a replica of the primary, so that a primary without one takes no writes."""
+        """Require that the primary has a replica, so that a primary without a replica accepts no writes."""
         self._group = group
         self.url = group.url
         self.queues = ["moved"]
@@ -223,7 +228,7 @@ class SentinelStage:
                 client.config_set("min-replicas-max-lag", 2)
 
     def planned_failover(self, seconds: float) -> float:
-        """Let Sentinel replace a living primary, as an operator can."""
+        """Let Sentinel replace a primary that works, as an operator can."""
         group = self._group
         old = group.primary
         group.wait_replicated()
@@ -235,7 +240,8 @@ class SentinelStage:
         return writable
 
     def old_primary_back(self, seconds: float) -> float:
-        """Freeze the primary until its replica has taken over; then let it continue, at first as a primary."""
+        """Suspend the primary until its replica has taken over. Then let the old primary continue. At first it still
+        acts as a primary."""
         old = self._group.primary
         self._group.wait_replicated()
         began = time.monotonic()
@@ -360,7 +366,7 @@ def run(
     on: Sequence[Engine] | None = None,
     on_strike: Callable[[Strike], None] = lambda _: None,
 ) -> list[Strike]:
-    """Make this number of strikes of each kind on each engine, each with its own servers."""
+    """Make this number of strikes of each kind on each engine. Each kind has its own servers."""
     found = []
     for engine, kind, _ in itertools.product(on or engines(), kinds, range(times)):
         with directory() as place, staged(kind, place, engine) as stage:

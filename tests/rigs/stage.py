@@ -1,6 +1,6 @@
-"""The stage of the long proofs: a server, and processes on it that are started, killed, and started again.
+"""The stage of the long proofs: a server, and processes that use it and are started, killed, and started again.
 
-The output of all processes is in one log, and the lines of handlers about their runs in one witness file.
+One log has the output of all processes, and one witness file has the lines that handlers write about their runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.kit.witness import WITNESS, Witness
 STOP_S: Final = 30.0
 WORKER: Final = "worker"
 DURABLE: Final = {"appendonly": "yes", "appendfsync": "always"}
-"""Settings of a server that keeps what it has acknowledged when it is killed."""
+"""The settings of a server that keeps all acknowledged data even if it is killed."""
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Crew:
         self._mending = threading.Lock()
 
     def knows(self, kind: str, command: Callable[[], Sequence[str]]) -> None:
-        """Register how processes of this kind are started: with ``python -m`` and these words, which are read at each
-        start."""
+        """Register how processes of this kind are started: with ``python -m`` and these words. The words are read at
+        each start."""
         self._commands[kind] = command
 
     def knows_workers(self, app: str, queues: Sequence[str], url: str, *options: str) -> None:
@@ -74,7 +74,7 @@ class Crew:
         return self.units[-1]
 
     def wait_started(self, count: int) -> None:
-        """Wait until this number of workers has logged its start."""
+        """Wait until this number of workers has logged that it has started."""
         wait_until(
             lambda: self.said().count("worker started") >= count,
             lambda: f"{count} workers run: {self.end_of_log()}",
@@ -82,12 +82,12 @@ class Crew:
         )
 
     def kill(self, unit: Unit) -> None:
-        """Kill a process, stopped or not, and do not start it again."""
+        """Kill a process, even if the process is suspended, and do not start it again."""
         unit.process.close()
         self.units.remove(unit)
 
     def mend(self) -> None:
-        """Start the ended processes again, as a service manager does."""
+        """Start the ended processes again, in the way of a service manager."""
         with self._mending:
             for unit in self.units:
                 if unit.process.poll() is not None:
@@ -95,16 +95,16 @@ class Crew:
                     unit.process = self._launch(unit.kind)
 
     def rest(self, seconds: float) -> None:
-        """Let time pass, and keep all processes running."""
+        """Let time pass, and keep all processes running meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.mend()
             time.sleep(min(0.05, left))
 
     def stop(self, *kinds: str) -> list[int]:
-        """Stop these processes in order (SIGTERM), do not start them again, and return their statuses.
+        """Stop these processes in order with SIGTERM, do not start them again, and return their exit statuses.
 
-        Raises AssertionError if one does not end.
+        Raises AssertionError if a process does not end.
         """
         ending = [unit for unit in self.units if unit.kind in kinds]
         self.units = [unit for unit in self.units if unit.kind not in kinds]
@@ -128,7 +128,7 @@ class Crew:
             unit.process.close()
 
     def of(self, kind: str, draw: random.Random) -> Unit:
-        """Choose a random process of this kind."""
+        """Return a random process of this kind."""
         return draw.choice([unit for unit in self.units if unit.kind == kind])
 
     def said(self) -> str:

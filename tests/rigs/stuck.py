@@ -30,12 +30,12 @@ def _works(seed: Seed, *, places: int = 10, busy: int = 0) -> None:
 
 
 def no_worker(seed: Seed) -> None:
-    """Make a queue with ready jobs and no running worker."""
+    """Make a queue with ready jobs but without a running worker."""
     seed.enqueue("a", "b")
 
 
 def full_cap(seed: Seed) -> None:
-    """Make a queue whose task's cap is full, with a holder that does not end."""
+    """Make a queue with a full cap of a task. The job that holds the place does not end."""
     seed.cap("task=send", 1)
     seed.enqueue(*(seed.job(f"j{n}", task="send", scopes=["task=send"]) for n in range(3)))
     (held,) = seed.claim(1).jobs
@@ -83,7 +83,7 @@ SAYS: Final = {
     "poison": "a job of crash died",
     "sql_away": "the audit log cannot be read",
 }
-"""The words by which the cause of each is named."""
+"""The words with which the cause of each stuck queue must be named."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The verdicts of the long proofs: in invented figures, they find each planted problem."""
+"""The verdicts of the long proofs: each verdict finds the problems that are planted in invented figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A chaos run: load, faults one at a time, healing, draining, and the verdict. See scripts/prove/chaos."""
+"""One chaos run: load on the queues, one fault after another, repair of all faults, the end of all jobs, and the
+verdict. See scripts/prove/chaos."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from tests.rigs.stage import WORKER
 
 RATE: Final = 30.0
 DRAIN_S: Final = 90.0
-"""Seconds after the last fault within which every job must have ended, and once more for SQL to have it."""
+"""The time (s) after the last fault within which every job must have ended. Afterwards SQL has the same time again to
+get all events."""
 
 
 @dataclass
@@ -45,15 +47,16 @@ class Outcome:
     faults: int
     findings: Findings
     verify: str
-    """holds, violated or unknown."""
+    """The verdict of ``audit verify``: holds, violated or unknown."""
     problems: list[str] = field(default_factory=list)
     gaps: int = 0
-    """Times that an outbox was emptied before the mirror had read it. The log records each, not what was in it."""
+    """The number of times that an outbox was emptied before the mirror had read it. The log records each time, but not
+    the lost contents."""
     ticks: int = 0
-    """Instants of schedules that the log tells."""
+    """The number of instants of schedules in the log."""
 
     def document(self) -> dict[str, Any]:
-        """Return the last line of the output under ``--json``."""
+        """Return the result in the form of the last output line under ``--json``."""
         f = self.findings
         return {
             "seed": self.seed, "minutes": self.minutes, "faults": self.faults,
@@ -162,13 +165,15 @@ def run(
 
 
 def _end_schedules(client: Client) -> None:
-    """Remove all schedules, so that no more jobs come. Workers that are started again do not restore them."""
+    """Remove all schedules, so that no more jobs come. Workers that are started again later do not declare these
+    schedules."""
     for name, queue in tasks.SCHEDULES.items():
         client.run(client.calls.schedules.change(queue, name, "remove"))
 
 
 def _wait(stage: Stage, done: Callable[[], bool], what: str, seconds: float) -> list[str]:
-    """Wait for a condition while all processes are kept running; return the problem if it does not come true."""
+    """Wait for a condition while all processes are kept running. Return a problem if the condition does not become true
+    in time."""
 
     def mended() -> bool:
         stage.mend()

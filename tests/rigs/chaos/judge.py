@@ -21,18 +21,19 @@ from tests.rigs.judge.times import percentile
 from tests.rigs.judge.witnessed import Runs
 
 MIRROR_FAULTS: Final = frozenset({"mirror_kill", "mirror_stop", "sql_lock", "sql_stop"})
-"""Those that jobs need not notice: recovered is when SQL goes on."""
+"""The faults of the mirror and of SQL, which jobs need not notice. After these faults, recovery is measured until the
+mirror commits again."""
 TRIM: Final = "outbox_trim"
 LOSSES: Final = frozenset({"aof_cut", "old_snapshot", "flushall", TRIM})
-"""Those that take away on purpose what Redis had acknowledged. Only what falls into one may be lost, and only if the
-log names the job, or reports an interval that it lies in."""
+"""The faults that remove acknowledged data from Redis on purpose. Only such data may be lost, and only if the log names
+the job or reports an interval that includes the job."""
 CLAIM_LATE_MS: Final = 2_000.0
-"""How long after its claim a handler may start: its worker may have been stopped between."""
+"""How long (ms) after its claim a handler may start. The worker may have been suspended in between."""
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether an outbox was emptied within a gap of the log. Then the gap has the entries that the mirror had
-    not read."""
+    """Return whether an outbox was emptied within a gap of the log. In this case the gap contains the entries that the
+    mirror had not read."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults
@@ -46,8 +47,8 @@ class Recovery:
     kind: str
     times: int = 0
     seconds: list[float] = field(default_factory=list)
-    """Of each that was followed by any: from its end to the end of the first job that was claimed after it; for the
-    mirror's own faults, to the first commit."""
+    """The recovery time (s) after each fault that was followed by work: from the end of the fault to the end of the
+    first job that was claimed later. For faults of the mirror, to the first commit."""
 
     def line(self) -> str:
         p50, p99 = (percentile(self.seconds, share) for share in (0.5, 0.99))
@@ -66,24 +67,28 @@ class Findings:
     succeeded: int = 0
     dead: int = 0
     lost: int = 0
-    """Acknowledged, and neither ended nor live; or said to have succeeded, while no run of it came to its end."""
+    """The number of acknowledged jobs that have neither ended nor are alive, or that the log reports as succeeded
+    though no run came to its end."""
     unexpected: int = 0
-    """Never attempted; or runs that no claim of the log covers."""
+    """The number of jobs that were never attempted, and of runs that no claim of the log covers."""
     duplicated_explained: int = 0
-    """Ran to their end more than once, and the log has an expired lease, a rollback or a loss between."""
+    """The number of jobs that ran to their end more than once, and for which the log has an expired lease, a rollback
+    or a loss in between."""
     duplicated_unexplained: int = 0
     cap_violations: int = 0
-    """As the witness saw it: more runs under a scope, each with its claim in force, than its cap."""
+    """The number of times that more runs than the cap allows were under way in a scope, each with its claim in force,
+    according to the witness file."""
     orphaned_reported: int = 0
-    """Jobs of which Redis forgot something, and the log says so."""
+    """The number of jobs about which Redis forgot something that the log reports."""
     unreported_loss: int = 0
     recoveries: dict[str, Recovery] = field(default_factory=dict)
     held_s: list[float] = field(default_factory=list)
-    """From the kill of a worker to the next claim of each job that it held and that was claimed again."""
+    """The time (s) from the kill of a worker to the next claim of each job that the worker held and that was claimed
+    again."""
     lag_s: list[float] = field(default_factory=list)
-    """From each look at an outbox until SQL had what was in it."""
+    """The time (s) from each look at an outbox until SQL had the last entry of that outbox."""
     problems: list[str] = field(default_factory=list)
-    """In words, with the job."""
+    """The problems as sentences, each with its job."""
 
     @property
     def recovery_p99_s(self) -> float:
@@ -107,8 +112,8 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether the log names the job as lost, or reports a loss that may include the job that was
-        acknowledged to its producer."""
+        """Return whether the log names the job as lost, or reports a loss that may include this job. Its producer had
+        got an acknowledgement."""
         if job_id in self._named:
             return True
         told = self._told.get(job_id)
@@ -126,8 +131,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return when the first loss of Redis after this line of the witness ended (Unix ms); None if there is no such
-        loss. A claim that Redis forgot in the loss counts only up to that time."""
+        """Return when the first loss of Redis after this line of the witness file ended (Unix ms), or None if there is
+        no such loss. A claim that Redis forgot in the loss counts only up to that time."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -163,7 +168,7 @@ def judge(records: Records) -> Findings:
 
 
 def _end(story: Sequence[Logged]) -> str | None:
-    """Return how the job ended by its surviving events; None if it did not end."""
+    """Return how the job ended according to the events that were not lost, or None if the job did not end."""
     last = next(
         (e for e in reversed(story) if not e.orphaned and e.event not in NO_STEP),
         None,
@@ -246,10 +251,11 @@ def _look_for_doubles(
 def _look_at_caps(
     found: Findings, records: Records, stories: dict[str, list[Logged]], losses: Losses
 ) -> None:
-    """Count, scope by scope, how often a run began beyond the cap.
+    """Count, for each scope, how often a run began beyond the cap.
 
-    A run counts while its claim is in force: from its first line to its last, or to the earlier time at which the log
-    ended the claim or Redis forgot it. A run without a last line was killed, and counts until the log ends its claim.
+    A run counts while its claim is in force: from its first line to its last line, or to the earlier time at which the
+    log ended the claim or Redis forgot it. A run without a last line was killed, and counts until the log ends its
+    claim.
     """
     marks: list[Mark] = []
     for run in _runs(records.witness):
@@ -267,11 +273,11 @@ def _look_at_caps(
 
 
 class Run(NamedTuple):
-    """One run of a handler, from its own lines."""
+    """One run of a handler, according to the lines that the handler wrote."""
 
     start: Line
     last_ms: float | None
-    """None: it was killed."""
+    """The time of the last line, or None if the handler was killed."""
 
     def until_ms(self, story: Sequence[Logged], losses: Losses) -> float:
         """Return the time at which the run's claim ended."""
@@ -342,12 +348,12 @@ def _held(records: Records, stories: dict[str, list[Logged]]) -> Iterator[float]
 
 
 def _next(fault: Fault, spans: Sequence[tuple[float, float]]) -> float | None:
-    """Return the end of the first of these runs that began after the fault."""
+    """Return the end of the first run in this list that began after the fault."""
     return min((until for since, until in spans if since >= fault.ended_ms), default=None)
 
 
 def _commits(records: Records) -> list[tuple[float, float]]:
-    """Return the times at which SQL was seen with a new last event of a queue."""
+    """Return the times at which SQL first had a new last event of a queue."""
     before: dict[str, tuple[int, int]] = {}
     found = []
     for look in records.progress:
@@ -358,7 +364,7 @@ def _commits(records: Records) -> list[tuple[float, float]]:
 
 
 def _lags(records: Records) -> Iterator[float]:
-    """Return, for each look at an outbox, the time until SQL had its last entry."""
+    """Return, for each look at an outbox, the time until SQL had the last entry that was then in the outbox."""
     by_queue: dict[str, list[tuple[tuple[int, int], float]]] = defaultdict(list)
     for look in records.progress:
         if look.mirrored is not None:

@@ -29,11 +29,11 @@ COLUMNS: Final = {
     "not": "duplicated_unexplained",
     "over a cap": "cap_violations",
 }
-"""Their names in the table, and in what a run says."""
+"""The columns of the table: the heading of each column, and the name of its figure in the output of a run."""
 
 
 def row(kind: str, said: Mapping[str, Any]) -> str:
-    """Return one line of the table, from the last output line of a run of one kind."""
+    """Return one line of the table, made from the last output line of a run with one kind of fault."""
     mine = said["kinds"].get(kind, {"recovered": 0})
     times = [f"{mine.get(f'recovery_{name}_s', 0):.2f}" for name in ("p50", "p99", "max")]
     cells = [f"`{kind}`", *(str(said[name]) for name in COLUMNS.values())]
@@ -56,7 +56,7 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def written(text: str, between: str) -> str:
-    """Return the document with the new table. Raises ValueError if it has no place for it."""
+    """Return the document with the new table. Raises ValueError if the document has no place for the table."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

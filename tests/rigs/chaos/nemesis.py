@@ -1,6 +1,6 @@
-"""The faults of a chaos run: each disturbs a server or a process for a while and then restores it.
+"""The faults of a chaos run. Each fault disturbs a server or a process for a while and then ends.
 
-A seed determines the schedule: every kind comes once before any comes again, in a changing order.
+A seed determines the order of the faults. Every kind comes once before any kind comes again, and the order changes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Nemesis:
     # Processes.
 
     def kill_worker(self) -> None:
-        """Kill a worker; if any worker holds a claim, kill one of these."""
+        """Kill a worker. If some workers hold claims, kill one of these workers."""
         busy = self._busy()
         pid = self.draw.choice(list(busy) or [self.stage.of(WORKER, self.draw).pid])
         with contextlib.suppress(ProcessLookupError):
@@ -74,19 +74,20 @@ class Nemesis:
             self.held = busy.get(pid, ())
 
     def stop_worker(self) -> None:
-        """Stop a worker for longer than its lease. The worker has no supervisor, which would extend the lease."""
+        """Suspend a worker for longer than its lease. The worker has no supervisor, since a supervisor would extend the
+        lease."""
         pids = list(self._busy(alone=True))
         pid = self.draw.choice(pids or [self.stage.of(WORKER, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the busy workers; an empty list while Redis is unreachable because of another fault."""
+        """Return the workers that hold claims, or an empty list while another fault makes Redis unreachable."""
         with contextlib.suppress(RqCoreError):
             return self.stage.busy(self.client, alone=alone)
         return {}
 
     def kill_supervisor(self) -> None:
-        """Kill a supervisor; its workers end by themselves."""
+        """Kill a supervisor. The workers of the supervisor then end by themselves."""
         self.stage.of(SUPERVISOR, self.draw).process.kill()
 
     def kill_producer(self) -> None:
@@ -129,7 +130,7 @@ class Nemesis:
         self.stage.server.start()
 
     def freeze_redis(self) -> None:
-        """Freeze Redis: connections stay open, and no command is answered."""
+        """Suspend Redis: connections stay open, and Redis answers no command."""
         self.stage.server.freeze()
         try:
             self.stage.rest(self.draw.uniform(1.0, 3.0))
@@ -149,7 +150,7 @@ class Nemesis:
     # Loss on purpose: what Redis had acknowledged is gone.
 
     def cut_log(self) -> None:
-        """Cut off the end of the append-only file before Redis starts, as a machine's death does."""
+        """Cut off the end of the append-only file before Redis starts, as a crash of the machine does."""
         server = self.stage.server
         server.kill()
         files = (server.directory / "appendonlydir").glob("*.incr.aof")
@@ -177,7 +178,7 @@ class Nemesis:
         self._command("FLUSHALL")
 
     def trim_outboxes(self) -> None:
-        """Empty the streams as an operator would, mirrored or not."""
+        """Empty the outboxes as an operator could, whether or not their entries are mirrored."""
         for queue in tasks.QUEUES:
             self._command("XTRIM", queue_keys(queue)("outbox"), "MAXLEN", 0)
 

@@ -26,14 +26,14 @@ from rq_core.model.table.machine import Priority
 from tests.rigs.chaos import tasks
 
 PRIORITIES: Final = (*Priority, Priority.NORMAL)
-"""Most are normal."""
+"""The priorities of jobs. The priority normal is the most frequent."""
 CHANGES: Final = 0.05
 """The chance that a producer changes a schedule after a call."""
 OVERLAPS: Final[tuple[Overlap, ...]] = ("skip", "allow", "queue", "replace")
 
 
 def one(draw: random.Random) -> NewJob:
-    """Return one job of the mix."""
+    """Return one job of the mixture."""
     brief, priority = draw.uniform(0.0, 0.05), draw.choice(PRIORITIES)
     delay = draw.uniform(0.1, 2.0) if draw.random() < 0.15 else None
     kind = draw.random()

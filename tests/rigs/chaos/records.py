@@ -1,7 +1,7 @@
 """Reads the three independent records of a chaos run.
 
-These are the answers to producers, the lines that jobs wrote, and SQL. The jobs that Redis still has, and the times of
-the faults, are read as well. All times are Unix milliseconds of one machine.
+These records are the answers to producers, the lines that jobs wrote, and SQL. The module also reads the jobs that
+Redis still has, and the times of the faults. All times are Unix milliseconds of one machine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tests.rigs.judge.told import Answers
 
 
 class Line(NamedTuple):
-    """A line that a job wrote."""
+    """A line that a job wrote into the witness file."""
 
     what: str
-    """start, end (it came to its end) or failed (it raised)."""
+    """The kind of the line: start, end (the job came to its end) or failed (the job raised)."""
     job: str
     claim: int
     at_ms: float
@@ -34,30 +34,30 @@ class Line(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """One event of a job in SQL."""
+    """One event of a job, as SQL has it."""
 
     event: str
     job: str
     claim: int | None
     at_ms: int
     target: str | None = None
-    """Of a lease that expired: what the job is then, ready or dead."""
+    """The state of a job after its lease expired: ready or dead."""
     orphaned: bool = False
-    """Redis forgot it, and the log says so."""
+    """Whether Redis forgot the event, and the log says so."""
 
 
 class Fault(NamedTuple):
-    """One applied fault."""
+    """One fault that was applied in the run."""
 
     kind: str
     began_ms: float
     ended_ms: float
     held: tuple[str, ...] = ()
-    """Jobs whose claims were in force in the process that it killed."""
+    """The jobs whose claims were in force in the process that the fault killed."""
 
 
 class Told(NamedTuple):
-    """A producer's knowledge of a job."""
+    """A producer's knowledge about a job."""
 
     queue: str
     tried_ms: float
@@ -65,22 +65,22 @@ class Told(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A loss that the log reports: events of a queue between these moments may be missing."""
+    """A loss that the log reports. Events of a queue between these two times may be missing."""
 
     queue: str
     after_ms: float
-    """When the last thing happened that was not lost."""
+    """The time of the last event that was not lost."""
     until_ms: float
-    """When Redis went on without it."""
+    """The time at which Redis went on without the lost events."""
 
 
 class Progress(NamedTuple):
-    """The last entry of a queue's outbox and the last one that SQL has (epoch, number), at a moment."""
+    """The last entry of a queue's outbox, and the last entry that SQL has, at one time. Each is (epoch, number)."""
 
     at_ms: float
     queue: str
     written: tuple[int, int] | None
-    """None: Redis did not answer, or has none."""
+    """The last entry of the outbox, or None if Redis did not answer or has no entry."""
     mirrored: tuple[int, int] | None
 
 
@@ -91,11 +91,11 @@ class Records:
     told: dict[str, Told] = field(default_factory=dict)
     witness: list[Line] = field(default_factory=list)
     events: list[Logged] = field(default_factory=list)
-    """In the log's order."""
+    """The events, in the order of the log."""
     live: dict[str, str] = field(default_factory=dict)
     """The jobs that Redis has, with their states."""
     named: set[str] = field(default_factory=set)
-    """The jobs that SQL itself says were lost, or ended without the log's knowing how."""
+    """The jobs that SQL reports as lost, or as ended in an unknown way."""
     intervals: list[Interval] = field(default_factory=list)
     limits: Mapping[str, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -123,7 +123,7 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
 def told_of_ticks(records: Records, queues: Mapping[str, str]) -> dict[str, Told]:
     """Return the jobs of schedules in these queues, as if a producer had sent each job at its instant.
 
-    The jobs that the log has and that Redis did not forget count as acknowledged.
+    A job counts as acknowledged if the log has it and Redis did not forget it.
     """
     enqueued = {
         e.job: e.at_ms for e in records.events if e.event == Event.ENQUEUED and not e.orphaned

@@ -1,6 +1,6 @@
-"""The processes of a chaos run: a Redis, workers, mirrors and producers; each is replaced when it ends.
+"""The processes of a chaos run: one Redis, and workers, mirrors and producers. A process that ends is replaced.
 
-Two workers run alone and two more under a supervisor; two mirrors write into one database.
+Two workers run alone, and two more workers run under a supervisor. Two mirrors write into one database.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.rigs.chaos.records import Progress, read_cursors, states_of
 from tests.rigs.stage import DURABLE, WORKER, Crew
 
 LOOK_S: Final = 0.1
-"""How often outboxes and cursors are compared."""
+"""The time (s) between two comparisons of the outboxes with the cursors."""
 SUPERVISOR: Final = "supervisor"
 MIRROR: Final = "mirror"
 PRODUCER: Final = "producer"
@@ -43,7 +43,7 @@ class Stage(Crew):
     """All running processes of a chaos run. Use `up` in a ``with``."""
 
     def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
-        """``rate`` is in jobs per second, of all producers together."""
+        """The ``rate`` is the number of jobs per second of all producers together."""
         super().__init__(place)
         self.audit_url = audit_url
         self.server = RedisServer(engine, place, DURABLE)
@@ -104,7 +104,8 @@ class Stage(Crew):
     # Looking.
 
     def busy(self, client: Client, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the worker processes that hold claims, with these jobs; ``alone``: only those without a supervisor."""
+        """Return the worker processes that hold claims, each with its jobs. With ``alone``, only workers without a
+        supervisor are returned."""
         mine = {unit.pid for unit in self.units if unit.kind == WORKER}
         if not alone:
             for unit in self.units:
@@ -137,8 +138,8 @@ class Stage(Crew):
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record repeatedly the last entries of the outboxes and of SQL. Nothing is recorded of a server that does not
-        answer."""
+        """Record the last entries of the outboxes and of SQL, again and again. While a server does not answer, nothing
+        is recorded about it."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6
@@ -164,7 +165,7 @@ def last_of(client: Client, queue: str) -> tuple[int, int]:
 
 
 def audit_verify(redis_url: str, audit_url: str) -> dict[str, Any]:
-    """Return the output of ``rq-core audit verify``, with Redis beside SQL.
+    """Return the output of ``rq-core audit verify`` with a comparison of Redis and SQL.
 
     Raises AssertionError if there is no output.
     """

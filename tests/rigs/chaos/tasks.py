@@ -25,7 +25,7 @@ LIMITS: Final = {
     "task=shared": 3,
     **{f"shared.tenant={tenant}": 1 for tenant in TENANTS},
 }
-"""The caps in force, by scope; the tasks below declare them."""
+"""The caps in force, by scope. The tasks below declare these caps."""
 
 app = App()
 for _queue in QUEUES:
@@ -33,19 +33,20 @@ for _queue in QUEUES:
 
 _retry = RetryPolicy(max_attempts=3, backoff="fixed", base=0.1, jitter=False)
 _losses_max = 1_000
-"""The faults take many workers down. What a job may survive is another test's question."""
+"""The number of lost workers that a job may survive. It is high because the faults end many workers. Other tests check
+the limit itself."""
 
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def awaiting(seconds: float) -> None:
-    """Wait on the event loop."""
+    """Wait on the event loop, without blocking."""
     with noted(scopes=()):
         await asyncio.sleep(seconds)
 
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 def blocking(seconds: float) -> None:
-    """Block a thread without checking whether to stop: the handler continues when its lease is lost."""
+    """Block a thread. The handler does not check whether to stop, so it continues when its lease is lost."""
     with noted(scopes=()):
         time.sleep(seconds)
 
@@ -62,14 +63,14 @@ async def narrow(seconds: float) -> None:
     caps=[Cap(LIMITS["task=shared"]), Cap(1, per="tenant")],
 )
 def shared(tenant: str, seconds: float) -> None:
-    """Run under two caps: that of the task, and that of the tenant."""
+    """Run under two caps: the cap of the task, and the cap of the tenant."""
     with noted(scopes=("task=shared", f"shared.tenant={tenant}")):
         time.sleep(seconds)
 
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 async def flaky() -> None:
-    """Fail the first time."""
+    """Fail in the first attempt."""
     with noted(scopes=()):
         if current_job().failures == 0:
             raise ValueError("the first time")
@@ -84,14 +85,14 @@ def hopeless() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max, retry=_retry)
 async def quitting() -> None:
-    """Fail so that the job is dead at once."""
+    """Fail in such a way that the job is dead at once."""
     with noted(scopes=()):
         raise GiveUp("no use")
 
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def lethal() -> None:
-    """Kill the worker the first time."""
+    """Kill the worker in the first attempt."""
     with noted(scopes=()):
         if current_job().claim == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -99,14 +100,14 @@ async def lethal() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def beating() -> None:
-    """The job of a schedule whose instants are skipped while an earlier job is alive."""
+    """Run as the job of a schedule. The instants of this schedule are skipped while an earlier job is alive."""
     with noted(scopes=()):
         await asyncio.sleep(0.02)
 
 
 @app.task(queue=CAPPED, max_losses=_losses_max)
 async def ticking() -> None:
-    """The job of a schedule that has at most one running job and one waiting job."""
+    """Run as the job of a schedule that has at most one running job and one waiting job."""
     with noted(scopes=()):
         await asyncio.sleep(0.02)
 

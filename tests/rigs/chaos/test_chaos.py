@@ -1,4 +1,5 @@
-"""A short form of `scripts/prove/chaos`: everything is broken under load, and every job is accounted for."""
+"""A short form of `scripts/prove/chaos`: processes and servers fail under load, and the fate of every job is
+reported."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.rigs.chaos.nemesis import KINDS, Nemesis
 @pytest.mark.timeout(420)
 @pytest.mark.slow
 def test_a_short_chaos_run_reports_every_lost_job(tmp_path: Path) -> None:
-    """Runs two producers, four workers and two mirrors, with a minute of faults of all kinds from a seed."""
+    """Runs two producers, four workers and two mirrors for a minute. A seed chooses faults of all kinds."""
     found = chaos.run(
         tmp_path,
         minutes=1.0,
@@ -44,7 +45,7 @@ KEYS = [
     "duplicated_explained", "duplicated_unexplained", "cap_violations", "orphaned_reported",
     "unreported_loss", "recovery_p99_s", "mirror_lag_p99_s", "verify", "gaps", "ticks",
 ]  # fmt: skip
-"""What the last line under --json has, for whoever reads it by machine."""
+"""The keys of the last output line under --json, for programs that read the line."""
 
 
 def outcome(verify: str = "holds", *, gaps: int = 0, **numbers: Any) -> chaos.Outcome:

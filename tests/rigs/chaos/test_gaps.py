@@ -1,4 +1,4 @@
-"""Gaps of the log after an outbox was emptied, as the chaos rig reads them."""
+"""Gaps in the log after an outbox was emptied, as the chaos rig reads these gaps."""
 
 from __future__ import annotations
 

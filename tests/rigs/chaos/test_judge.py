@@ -1,4 +1,4 @@
-"""The judge of the chaos run finds each planted lie, in invented records."""
+"""The judge of the chaos run finds each planted problem in invented records."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def honest() -> Records:
 
 
 def flushed() -> Records:
-    """Return records in which Redis lost everything at 300, and SQL has nothing after 195.
+    """Return records in which Redis lost all its data at time 300, and SQL has no event after time 195.
 
     The events in between are unknown.
     """
@@ -73,7 +73,7 @@ def three_at_once() -> Records:
 
 
 def run(what: str, job: str, claim: int, at_ms: float) -> Line:
-    """Return a line of a run under the cap."""
+    """Return a line of a run under the cap, as the witness file has it."""
     return Line(what, job, claim, at_ms, (SCOPE,))
 
 
@@ -88,9 +88,9 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return changed records: without some lines, with some events changed or left out, and with added lines.
+    """Return changed records: without some lines, with some events changed or removed, and with added lines.
 
-    ``fields`` replace fields of the records.
+    The ``fields`` replace fields of the records.
     """
     records.witness = [line for line in records.witness if line not in minus] + [*witness]
     records.events = [new for event in records.events if (new := events_as(event))] + [*events]
@@ -154,7 +154,7 @@ DOUBLE = {"duplicated_unexplained": 1}
 STRANGE = {"unexpected": 1}
 OVER = {"cap_violations": 1}
 UNCLAIMED = {"unexpected": 2, "duplicated_unexplained": 1}
-"""What a and b that run again without claims come to besides."""
+"""The further findings if jobs a and b run again without claims."""
 
 CASES: dict[str, tuple[Records, dict[str, int]]] = {
     "honest": (honest(), {}),
@@ -250,7 +250,7 @@ def test_recovery_is_measured_from_the_kill_of_a_worker_to_the_next_claim_of_its
 
 
 def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
-    """Checks a job claimed before the fault, which may end during the fault or be reported late."""
+    """Checks a job that was claimed before the fault. This job may end during the fault or be reported late."""
     records = honest()
     records.faults = [Fault("redis_stop", 100, 205), Fault("redis_stop", 3_000, 4_000)]
     recovery = judge(records).recoveries["redis_stop"]

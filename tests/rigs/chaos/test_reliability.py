@@ -1,4 +1,5 @@
-"""docs/reliability.md names existing faults and tests, and the measured table is written into its place."""
+"""The page docs/reliability.md names only faults and tests that exist, and the measured table is written into its place
+on the page."""
 
 from __future__ import annotations
 

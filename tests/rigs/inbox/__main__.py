@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.inbox``: see scripts/prove/inbox."""
+"""The command line ``python -m tests.rigs.inbox``: see scripts/prove/inbox."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.rigs.inbox.rig import Rig
 DATABASES = ("sqlite", "postgresql")
 only_option = click.option("--only", type=click.Choice(DATABASES), help="Use one database.")
 Url = Callable[[], str]
-"""Makes a new database, and returns its URL."""
+"""A function that creates a new database and returns its URL."""
 
 
 @click.group()
 def main() -> None:
-    """Prove what the inbox promises. The status is 0 if all held."""
+    """Prove the promises of the inbox. The exit status is 0 if all promises hold."""
 
 
 @main.command()
@@ -38,8 +38,8 @@ def main() -> None:
 @click.option("--seed", default=1, show_default=True)
 @only_option
 def kills(transactions: int, kills: int, seed: int, only: str | None) -> None:
-    """Kill relays of an inbox: at each point on each database and server, then all the time. The usual relay, which
-    pushes and then deletes, must run jobs twice here."""
+    """Kill relays of an inbox: first at each point of a turn, on each database and server, then at any moment. The
+    usual relay, which pushes rows and then deletes them, must run jobs twice here."""
     with _databases(only) as (place, kinds):
         _end([_kill(kind, url, place, transactions, kills, seed) for kind, url in kinds.items()])
 
@@ -47,7 +47,7 @@ def kills(transactions: int, kills: int, seed: int, only: str | None) -> None:
 @main.command()
 @only_option
 def losses(only: str | None) -> None:
-    """Flush Redis, and let it fail over, at each point of a turn."""
+    """Flush Redis, and let Redis fail over, at each point of a relay's turn."""
     held = []
     with _databases(only) as (place, kinds):
         for (kind, url), engine in itertools.product(kinds.items(), engines()):
@@ -67,7 +67,8 @@ def losses(only: str | None) -> None:
 )  # fmt: skip
 @only_option
 def rows(rows: int, naptime: int, only: str | None) -> None:
-    """Let rows go through an inbox: the sizes of its table and indexes at a fifth of them and at the end are equal."""
+    """Let rows go through an inbox. The sizes of its table and indexes after a fifth of the rows and at the end must be
+    equal."""
     held = []
     with _databases(only, naptime) as (place, kinds):
         for url in kinds.values():
@@ -84,7 +85,7 @@ def rows(rows: int, naptime: int, only: str | None) -> None:
 @click.option("--rows", default=20_000, show_default=True, help="Rows of each measurement.")
 @only_option
 def parked(parked: int, rows: int, only: str | None) -> None:
-    """Measure a relay beside parked rows, in turn with one beside none."""
+    """Measure a relay beside parked rows, alternately with a relay without parked rows."""
     held = []
     with _databases(only) as (place, kinds):
         for url in kinds.values():
@@ -129,7 +130,7 @@ def _end(held: list[bool]) -> None:
 def _databases(
     only: str | None, naptime: int | None = None
 ) -> Iterator[tuple[Path, dict[str, Url]]]:
-    """A place for files, and for each database what makes a new one."""
+    """Yield a directory for files and, for each database, a function that creates a new one."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         kinds: dict[str, Url] = {}
@@ -151,7 +152,7 @@ def _databases(
 
 @contextmanager
 def _served(engine: Engine, place: Path) -> Iterator[RedisServer]:
-    """A server during a block; a killed child of this process must not stop it."""
+    """Run a server during a block. A child of this process that is killed must not stop the server."""
     server = RedisServer(engine, directory(place, "redis", engine.name))
     try:
         yield server.start()

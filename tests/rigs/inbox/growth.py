@@ -1,6 +1,7 @@
-"""Very many rows go through an inbox, and very many are parked beside it: nothing grows, and nothing gets slower.
+"""Very many rows go through an inbox, and very many other rows are parked beside it: nothing grows, and nothing becomes
+slower.
 
-The rows are plain INSERTs, and jobs are handed over but never run: each time that the inbox is empty after
+The rows come from plain INSERTs, and their jobs are handed over but never run. Whenever the inbox is empty after
 ``FLUSHED`` rows, Redis is flushed.
 """
 
@@ -19,14 +20,16 @@ from sql_audit.inbox.watching import ROWS_MAX
 from tests.kit.inbox import QUEUE, Stage
 
 BLOCK: Final = 10_000
-"""Rows that are inserted at once, then handed over."""
+"""The number of rows that are inserted at once and then handed over."""
 FLUSHED: Final = 200_000
 GROWTH: Final = 1.1
-"""The most that the table and its indexes together may grow between a fifth of the rows and all."""
+"""The highest allowed growth of the table and its indexes together, from a fifth of the rows to all rows."""
 RELAY_MAX: Final = 4 * 1024 * 1024
-"""The most bytes of ``rqc_relay``: one row, with those versions of it that were not vacuumed yet."""
+"""The highest number of bytes of the table ``rqc_relay``: one row, and the versions of this row that are not vacuumed
+yet."""
 SLOWER: Final = 0.8
-"""The least part of the jobs per second that must be left beside parked rows: two runs of the same differ as much."""
+"""The lowest allowed ratio of the jobs per second with parked rows to the jobs per second without. Two equal runs may
+differ as much."""
 REPEATS: Final = 5
 
 _NUMBERS: Final = {
@@ -45,14 +48,14 @@ _SIZE_NAMES: Final = {"postgresql": ("table", "indexes", "relay"), "sqlite": ("f
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Sizes in bytes and speeds, after a fifth of the rows and after all of them."""
+    """Sizes in bytes and jobs per second, after a fifth of the rows and after all rows."""
 
     database: str
     rows: int
     sizes: dict[str, list[int]]
-    """At a fifth, and at the end."""
+    """The sizes after a fifth of the rows, and at the end."""
     jobs_per_s: list[int]
-    """Of the first fifth, and of the last one."""
+    """The jobs per second of the first fifth of the rows, and of the last fifth."""
     seconds: float
 
     @property
@@ -67,16 +70,17 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A relay beside an empty table of parked rows, and one beside a full table: the best and the median of runs."""
+    """The figures of a relay whose table of parked rows is empty, and of a relay whose table is full. Each is the best
+    run and the median of runs."""
 
     database: str
     parked: int
     jobs_per_s: list[list[int]]
-    """Best and median, without parked rows and with them."""
+    """The best and the median jobs per second, without parked rows and then with them."""
     idle_ms: list[float]
-    """The median of an idle round."""
+    """The median time (ms) of a round without work."""
     look_ms: list[float]
-    """The median of a look for metrics, which counts at most so many parked rows."""
+    """The median time (ms) of a look for metrics. A look counts parked rows only up to a limit."""
 
     @property
     def holds(self) -> bool:
@@ -94,9 +98,9 @@ def grow(
     block: int = BLOCK,
     on_fifth: Callable[[str], None] = lambda _: None,
 ) -> Growth:
-    """Let rows go through an inbox, block by block, and measure at a fifth and at the end.
+    """Let rows go through an inbox in blocks, and measure after a fifth of the rows and at the end.
 
-    ``on_fifth`` gets a line about each fifth.
+    ``on_fifth`` is called with a line about each fifth of the rows.
     """
     began = time.monotonic()
     sizes: list[tuple[int, ...]] = []
@@ -121,7 +125,7 @@ def grow(
 
 
 def park(urls: tuple[str, str], redis_url: str, parked: int, rows: int) -> Parked:
-    """Measure two inboxes in turn; the second one has parked rows."""
+    """Measure two inboxes alternately. Only the second inbox has parked rows."""
     speeds: list[list[float]] = [[], []]
     idle: list[list[float]] = [[], []]
     looks: list[list[float]] = [[], []]
@@ -161,7 +165,7 @@ def _relayed(url: str, redis_url: str) -> Iterator[tuple[Stage, RelayService]]:
 
 
 def _hand_over(stage: Stage, service: RelayService, rows: int) -> float:
-    """Insert rows, and return how many seconds it takes to hand them over."""
+    """Insert rows, and return the seconds that their hand-over takes."""
     kind = stage.session.engine.dialect.name
     values = "'mail', 'send', '{\"number\":' || i || '}', '{}'"
     numbers = _NUMBERS[kind].replace("SELECT i FROM", f"SELECT {values} FROM")

@@ -1,7 +1,7 @@
-"""Redis is flushed or fails over at each point of a relay's turn: no row is lost, and what runs again is reported.
+"""Redis is flushed or fails over at each point of a relay's turn: no row is lost, and jobs that run again are reported.
 
-Redis may forget jobs that it has acknowledged, as for every producer. ``audit restore`` then lists the lost ones, and
-the log has the ends of those that ran twice. Here their numbers are compared with what ran.
+Redis may forget jobs that it has acknowledged, as with every producer. ``audit restore`` then lists the lost jobs, and
+the log shows which jobs ran twice. This module compares these numbers with the jobs that really ran.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ class Loss(StrEnum):
 
     FLUSH = "flush"
     FAILOVER = "failover"
-    """To a replica that has all writes."""
+    """A failover to a replica that has all writes."""
     FAILOVER_BEHIND = "failover behind"
-    """To a replica that has heard nothing since before the batch."""
+    """A failover to a replica that has received no data since before the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result at one point."""
+    """The result of a loss at one point of a turn."""
 
     point: str
     loss: str
     jobs_had_run: bool
-    """Whether the jobs that Redis had were run before it was lost."""
+    """Whether the jobs that Redis had were run before Redis lost them."""
     lost: int
-    """Committed rows whose jobs never ran."""
+    """The number of committed rows whose jobs never ran."""
     twice: int
     said_lost: int
-    """Jobs that ``audit restore`` would enqueue again."""
+    """The number of jobs that ``audit restore`` would enqueue again."""
     said_twice: int
-    """Jobs that have succeeded twice, according to the log."""
+    """The number of jobs that have succeeded twice, according to the log."""
     acknowledged: bool
-    """Whether Redis had answered all calls of the batch before it was lost."""
+    """Whether Redis had answered all calls of the batch before the loss."""
 
     @property
     def holds(self) -> bool:
-        """Return whether nothing is lost that Redis had not acknowledged, and the log says all that it forgot."""
+        """Return whether only data that Redis had acknowledged are lost, and the log reports all data that Redis
+        forgot."""
         excused = self.acknowledged and self.loss is not Loss.FAILOVER
         unharmed = self.loss is Loss.FAILOVER and (self.lost or self.twice)
         logged = (self.lost, self.twice) == (self.said_lost, self.said_twice)
@@ -76,7 +77,7 @@ class Outcome:
 
 
 class Pair:
-    """A primary and its replica, behind one address. Use it in a ``with``."""
+    """A primary and its replica, which clients reach at the same address. Use it in a ``with``."""
 
     def __init__(self, engine: Engine, place: Path) -> None:
         self._servers = []
@@ -108,7 +109,7 @@ class Pair:
         wait_until(is_level, "the replica has all writes", timeout=20)
 
     def cut_off(self) -> None:
-        """End the replication, once the replica has all writes."""
+        """End the replication as soon as the replica has all writes."""
         self.wait_level()
         self._other.replicaof("NO", "ONE")
 
@@ -126,7 +127,8 @@ class Pair:
 def lose_at(
     url: str, engine: Engine, place: Path, point: Point, loss: Loss, *, runs: bool
 ) -> Outcome:
-    """Lose Redis' history at a point of a turn; ``runs``: the jobs that it has are run before."""
+    """Let Redis lose its history at a point of a turn. With ``runs``, the jobs that Redis has are run before the
+    loss."""
     log = str(place / "log.db")
     with Pair(engine, place).up() as pair:
         stage = Stage(url, pair.proxy.url)

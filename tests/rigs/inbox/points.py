@@ -1,7 +1,7 @@
-"""The points of a relay's turn at which it may end. Afterwards each committed row must become one job.
+"""The points of a relay's turn at which the relay may end. Afterwards each committed row must become one job.
 
-A relay in a child process is killed, or suspended, at a point. Then all jobs are run to their ends, so that no live id
-prevents a second job. Then another relay continues. A suspended relay is resumed last.
+A relay in a child process is killed or suspended at a point. Then all jobs run to their ends, so that no live id
+prevents a second job. Then another relay continues. A suspended relay is resumed at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 
 class Point(NamedTuple):
-    """A point in a relay's turns: the ``times``-th occurrence of a step."""
+    """A point in the turns of a relay: a step that occurs for the ``times``-th time."""
 
     step: str
     times: int
@@ -36,12 +36,12 @@ POINTS: Final = (
     Point("committed", 2, "after that COMMIT"),
 )
 JOBS: Final = tuple(f"j-{n}" for n in range(CALL_ROWS + 3))
-"""The jobs of a batch of two calls."""
+"""The jobs of a batch that needs two calls."""
 
 
 def kill_at(stage: Stage, point: Point) -> None:
-    """Kill a relay at the point, and let another relay continue: at once if no batch was being sent, otherwise 5 s
-    later."""
+    """Kill a relay at the point, and let another relay continue. If a batch was being sent, the other relay continues
+    only 5 s later."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times))
     _, status = os.waitpid(child, 0)
@@ -53,7 +53,7 @@ def kill_at(stage: Stage, point: Point) -> None:
 
 
 def stop_at(stage: Stage, point: Point) -> None:
-    """Suspend a relay at the point, let another relay do its work and more, and then resume the first relay."""
+    """Suspend a relay at the point, and let another relay do its work and further work. Then resume the first relay."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)

@@ -37,14 +37,14 @@ from tests.rigs.inbox import usual
 STEPS: Final = ("commit", "committed", "send", "answered")
 RELAYS: Final = 2
 OF_STEPS: Final = 0.7
-"""The part of the relays that a step kills; the others die at any moment."""
+"""The share of the relays that are killed at a step of their turn. The other relays are killed at any moment."""
 LIFE_S: Final = (0.05, 0.5)
-"""The shortest and the longest life of a relay that no step kills, in seconds."""
+"""The shortest and the longest life (s) of a relay that is killed at any moment."""
 PACE_S: Final = 0.25
-"""Seconds of inserting for each kill, so that relays have rows at all times."""
+"""The seconds of inserting for each kill. They are chosen so that relays always have rows."""
 END_S: Final = 120.0
 CALL_ROWS: Final = 10
-"""Rows in a call here: few, so that most batches have several calls."""
+"""The number of rows in a call. It is small here, so that most batches need several calls."""
 
 
 @dataclass
@@ -56,17 +56,17 @@ class Outcome:
     kills: int
     committed: int = 0
     rolled_back: int = 0
-    """Rows of transactions and savepoints that were rolled back."""
+    """The number of rows in transactions and savepoints that were rolled back."""
     ran: int = 0
     twice: int = 0
-    """Jobs that ran more than once."""
+    """The number of jobs that ran more than once."""
     lost: int = 0
-    """Committed rows whose jobs never ran."""
+    """The number of committed rows whose jobs never ran."""
     unexpected: int = 0
-    """Jobs that ran, and were never committed."""
+    """The number of jobs that ran although their row was never committed."""
     logged: int = 0
     counted: int = 0
-    """Rows that the inbox counted as handed over."""
+    """The number of rows that the inbox counted as handed over."""
     killed_at: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     """The findings of ``inbox verify``."""
@@ -83,7 +83,7 @@ class Outcome:
 
 
 class Rig:
-    """One run. ``place`` is a directory for files."""
+    """One run of the proof. ``place`` is a directory for its files."""
 
     def __init__(
         self, database_url: str, redis_url: str, place: Path, *, seed: int, is_usual: bool = False
@@ -104,7 +104,7 @@ class Rig:
         stage.close()
 
     def run(self, transactions: int, kills: int) -> Outcome:
-        """Insert rows and kill relays at the same time, then let all work end, and compare the records."""
+        """Insert rows and kill relays at the same time. Then let all work end, and compare the records."""
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(sending, "CALL_ROWS", CALL_ROWS)
             return self._run(transactions, kills)
@@ -152,8 +152,8 @@ class Rig:
         assert status == 0, "a process of the rig failed"
 
     def _insert(self, transactions: int, seconds: float) -> None:
-        """Make a user's transactions during these seconds, of one to three jobs. One of ten is rolled back, and one of
-        five has a savepoint that is rolled back."""
+        """Make transactions as a user's program would, for this number of seconds, with one to three jobs each. One of
+        ten is rolled back, and one of five has a savepoint that is rolled back."""
         chance = self.random
         began = time.monotonic()
         engine = inbox_engine(inbox_url(self.database_url))
@@ -184,7 +184,7 @@ class Rig:
         (self.place / "rolled_back").write_text(str(rolled_back))
 
     def _run_jobs(self, stop: Path) -> None:
-        """Run each job to its end at once, so that no live id prevents a second job, and note each run."""
+        """Run each job to its end at once, so that no live id prevents a second job, and record each run."""
         stage = Stage(self.database_url, self.redis_url)
         with (self.place / "witness").open("a") as witness:
             while True:
@@ -228,7 +228,7 @@ class Rig:
                     time.sleep(0.01)
 
     def _kill(self, kills: int) -> Counter[str]:
-        """Keep relays running, and kill them one after another, at a step of their turn or at any moment."""
+        """Keep relays running, and kill one relay after another, at a step of its turn or at any moment."""
         killed_at: Counter[str] = Counter()
         stage = Stage(self.database_url, self.redis_url)
         alive: list[tuple[int, tuple[str, int] | None]] = []

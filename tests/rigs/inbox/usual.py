@@ -1,5 +1,5 @@
-"""A naive relay, which pushes rows and then deletes them. If it is killed between the two steps, jobs run twice, which
-shows that the rig can fail."""
+"""A naive relay, which pushes rows to Redis and then deletes the rows. If it is killed between the two steps, jobs run
+twice. This shows that the rig can find errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.kit.inbox import QUEUE, OnStep, Stage
 
 
 def hand_over(stage: Stage, on_step: OnStep) -> bool:
-    """Hand over some rows. Returns whether there were any."""
+    """Hand over some rows. Returns whether the inbox had any rows."""
     with stage.session.transaction() as transaction:
         rows = transaction.choose(QUEUE, 250)
     if not rows:

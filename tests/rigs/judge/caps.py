@@ -1,5 +1,5 @@
-"""Judges whether caps held: from the log alone, by the cap in each claim (I3), or from the handlers' runs that
-overlapped."""
+"""Judges whether caps held: from the log alone, by the cap in each claim (I3), or from the overlaps of the handlers'
+runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rigs.judge.logged import CLAIM_ENDS
 
 
 class Holders:
-    """The claims in force, and how many of them hold each scope."""
+    """The claims in force, and the number of claims that hold a place in each scope."""
 
     def __init__(self) -> None:
         self.held: Counter[str] = Counter()
@@ -25,7 +25,8 @@ class Holders:
         self.held.update(self._scopes[job_id])
 
     def end(self, job_id: str) -> frozenset[str]:
-        """End a job's claim, and return the scopes that it held; none if the job was not claimed."""
+        """End the claim of a job, and return the scopes that the claim held. If the job was not claimed, no scope is
+        returned."""
         scopes = self._scopes.pop(job_id, frozenset())
         self.held.subtract(scopes)
         return scopes
@@ -35,14 +36,14 @@ class Holders:
 
 
 class Proof:
-    """The claims in force, entry by entry, and whether each was within its caps."""
+    """The claims in force after each entry, and whether each claim was within its caps."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, str] = {}
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Follow the next entry. Return its claims in a scope that was already full."""
+        """Add the next entry. Return the claims in the entry whose scope was already full."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -58,13 +59,13 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return the claims that the log does not justify, since one of their scopes was already full."""
+    """Return the claims that break a cap according to the log, since one of their scopes was already full."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 
 
 def _full(event: JobEvent, holders: Holders) -> list[str]:
-    """Return the scopes of a claimed event that were full before it."""
+    """Return the scopes in a claimed event that were full before the event."""
     return [
         f"{scope} has {holders.held[scope]} of {cap[0]}"
         for scope, *cap in event.fields["scopes"] or []
@@ -87,7 +88,7 @@ def most_running(entries: Iterable[Entry]) -> int:
 
 
 class Mark(NamedTuple):
-    """The beginning (1) or the end (-1) of a run under a scope."""
+    """The beginning (1) or the end (-1) of a run in a scope."""
 
     at: float
     change: int
@@ -96,9 +97,10 @@ class Mark(NamedTuple):
 
 
 def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
-    """Yield each beginning with the number of runs under its scope at that time, itself included.
+    """Yield each beginning with the number of runs in its scope at that time, including the new run.
 
-    If an end and a beginning have the same time, the end comes first, since it is recorded before it is settled.
+    If an end and a beginning have the same time, the end comes first, since a handler records its end before the job is
+    settled.
     """
     running: Counter[str] = Counter()
     for mark in sorted(marks):
@@ -108,7 +110,7 @@ def at_once(marks: Iterable[Mark]) -> Iterator[tuple[Mark, int]]:
 
 
 def peaks(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the highest number of simultaneous runs, by queue, from the jobs' own records."""
+    """Return the highest number of simultaneous runs, by queue, from the records that the jobs wrote."""
     marks = [
         Mark(line["at"], 1 if line["what"] == "start" else -1, line["queue"], line["job"])
         for line in lines

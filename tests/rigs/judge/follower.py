@@ -1,4 +1,4 @@
-"""Reads a queue's log from its outbox while it grows, and passes it to a judge."""
+"""Reads the log of a queue from its outbox while the outbox grows, and passes the entries to a judge."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Judge(Protocol):
     """A judge of a log."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Judge the next entries; none may be left out."""
+        """Judge the next entries. No entry may be left out."""
 
 
 J = TypeVar("J", bound=Judge)
 
 
 class Follower(Generic[J]):
-    """Feeds a judge with the entries of an outbox. Like a mirror, it prevents that Redis trims entries that it has not
+    """Passes the entries of an outbox to a judge. Like a mirror, it prevents that Redis trims entries that it has not
     read."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
@@ -33,7 +33,8 @@ class Follower(Generic[J]):
         client.run(client.calls.audit.attach(queue, "judge"))
 
     def catch_up(self) -> J:
-        """Feed the new entries, and return the judge. Raises AssertionError if the outbox was trimmed since."""
+        """Pass the new entries to the judge, and return the judge. Raises AssertionError if the outbox was trimmed
+        since the last call."""
         while True:
             found = self._client.run(
                 self._client.calls.audit.read_outbox(self._queue, self._last or "-", READ)

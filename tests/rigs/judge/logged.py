@@ -1,6 +1,6 @@
-"""Meanings of a log's events for a judge.
+"""Meanings of the events of a log for a judge.
 
-The sets are written by hand and not read from the product's table, so that a mistake in the table is found.
+The sets are written by hand and are not read from the product's table, so that a mistake in the table is found.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Final
 from rq_core.model.table.machine import Event
 
 GIVEN_BACK: Final = frozenset({Event.LEASE_EXPIRED, Event.ROLLED_BACK})
-"""Ends of a claim after which its handler may still be running, or be run again from the start."""
+"""The events that end a claim and after which its handler may still be running, or may be run again."""
 SETTLED: Final = frozenset({Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.CANCELLED})
-"""The other ends of a claim."""
+"""The other events that end a claim."""
 CLAIM_ENDS: Final = GIVEN_BACK | SETTLED
 JOB_ENDS: Final = frozenset(
     {Event.SUCCEEDED, Event.CANCELLED, Event.PRUNED, Event.REMOVED, Event.EXPIRED, Event.REPLACED}
 )
-"""Events that take a job out of Redis. (A job that has failed before is dead when it expires.)"""
+"""The events that remove a job from Redis. (A job that has failed before becomes dead when it expires.)"""
 ABSENT: Final = JOB_ENDS | {Event.DISCARDED}
-"""Events after which Redis does not have the job. One that was discarded was never there."""
+"""The events after which Redis does not have the job. A discarded job was never in Redis."""
 NO_STEP: Final = frozenset({Event.SETTLEMENT_REFUSED, Event.FREED, Event.BASELINE})
-"""Events after which a job stands where it stood."""
+"""The events that do not change the state of a job."""

@@ -9,7 +9,7 @@ from rq_core.connections.client import Client
 
 
 def ask(client: Client, *command: str) -> Any:
-    """Return the reply to one command."""
+    """Send one command, and return its reply."""
     (reply,) = client.run(client.calls.delivery.ask([list(command)]))
     return reply
 
@@ -26,12 +26,13 @@ def used_memory(client: Client) -> int:
 
 
 def growth(memory: Sequence[int]) -> float:
-    """Return the maximum of the last third divided by the maximum of the middle third: 1 is flat."""
+    """Return the maximum of the last third divided by the maximum of the middle third. The result 1 means that the
+    memory is flat."""
     third = max(len(memory) // 3, 1)
     return max(memory[-third:]) / max(memory[third : 2 * third])
 
 
 def said(memory: Sequence[int]) -> str:
-    """Return the figures in words."""
+    """Return the figures as a sentence."""
     least, most = (found(memory) / 2**20 for found in (min, max))
     return f"memory {least:.1f} to {most:.1f} MiB, last third by middle third {growth(memory):.3f}"

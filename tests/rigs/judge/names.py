@@ -1,4 +1,4 @@
-"""Judges whether a log ever gave one name to two live jobs."""
+"""Judges whether a log ever gave one unique name to two live jobs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rq_core.model.table.machine import Event, State
 
 @dataclass
 class Names:
-    """The holder of each name, by the events."""
+    """The holder of each name, according to the events."""
 
     holders: dict[str, str] = field(default_factory=dict)
-    """Job → the name that it holds: it is alive and not dead."""
+    """The name that each job holds, by job. Such a job is alive and not dead."""
     breaches: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """Jobs, by event."""
+    """The number of jobs in each type of event."""
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Follow the log. Entries come in order, and none is left out."""
+        """Read the next entries of the log. The entries must come in order, and without an omission."""
         for entry in entries:
             for event in entry.jobs:
                 self.counts[str(entry.event)] += 1

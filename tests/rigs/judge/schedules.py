@@ -24,12 +24,12 @@ class Known:
     version: int
     rule: Recurrence
     text: str
-    """The rule as JSON."""
+    """The rule of the schedule as JSON."""
     next_ms: int
     last_ms: int = 0
     """The last instant in the log; 0 before the first."""
     declared: set[str] = field(default_factory=set)
-    """The rules that code declared so far."""
+    """The rules that code has declared so far."""
 
 
 class Schedules:
@@ -38,10 +38,10 @@ class Schedules:
     def __init__(self) -> None:
         self.known: dict[str, Known] = {}
         self._enqueued: set[str] = set()
-        """The jobs of the entry before."""
+        """The jobs in the previous entry."""
 
     def add(self, entry: Entry) -> list[str]:
-        """Replay the next entry, and return what is wrong with it as sentences."""
+        """Read the next entry, and return the errors in the entry as sentences."""
         found: list[str] = []
         if entry.event is Event.SCHEDULE_CHANGED:
             found = self._change(entry)
@@ -141,7 +141,7 @@ class Schedules:
 
 
 def _first(rule: Recurrence, start: int, count: int) -> list[int]:
-    """Return ``count`` instants from ``start`` on."""
+    """Return the first ``count`` instants from the time ``start`` on."""
     found = [start]
     while len(found) < count:
         found.append(rule.next_after(found[-1]) or INSTANT_MAX)

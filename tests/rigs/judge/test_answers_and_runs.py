@@ -12,8 +12,8 @@ def test_the_judge_compares_answers_with_the_existing_jobs() -> None:
     assert answers.missing({"a", "c"}) == ["b"]
 
 
-def test_the_judge_accepts_that_a_lost_job_is_discarded_when_its_call_is_sent_again() -> None:
-    """Checks seed 1524: the reply to an accepted call was lost, and Redis was set back.
+def test_the_judge_accepts_a_repeated_call_that_discards_a_job_which_redis_has_lost() -> None:
+    """Checks seed 1524. The reply to an accepted call was lost, and Redis went back to older data.
 
     The repeated call then found the cap full.
     """

@@ -1,4 +1,4 @@
-"""The judges' own sets of events, compared with the product's table of transitions."""
+"""The sets of events that the judges define, compared with the product's table of transitions."""
 
 from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event
 from tests.rigs.judge.logged import ABSENT, CLAIM_ENDS, JOB_ENDS, NO_STEP
@@ -19,6 +19,6 @@ def test_the_ends_of_a_job_are_the_events_that_remove_the_job_from_redis() -> No
     assert {a.event for a in TRANSITIONS if a.source and a.target is None} == JOB_ENDS
 
 
-def test_an_event_that_has_no_step_makes_no_transition() -> None:
+def test_the_events_without_a_state_change_are_in_no_transition_of_the_table() -> None:
     assert NO_STEP & {arrow.event for arrow in TRANSITIONS} == set()
     assert set(Event) > NO_STEP

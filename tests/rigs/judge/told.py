@@ -1,4 +1,4 @@
-"""Answers to producers, compared with the jobs that exist."""
+"""The answers that producers got, compared with the jobs that exist."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answers:
-    """Jobs by the answers that their producers got."""
+    """The jobs, by the answers that their producers got."""
 
     attempted: set[str] = field(default_factory=set)
-    """That were sent, whatever became of it."""
+    """The jobs that were sent, whatever happened to them."""
     acknowledged: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
-    """Of which producers were told that they were never in the queue."""
+    """The jobs about which producers were told that they were never in the queue."""
     turned_away: set[str] = field(default_factory=set)
-    """That a full cap, or the holder of their name, kept out when the call was sent last. Before, its reply may have
-    been lost, and Redis may have forgotten that the job was in the queue: the log has it, as orphaned."""
+    """The jobs that a full cap or the holder of their unique name kept out when the call was last sent. An earlier
+    reply may have been lost, and Redis may have forgotten that the job was in the queue. In this case the log has the
+    job, as orphaned."""
 
     def strangers(self, there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist though no producer sent them."""
+        """Return the jobs that exist though no producer has sent them."""
         return sorted(there - self.attempted)
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist or existed although their producer was answered that they were not enqueued."""
+        """Return the jobs that exist or existed, although the answer to their producers was that they were not enqueued."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Handlers' own records of their runs, compared with the claims in the log."""
+"""The records that handlers made of their runs, compared with the claims in the log."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
 Claim = TypeVar("Claim", tuple[str, int], tuple[str, str])
-"""A job and its claim: by number, or by fence."""
+"""A job and its claim. The claim is given by its number or by its fence."""
 
 
 class Runs(Generic[Claim]):
-    """How often a handler began and completed, in each claim."""
+    """The number of times that a handler began and completed, in each claim."""
 
     def __init__(self, began: Iterable[Claim], ended: Iterable[Claim]) -> None:
         self.began: Counter[Claim] = Counter(began)
         self.ended: Counter[Claim] = Counter(ended)
 
     def unlogged(self, claimed: AbstractSet[Claim]) -> list[Claim]:
-        """Return the claims in which a handler ran and that the log does not have."""
+        """Return the claims in which a handler ran although the log does not have the claim."""
         return sorted(claim for claim in self.began | self.ended if claim not in claimed)
 
     def begun_again(self) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.lies``: see scripts/prove/lies."""
+"""The command line ``python -m tests.rigs.lies``: see scripts/prove/lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that look for lies, and their findings."""
+"""The commands that search for false data in an audit database, and their findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
-    """Return what each judge finds, and the errors that are longer than one line.
+    """Return the findings of each judge, and the errors that are longer than one line.
 
     Without ``at_redis``, only the judges that read SQL alone are run. A finding is a violation, or the reason why a
     judge could not answer and ended with an exit status other than 0.
@@ -52,7 +52,7 @@ def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
 
 
 def _answer(question: Callable[[], T], crashes: list[str]) -> T | None:
-    """Return the answer; None if the judge cannot give one.
+    """Return the answer of a judge, or None if the judge cannot give an answer.
 
     An error that is longer than one line counts as a crash.
     """

@@ -1,7 +1,8 @@
-"""The kinds of lies, made from the schema alone: changes that a user with all rights can make in an audit database.
+"""The kinds of lies, derived from the schema alone. A lie is a change that a user with all rights can make in an audit
+database.
 
-A kind is a function that yields lies. It uses the tables and columns of the schema, and assumes of the rows only that
-they exist.
+Each kind is a function that yields lies. It uses the tables and columns of the schema, and only assumes that some rows
+exist.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from sql_audit.store.schema.views import views
 
 Row = dict[str, Any]
 QUEUE: Final = "q"
-"""The queue about which lies are told."""
+"""The queue about which the lies are."""
 OTHER: Final = "held"
-"""Another queue that is mirrored."""
+"""A second queue that is also mirrored."""
 
 OTHER_WORDS: Final = {
     ("job", "state"): ("dead", "ready"),
@@ -36,7 +37,7 @@ OTHER_WORDS: Final = {
     ("job_event", "type"): ("promoted", "pruned"),
     ("job", "complete"): (0, 1),
 }
-"""Two values that a column's CHECK allows, the second for rows that have the first."""
+"""Two values that the CHECK of a column allows. The second value is for rows that have the first value."""
 
 
 class Lie(NamedTuple):
@@ -46,7 +47,7 @@ class Lie(NamedTuple):
     about: str
     tell: Callable[[Connection], None]
     in_rows: bool = True
-    """Whether it changes rows, so that a chain can be made to fit it."""
+    """Whether the lie changes rows, so that the chain can be computed again to match the lie."""
 
 
 class Log(NamedTuple):
@@ -64,7 +65,7 @@ Kind = Callable[[Log], Iterator[tuple[str, Callable[[Connection], None]]]]
 
 
 def lie_about(column: Column[Any], was: Any) -> Any:
-    """Yield another value for a column."""
+    """Yield a false value for a column."""
     name = (column.table.name, column.name)
     if name in OTHER_WORDS:
         one, other = OTHER_WORDS[name]
@@ -104,7 +105,7 @@ def remove(connection: Connection, table: Table, row: Row) -> None:
 
 
 def _columns(log: Log) -> Iterator[tuple[Table, Column[Any], Row]]:
-    """Yield each column, with a row that has a value in it, if there is one."""
+    """Yield each column, with a row that has a value in the column, if there is such a row."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         for column in table.columns:
@@ -170,7 +171,7 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield a copy of a row under another key, between the true keys and below all of them."""
+    """Yield a copy of a row under another key: a key between the true keys, and a key below all of them."""
     for table in metadata.sorted_tables:
         row = log.of_queue(table)[-1]
         for key in table.primary_key:
@@ -192,8 +193,8 @@ def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
 
 
 def event_says_otherwise(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield another value for each field in the detail of an event, for each type; of schedules, for each outcome and
-    state."""
+    """Yield a false value for each field in the detail of an event, for each type of event. For events of schedules,
+    also for each outcome and state."""
     table = metadata.tables["job_event"]
     last: dict[str, Row] = {}
     for row in log.of_queue(table):
@@ -226,7 +227,7 @@ def row_of_another_queue(log: Log) -> Iterator[tuple[str, Callable[[Connection],
 
 
 def rows_exchanged(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield two rows with each other's keys."""
+    """Yield two rows whose keys are exchanged."""
     for table in metadata.sorted_tables:
         rows = log.of_queue(table)
         one, other = rows[0], rows[-1]
@@ -255,7 +256,7 @@ def queue_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def end_cut_off(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield the removal of the last batch, with its events and the cursor's advance."""
+    """Yield the removal of the last batch, together with its events and the advance of the cursor."""
     batches = [row for row in log.rows["mirror_batch"] if row["queue"] == QUEUE]
     last, before = batches[-1], batches[-2]
     moved = {
@@ -338,7 +339,7 @@ def trigger_added(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def _indexes() -> Iterator[tuple[str, str, str]]:
-    """Return name, table, and creating statement of each index."""
+    """Return the name, the table, and the creating statement of each index."""
     for table in metadata.tables.values():
         for index in table.indexes:
             keys = ", ".join(column.name for column in index.columns)
@@ -354,7 +355,7 @@ def index_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 
 def index_lacks_rows(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
-    """Yield an index that was built over no rows, and stored as the one that the migration made."""
+    """Yield an index that was built without rows. It is stored like the index of the migration."""
     for name, table, statement in _indexes():
         column = "job_id" if "job_id" in metadata.tables[table].columns else "queue"
         lacking = f"{statement} {'AND' if ' WHERE ' in statement else 'WHERE'} {column} = 'none'"
@@ -417,7 +418,7 @@ OF_ROWS: Final[Mapping[str, Kind]] = {
     "a queue is removed": queue_removed,
     "the last batch is cut off": end_cut_off,
 }
-"""Lies in rows. To add a kind, add its function here."""
+"""The kinds of lies in rows. To add a kind, add its function here."""
 
 OF_SCHEMA: Final[Mapping[str, Kind]] = {
     "a view is changed or removed": view_changed,
@@ -429,7 +430,7 @@ OF_SCHEMA: Final[Mapping[str, Kind]] = {
     "a constraint is removed (PostgreSQL)": constraint_removed,
     "a column is renamed": column_removed,
 }
-"""Lies in the schema."""
+"""The kinds of lies in the schema."""
 
 
 def lies(log: Log) -> Iterator[Lie]:

@@ -65,7 +65,8 @@ REASONS: Final = {
     "job_event": "no row of a job depends on it, so only the head behind it proves it: keep heads elsewhere",
     "claim_minute": "of what was pruned only the minute is left: its times are not known",
 }
-"""Why `verify` alone does not find a lie, by what it is about: the longest of these with which that begins."""
+"""The reasons why `verify` alone does not find a lie, by the beginning of the changed place. The longest matching
+beginning counts."""
 
 
 def page(told: Sequence[Outcome]) -> str:
@@ -100,7 +101,7 @@ class Missing(NamedTuple):
     lie: str
     about: str
     by: str
-    """Who else finds it."""
+    """The other judges that find the lie."""
 
     def is_on(self, written: str) -> bool:
         """Return whether a page lists this lie."""
@@ -135,6 +136,6 @@ def _lines(told: Iterable[Outcome]) -> Iterator[str]:
 
 
 def reason(about: str) -> str:
-    """Return why `verify` does not find a lie about something. Raises KeyError if no reason is given."""
+    """Return why `verify` does not find a lie about this place. Raises KeyError if there is no reason."""
     known = [begin for begin in REASONS if about.startswith(begin)]
     return REASONS[max(known, key=len)] if known else REASONS[about]

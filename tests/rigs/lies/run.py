@@ -1,4 +1,4 @@
-"""Runs lies one after the other, each on a true log, and records the findings."""
+"""Makes lies one after another, each in a true log, and records the findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.rigs.lies.kinds import Lie, lies
 from tests.rigs.lies.stage import Stage, rows_of
 
 PART: Final = 5
-"""Each so-manieth lie in rows is told on PostgreSQL: verify judges rows in Python, and gets the same from both."""
+"""The share of the lies in rows that are also made on PostgreSQL: one of this number. Verify judges rows in Python, and
+gets the same rows from both databases."""
 
 
 class Outcome(NamedTuple):
@@ -22,12 +23,12 @@ class Outcome(NamedTuple):
     kind: str
     about: str
     chain: bool
-    """Whether the chain was made again to fit it."""
+    """Whether the chain was computed again to match the lie."""
     refused: bool
-    """Whether the database itself refused it."""
+    """Whether the database itself refused the lie."""
     found: Found
     crashes: list[str]
-    """Errors of judges that were not told in one line: there must be none."""
+    """The errors of judges that were longer than one line. There must be none."""
 
     @property
     def line(self) -> str:
@@ -36,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) -> Iterator[Outcome]:
-    """Run the selected lies. Lies in rows are also run with a chain that was computed again."""
+    """Make the selected lies. Lies in rows are also made with a chain that was computed again."""
     honest, crashes = look(stage)
     assert not crashes
     assert not any(honest.values()), honest
@@ -46,7 +47,7 @@ def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) ->
 
 
 def outcomes(stage: Stage, lie: Lie) -> Iterator[Outcome]:
-    """Run one lie, and return its findings."""
+    """Make one lie, and return the findings about it."""
     told: Found = {}
     for chain in (False, True) if lie.in_rows else (False,):
         try:

@@ -1,4 +1,4 @@
-"""A true log on a real server, in which each table has rows, with copies for the lies."""
+"""A true log on a real server, with rows in each table, and copies of the log for the lies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAY = 86_400_000
 DISCARDED = 11
 """The number of a job that finds its tenant's cap full."""
 COMPARED = (QUEUE, PRUNED)
-"""The queues whose outboxes can be read."""
+"""The queues whose outboxes can be compared with SQL."""
 
 
 class Stage:
@@ -119,7 +119,8 @@ class Stage:
 
 
 def make(client: Client, database: Database) -> None:
-    """Fill three queues: one with caps that Redis lost once, one with an unreadable entry, and one that was pruned."""
+    """Fill three queues: a queue with caps that Redis lost once, a queue with an unreadable entry, and a queue that was
+    pruned."""
 
     def mirror(queue: str) -> None:
         auditlog.drain(Mirror(Outbox(client), database, queue, limits=BatchLimits(events=12)))
@@ -164,7 +165,8 @@ def make(client: Client, database: Database) -> None:
 
 
 def happen(client: Client) -> None:
-    """Make the same events each time, so that the lies are the same: jobs end in every way, some wait, and one runs."""
+    """Make the same events each time, so that the lies are the same: jobs end in every way, some jobs wait, and one job
+    runs."""
 
     def job(n: int, **ties: Any) -> NewJob:
         lane = lane_name(2, ["task=send", f"tenant={'acme' if n % 2 else 'wayne'}"])
@@ -202,9 +204,9 @@ def happen(client: Client) -> None:
 
 
 def tick_schedules(client: Client) -> None:
-    """Let instants of a schedule be fired, skipped and missed, and an operator change another schedule.
+    """Let instants of a schedule be fired, skipped and missed, and let an operator change another schedule.
 
-    Scripts take any instants, so these follow each other by ms, whatever the rule says.
+    The scripts accept any instants, so these instants follow each other within milliseconds, whatever the rule says.
     """
     calls = client.calls.schedules
     job = NewJob("-", QUEUE, Profile("send"), "{}", spec_max=1_000)

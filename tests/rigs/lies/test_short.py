@@ -1,4 +1,5 @@
-"""Tries a tenth of the lies on SQLite: the findings are those of docs/lies.md, and no lie makes a judge fail."""
+"""Makes a tenth of the lies on SQLite: the findings equal those on the page docs/lies.md, and no lie makes a judge
+crash."""
 
 from __future__ import annotations
 

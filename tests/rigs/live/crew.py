@@ -1,4 +1,4 @@
-"""Worker processes of the tasks with caps."""
+"""Worker processes that run the tasks with caps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def crew(
     lease: float = tasks.LONG_LEASE_S,
     concurrency: int = 10,
 ) -> AbstractContextManager[Crew]:
-    """Start this number of workers of these tasks."""
+    """Start this number of workers with these tasks."""
     options = ("--concurrency", str(concurrency), "--grace", "2")
     words = ("tests.rigs.live.tasks:app", queues, url, *options)
     return workers(place, *words, count=count, variables={tasks.QUEUE_LEASE: str(lease)})

@@ -24,9 +24,9 @@ class Exact:
     kind: str
     n: int
     most: int
-    """That may run at once, all scopes together."""
+    """The highest number of jobs that may run at once, in all scopes together."""
     witnessed: int
-    """That ran at once, as the jobs themselves say."""
+    """The highest number of jobs that ran at once, according to the records of the jobs."""
     problems: list[str]
     refilled_ms: list[int]
     room_ms: list[int]
@@ -45,7 +45,7 @@ def most_of(kind: str, n: int) -> int:
 
 
 def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: float) -> Exact:
-    """Fill the queue while it is paused, let the workers drain it, and compare the records."""
+    """Fill the queue while the queue is paused, let the workers drain it, and compare the records."""
     queue = tasks.queue_of(kind, n)
     most = most_of(kind, n)
     seconds = BASE_S * most
@@ -88,7 +88,7 @@ def drain(client: Client, crew: Crew, kind: str, n: int, jobs: int, *, timeout: 
 
 
 def expected_peaks(queue: str, kind: str, n: int) -> dict[str, int]:
-    """Return how many jobs must have held each scope at the peak."""
+    """Return the number of jobs that must have held a place in each scope at the peak."""
     keys = {f"tenant-{queue}={key}": n for key in tasks.KEYS}
     return {"queue": most_of(kind, n)} | {
         "task": {f"task={queue}.0": n},

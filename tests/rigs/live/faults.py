@@ -28,11 +28,11 @@ class Kills:
 
     kills: int = 0
     held: int = 0
-    """Claims that the killed workers held."""
+    """The number of claims that the killed workers held."""
     samples: int = 0
     problems: list[str] = field(default_factory=list)
     freed_ms: list[int] = field(default_factory=list)
-    """From each kill until the last lease of that worker had expired."""
+    """The time (ms) from each kill until the last lease of the killed worker had expired."""
     refused: int = 0
 
     def line(self) -> str:
@@ -44,7 +44,7 @@ class Kills:
 
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
-    """Read the whole queue at one moment, and return the disagreements in it, and the worker of each claimed job."""
+    """Read the whole queue at one moment. Return the disagreements in the queue, and the worker of each claimed job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)
@@ -57,7 +57,8 @@ def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
 
 
 def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3) -> Kills:
-    """Kill worker processes one after the other, each while it holds places, and examine the queue in between."""
+    """Kill worker processes one after another, each while it holds places in caps. Examine the queue after each
+    kill."""
     queue, draw, found = "kills", random.Random(3), Kills()
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))
@@ -100,7 +101,7 @@ def kill_workers(client: Client, place: Path, kills: int, *, processes: int = 3)
 def _stop_while_holding(
     client: Client, queue: str, pid: int, found: Kills, draw: random.Random
 ) -> set[tuple[str, str]]:
-    """Stop the process while it holds claims; return them as (job, worker)."""
+    """Suspend the process while it holds claims. Return the claims as (job, worker)."""
     started = False
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -134,7 +135,7 @@ def _now_ms(client: Client) -> int:
 
 @dataclass
 class Zombies:
-    """The results of stopped workers that continue."""
+    """The results of suspended workers that continue later."""
 
     zombies: int
     refused: int
@@ -149,7 +150,8 @@ class Zombies:
 
 
 def stop_and_continue(client: Client, place: Path, zombies: int) -> Zombies:
-    """Stop each worker that holds a cap of 1 until the next worker has the job; then continue all at once."""
+    """Suspend each worker that holds a place in a cap of 1, until the next worker has the job. Then let all workers
+    continue at once."""
     queue = "zombies"
     tasks.app.apply_settings()
     client.run(client.calls.admin.configure(queue, {"lease_ms": int(LEASE_S * 1000)}))

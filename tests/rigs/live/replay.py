@@ -1,7 +1,7 @@
-"""Replays what a queue's log says about caps: the holders, whether a cap was exceeded, and how long a free place was
-unused.
+"""Replays what the log of a queue says about caps: the holders, whether a cap was exceeded, and how long a free place
+was unused.
 
-Times are Redis' own (ms), so that the log alone decides, whatever the clock of a worker's machine says.
+All times are Redis' own times (ms), so that only the log decides, whatever the clock of a worker's machine shows.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tests.rigs.judge.caps import Holders
 
 @dataclass
 class Replay:
-    """Follows a log. The queue's own cap counts as the scope ``queue``."""
+    """Reads a log. The cap of the queue itself counts as the scope ``queue``."""
 
     caps: dict[str, int | None] = field(default_factory=dict)
-    """The limit now, by scope or family, from cap_changed."""
+    """The limit now in force, by scope or family, according to events of the type cap_changed."""
     breaches: list[str] = field(default_factory=list)
     peak: Counter[str] = field(default_factory=Counter)
-    """The highest number of holders, by scope."""
+    """The highest number of simultaneous holders, by scope."""
     refilled: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """By scope: from each end that left it not full to the claim that took that place (ms)."""
+    """For each scope: the times (ms) from an end that freed a place in the scope to the claim that took the place."""
     room_ms: list[int] = field(default_factory=list)
-    """How long each time some job could have been claimed until one was."""
+    """The length of each time in which a job could have been claimed and was not (ms)."""
     refused: int = 0
     expired: list[tuple[str, int]] = field(default_factory=list)
-    """(worker, at) of every lease that expired."""
+    """The worker and the time of each lease that expired."""
     claims: int = 0
     ends: int = 0
     near_ends: int = 0
-    """Enqueues within a millisecond of an end, before or after it."""
+    """The number of enqueues within a millisecond before or after the end of a job."""
     at_ms: int = 0
 
     def __post_init__(self) -> None:
         self.holders = Holders()
         self.waiting: Counter[tuple[str, ...]] = Counter()
-        """Ready jobs, by their scopes."""
+        """The number of ready jobs, by their scopes."""
         self.records: dict[str, JobRecord] = {}
         self._room_since: int | None = None
         self._freed: dict[str, deque[int]] = defaultdict(deque)
@@ -141,5 +141,5 @@ class Replay:
             self._room_since = entry.at_ms
 
     def standing_ms(self, now_ms: int) -> int:
-        """Return for how long a claim would have found a job, up to now; 0 if it would find none."""
+        """Return for how long, up to now, a claim would have found a job, or 0 if a claim would find no job."""
         return 0 if self._room_since is None else now_ms - self._room_since

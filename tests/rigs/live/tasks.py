@@ -1,7 +1,8 @@
-"""Tasks with caps for worker processes. There is one queue for each kind of test, and the tasks record their runs in a
+"""Tasks with caps for worker processes. Each kind of test has its own queue, and the tasks record their runs in a
 witness file.
 
-No worker polls: LOOK_S_MAX and the lease are so long that each job that starts was claimed by a worker that was woken.
+No worker polls: LOOK_S_MAX and the lease are long. Therefore each job that starts was claimed by a worker that was
+woken.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ app = App()
 
 
 async def holding(tenant: str, seconds: float) -> None:
-    """Hold the places for a while, on the event loop."""
+    """Hold places in caps for a while, on the event loop."""
     with noted():
         await asyncio.sleep(seconds)
 
 
 def enduring(tenant: str, seconds: float) -> None:
-    """Hold the places for a while, in a thread that ignores requests to stop."""
+    """Hold places in caps for a while, in a thread that ignores requests to stop."""
     with noted():
         time.sleep(seconds)
 
@@ -76,10 +77,11 @@ async def brief(tenant: str) -> None:
 
 
 racing = app.task(name="racing", queue="race", caps=[Cap(1)])(brief)
-"""One at a time: the next is enqueued while the last ends."""
+"""A task of which one job runs at a time. The next job is enqueued while the last job ends."""
 turn = Cap(1, per="tenant", name="turn")
 turning = app.task(name="turning", queue="turns", caps=[Cap(1), turn])(brief)
-"""Its two scopes refuse in turn: now the task's is full, now a tenant's, held by the other task."""
+"""A task with two scopes that refuse jobs alternately. Either the scope of the task is full, or the scope of a tenant,
+which the other task holds."""
 taking = app.task(name="taking", queue="turns", caps=[turn])(brief)
 killed = app.task(
     name="killed",

@@ -1,4 +1,4 @@
-"""Tests that no wake-up is lost if a producer enqueues and cancels at the moment at which the last holder of a cap
+"""Tests that no wake-up is lost if a producer enqueues or cancels a job at the moment at which the last holder of a cap
 ends."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tests.rigs.live import tasks
 from tests.rigs.live.replay import Replay
 
 LIMIT_S = 1.0
-"""For how long room may stand empty while a job waits only for it and a worker is idle."""
+"""The longest allowed time (s) in which a place is empty, while a job waits only for this place and a worker is
+idle."""
 FOLLOW = 500
 
 
@@ -28,7 +29,7 @@ class Race:
     seconds: float
     replay: Replay
     close: int
-    """Rounds in which the enqueue came within a millisecond of the end."""
+    """The number of rounds in which the enqueue was within a millisecond of the end."""
     cancelled: int
     stuck: list[str] = field(default_factory=list)
 
@@ -42,7 +43,7 @@ class Race:
 
 
 def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Run one job at a time under a cap of 1; enqueue the next while it ends.
+    """Run one job at a time under a cap of 1. Enqueue the next job while the running job ends.
 
     Some rounds add another job and cancel it.
     """
@@ -58,7 +59,8 @@ def race(client: Client, rounds: int, *, seed: int = 1) -> Race:
 
 
 def turns(client: Client, rounds: int, *, seed: int = 1) -> Race:
-    """Run a few jobs at a time of three tenants, under two scopes that refuse in turn; cancel some."""
+    """Run a few jobs of three tenants at a time, under two scopes that refuse jobs alternately. Cancel some of the
+    jobs."""
     draw = random.Random(seed)
 
     def enqueue() -> list[str]:
@@ -99,7 +101,7 @@ def _rounds(
                 deadline = time.monotonic() + LIMIT_S
 
     def lifetimes() -> Iterator[float]:
-        """Measure the times from enqueue to end on this machine."""
+        """Measure the times from the enqueue to the end of a job on this machine."""
         for _ in range(20):
             wait_below(0)
             started = time.monotonic()

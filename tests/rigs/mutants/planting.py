@@ -31,11 +31,11 @@ LIST = ROOT / "tests" / "rigs" / "mutants" / "mutants.toml"
 TABLE = ROOT / "docs/mutants.md"
 COPIED = ("rq_core", "sql_audit", "lua", "tests", "scripts", "pyproject.toml")
 CATCHER_TIMEOUT_S = 90
-"""Seconds that a catcher may take."""
+"""The longest time (s) that a catcher may take."""
 
 
 class DoesNotApply(Exception):
-    """Raised if the code has changed, so that the mutant in mutants.toml must be adapted."""
+    """Raised if the code has changed, so that the mutant in mutants.toml must be adapted to the new code."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,21 @@ class Mutant:
 
     name: str
     bug: str
-    """What is wrong then, in a few words."""
+    """The effect of the bug, in a few words."""
     file: str
     find: str
-    """Text that the file has exactly once."""
+    """A text that occurs exactly once in the file."""
     replace: str
     catcher: str
     """The node id of the test that must fail."""
     sees: str
-    """A regular expression that what the test says must match; its groups, if it has some, are quoted."""
+    """A regular expression that the output of the test must match. If the expression has groups, the groups are
+    quoted."""
     quick: bool = False
-    """Also run by tests/rigs/mutants, every time."""
+    """Whether tests/rigs/mutants plants this bug in every run of the tests."""
 
     def apply(self, text: str) -> str:
-        """Return the file with the bug in it. Raises DoesNotApply."""
+        """Return the text of the file with the bug in it. Raises DoesNotApply."""
         count = text.count(self.find)
         if count != 1:
             raise DoesNotApply(
@@ -71,23 +72,23 @@ class Verdict(StrEnum):
 
     CAUGHT = "caught"
     SURVIVED = "survived"
-    """Its catcher passes."""
+    """The catcher passes although the bug is planted."""
     BROKEN = "broken"
-    """Its catcher fails, but not as it should: an error around it, other words, or nothing ran."""
+    """The catcher fails for another reason: an error outside the test, other words, or no test ran."""
     UNPROVEN = "unproven"
-    """Its catcher fails without the bug, too."""
+    """The catcher also fails without the bug."""
 
 
 @dataclass
 class Ran:
-    """Pytest's report of one or several tests."""
+    """The report of pytest about one or several tests."""
 
     passed: int = 0
     skipped: int = 0
     failures: list[str] = field(default_factory=list)
-    """What failed in a test's own body."""
+    """The failures in the body of a test."""
     errors: list[str] = field(default_factory=list)
-    """What failed around it: imports, fixtures."""
+    """The errors outside the body of a test: imports and fixtures."""
     output: str = ""
 
     @property
@@ -107,7 +108,7 @@ class Result:
 
 
 def load(path: Path = LIST) -> list[Mutant]:
-    """Return the mutants of a list, in its order."""
+    """Return the mutants in a list, in the order of the list."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     known = {each.name for each in fields(Mutant)}
     for entry in document["mutant"]:
@@ -117,7 +118,7 @@ def load(path: Path = LIST) -> list[Mutant]:
 
 @contextmanager
 def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
-    """Yield a copy of the code during the block. Times of files are kept, also those of compiled files."""
+    """Yield a copy of the code during the block. The copy keeps the times of files, including compiled files."""
     with tempfile.TemporaryDirectory(prefix="rq-core-mutant-") as directory:
         for name in names:
             source, target = root / name, Path(directory) / name
@@ -129,7 +130,7 @@ def copied(root: Path, names: Sequence[str] = COPIED) -> Iterator[Path]:
 
 
 def run_tests(root: Path, nodes: Sequence[str], timeout_s: float) -> Ran:
-    """Run tests in a copy of the code; processes that they start import the copy, too."""
+    """Run tests in a copy of the code. Processes that the tests start import the copy, too."""
     report = root / "report.xml"
     report.unlink(missing_ok=True)
     command = [
@@ -164,7 +165,7 @@ class Runner:
     """Runs mutants against one state of the code."""
 
     def __init__(self, root: Path, names: Sequence[str] = COPIED) -> None:
-        """``root`` is left unchanged; ``names`` are the parts of it that are copied."""
+        """The directory ``root`` does not change. The ``names`` are the parts of it that are copied."""
         self.names = names
         self.root = root
         self._unchanged: dict[str, Ran] = {}
@@ -219,7 +220,8 @@ class Runner:
         return path.read_text(encoding="utf-8")
 
     def _assert_imported_from(self, base: Path) -> None:
-        """Assert that the copy is imported, and not the installed package, which would prove nothing."""
+        """Assert that Python imports the copy and not the installed package, since a run of the installed package would
+        prove nothing."""
         packages = [name for name in self.names if (base / name / "__init__.py").exists()]
         for name in packages:
             told = subprocess.run(
@@ -231,7 +233,7 @@ class Runner:
 
 
 def _line(said: str, length: int = 300) -> str:
-    """Return the error as one line without the path of this checkout: of a traceback, the exception."""
+    """Return the error as one line, without the path of this checkout. For a traceback, return the exception."""
     raised = [line[1:] for line in said.splitlines() if line.startswith("E  ")]
     text = " ".join(" ".join(raised or [said]).split()).replace(f"{ROOT}/", "")
     return text if len(text) <= length else text[: length - 1] + "…"

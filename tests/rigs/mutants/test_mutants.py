@@ -1,4 +1,5 @@
-"""Mutants: each applies to the current code, the quick ones are caught, and the runner reports only true catches."""
+"""Mutants: each mutant applies to the current code, tests catch the quick mutants, and the runner reports only true
+catches."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ MUTANTS = load()
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_mutant_applies_to_the_current_code(mutant: Mutant) -> None:
-    """Checks that a change of the code leaves no mutant that plants nothing."""
+    """Checks that no mutant has lost its effect because the code has changed."""
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
 
     changed = mutant.apply(text)
@@ -34,7 +35,7 @@ def test_the_mutants_have_unique_names_and_six_are_quick() -> None:
 
 
 def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
-    """Checks the marks because `scripts/test` omits slow tests, and must catch every mutant."""
+    """Checks the marks of tests, because `scripts/test` omits slow tests and must still catch every mutant."""
     slow = []
     for catcher in {mutant.catcher for mutant in MUTANTS}:
         file, *_classes, name = catcher.partition("[")[0].split("::")

@@ -1,4 +1,4 @@
-"""A generated history of a queue (a season), proven by `audit verify`. This test catches most mutants of the
+"""A generated history of a queue (a season). `audit verify` proves it. This test catches most mutants of the
 scripts."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_MS = 1_800_000_000_000
 
 
 class Season(Fleet):
-    """A fleet whose time passes, whose leases expire, and whose workers settle claims that they no longer hold."""
+    """A fleet of workers over a long time. Leases expire, and workers settle claims that they no longer hold."""
 
     def __init__(self, client: Client, clock: Clock, seed: int) -> None:
         super().__init__(client, seed)
@@ -38,7 +38,7 @@ class Season(Fleet):
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
 
     def settle_again(self) -> None:
-        """Let a worker that was declared dead return, and settle each claim of a job again."""
+        """Let a worker that was declared dead return, and let it settle again each claim of a job."""
         if self.settled:
             held = self.random.choice(self.settled)
             self.client.run(claims.complete(QUEUE, "w-1", [held]))
@@ -47,7 +47,7 @@ class Season(Fleet):
         self.clock.advance(self.random.choice((10, 200, 3_000)))
 
     def lose_workers(self) -> None:
-        """Let a whole lease pass without extensions; the lost workers return later."""
+        """Let the time of a lease pass in which no worker extends its leases. The lost workers return later."""
         lost = self.held.copy()
         self.held.clear()
         for _ in range(4):
@@ -67,7 +67,7 @@ class Season(Fleet):
 
 
 def test_verify_proves_a_generated_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
-    """Checks SQL alone, and SQL compared with Redis. The message of a failure contains the violation."""
+    """Checks SQL alone, and then SQL compared with Redis. If the test fails, its message contains the violation."""
     database = Database(sqlite_url)
     lay_schema(database)
     control = redis.Redis.from_url(valkey_url)

@@ -19,7 +19,7 @@ from tests.rigs.once.tasks import QUEUE
 from tests.rigs.stage import workers
 
 CHUNK: Final = 250
-"""Jobs of a call."""
+"""The number of jobs in a call."""
 LANES: Final = 250
 DEADLINE_MS: Final = 1_000
 
@@ -30,9 +30,9 @@ class Second:
 
     jobs: int
     overdue: int
-    """Jobs whose deadline is over, and that are still there."""
+    """The number of jobs that are still in Redis though their deadline has passed."""
     memory: int
-    """Bytes that Redis uses."""
+    """The number of bytes that Redis uses."""
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Expiring:
     """The results of a run."""
 
     rate: float = 0.0
-    """Jobs that were enqueued a second."""
+    """The number of jobs that were enqueued per second."""
     enqueued: int = 0
     seconds: list[Second] = field(default_factory=list)
     drained_s: float = 0.0
-    """From the last enqueue until the last job was gone; their deadline is part of it."""
+    """The time (s) from the last enqueue until the last job had left Redis. It includes the time until the deadline."""
     left: list[str] = field(default_factory=list)
-    """What the queue still had then of jobs and indexes."""
+    """The jobs and index entries that the queue still had at the end."""
 
     @property
     def growth(self) -> float:
@@ -63,7 +63,7 @@ class Expiring:
 
 
 def expire(url: str, place: Path, rate: int, seconds: int) -> Expiring:
-    """Enqueue N jobs per second for a time; half of them are delayed, half wait in lanes with a cap of 0."""
+    """Enqueue N jobs per second for a time. Half of the jobs are delayed, and half wait in lanes with a cap of 0."""
     found = Expiring()
     with Client(url) as client, workers(place, "tests.rigs.once.tasks:app", [QUEUE], url):
         client.run(client.calls.caps.set(QUEUE, [("host", "0", -1)]))

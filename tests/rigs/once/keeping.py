@@ -1,4 +1,5 @@
-"""Keeps results for a second at full speed: they must leave Redis as fast as they come, and no call may be slow."""
+"""Keeps results for one second each, at full speed: results must leave Redis as fast as they come, and no call may be
+slow."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from tests.rigs.judge import memory
 from tests.rigs.once.tasks import QUEUE
 
 CHUNK: Final = 250
-"""Jobs of a call, as many as one claim brings."""
+"""The number of jobs in a call, equal to the number in one claim."""
 KEEP_MS: Final = 1_000
 CALL_MS: Final = 10.0
-"""What no call may take of Redis' core, so that other clients do not wait for it."""
+"""The time (ms) of Redis' processor core that no call may exceed, so that other clients do not wait for the call."""
 
 
 @dataclass
@@ -29,16 +30,16 @@ class Keeping:
 
     kept: int = 0
     rate: float = 0.0
-    """Results a second."""
+    """The number of results per second."""
     memory: list[int] = field(default_factory=list)
-    """Bytes that Redis used at the end of each second."""
+    """The number of bytes that Redis used at the end of each second."""
     entries: list[int] = field(default_factory=list)
-    """Results that it kept then."""
+    """The number of results that Redis kept at the end of each second."""
     left: int = 0
-    """Results that were left once all were over and the queue was claimed from."""
+    """The number of results that remained after all results had expired and a claim was made."""
     calls_ms: list[float] = field(default_factory=list)
-    """What the calls that ended jobs took of Redis' core, the dearest first. Where others have the core meanwhile, that
-    does not count."""
+    """The time (ms) of Redis' processor core that the calls to end jobs took, longest first. Time in which other
+    programs have the core does not count."""
 
     @property
     def growth(self) -> float:
@@ -55,7 +56,7 @@ class Keeping:
 
 
 def keep(url: str, seconds: float, size: int, *, log: str = DIGEST, chunk: int = CHUNK) -> Keeping:
-    """Let jobs return values of this size, ``chunk`` jobs at a time, as fast as one client can."""
+    """Let jobs return values of this size, as fast as one client can. Each call has ``chunk`` jobs."""
     found, ids, made = Keeping(), JobIds(), profile("hold")
     value = pack_result('"' + "x" * min(size - 2, VALUE_MAX - 2) + '"', log)
     ties = ties_of(keep_ms=KEEP_MS, audit_result=log)

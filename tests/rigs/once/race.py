@@ -1,5 +1,5 @@
-"""Many producers enqueue jobs with one name while workers are killed: two live jobs never have the name, and it never
-remains held."""
+"""Many producers enqueue jobs with one unique name while workers are killed: two live jobs never have the name, and the
+name is always freed in the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.rigs.stage import WORKER, Crew
 
 PRODUCERS: Final = 50
 PAUSE_S: Final = 0.02
-"""Between two questions of a producer: workers have the other core."""
+"""The pause (s) between two calls of a producer, so that workers get processor time."""
 NAME: Final = "hold/name=one"
 STANDING: Final = """local id = redis.call('HGET', KEYS[1], ARGV[1])
 if not id then return {'free', '', ''} end
@@ -41,7 +41,7 @@ class Race:
     held: int = 0
     kills: int = 0
     samples: int = 0
-    """Looks at the name and at the job that holds it, each at one moment."""
+    """The number of times that the name and the job that holds it were read at one moment."""
     names: Names = field(default_factory=Names)
     problems: list[str] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ class Race:
 
 
 class _Producers:
-    """Producers that ask repeatedly for the name, with pauses, until they are stopped."""
+    """Producers that repeatedly enqueue a job with the name, with pauses, until they are stopped."""
 
     def __init__(self, url: str) -> None:
         self.url, self.found = url, Race()
@@ -139,7 +139,7 @@ def _wait_accepted(found: Race, upto: int, crew: Crew) -> None:
 
 
 def _wait_holding(client: Client, pid: int) -> None:
-    """Wait until the worker holds a claim; return after a while even if it gets none."""
+    """Wait until the worker holds a claim. Return after a while even if the worker gets no claim."""
     for _ in range(200):
         lines = ask(client, "HVALS", f"rqc:{{{QUEUE}}}:state")
         if any(f"-{pid}-" in line for line in lines):
@@ -147,7 +147,7 @@ def _wait_holding(client: Client, pid: int) -> None:
 
 
 def _look(url: str, follower: Follower[Names], found: Race, stop: threading.Event) -> None:
-    """Read the name and its holder, and follow the log, until stopped."""
+    """Read the name and its holder, and follow the log, until the race ends."""
     keys = [f"rqc:{{{QUEUE}}}:{name}" for name in ("slots", "jobs", "state")]
     with Client(url) as client:
         while True:

@@ -1,4 +1,4 @@
-"""``scripts/prove/live schedules``: the proofs of schedules, at length."""
+"""The commands ``scripts/prove/live schedules``: the proofs of schedules in their long form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.rigs.stage import directory, served
 
 ENGINES: Final = {each.name: each for each in engines()}
 WITHIN_MS: Final = 1_000
-"""The longest time from a minute to the report of its last instant."""
+"""The longest allowed time (ms) from the beginning of a minute to the report of its last instant."""
 
 engine: Final[Callable[[Any], Any]] = click.option(
     "--engine",

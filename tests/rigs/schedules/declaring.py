@@ -1,5 +1,5 @@
-"""Old and new code that declare one schedule at the same time: one version remains, without duplicates, and no old
-definition comes back."""
+"""Old and new code that declare one schedule at the same time: one version remains, without duplicates, and the old
+definition does not return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME: Final = "nightly"
 PROCESSES: Final = 2
 CLIENTS: Final = 50
 OLD_EVERY: Final = 5
-"""Every fifth client runs the code of the round before."""
+"""One client of this number runs the code of the previous round."""
 PATIENCE_S: Final = 120.0
 
 
@@ -47,7 +47,7 @@ class Declared:
 
 
 def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
-    """Let the clients declare another definition in each round, all at the same time, and check the result of each
+    """Let the clients declare another definition in each round, all at the same time. Check the result of each
     round."""
     found = Declared(rounds, clients)
     context = multiprocessing.get_context("spawn")
@@ -100,7 +100,7 @@ def _work(url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answe
 async def _declare(
     url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answers: Any
 ) -> None:
-    """Declare with some clients, at the same time as the other process."""
+    """Declare the schedule with some clients, at the same time as the other process does."""
     clients = {
         n: AsyncClient(url, calls=Operations(Delivery(url=url, name=f"w-{n}"))) for n in numbers
     }
@@ -126,7 +126,7 @@ async def _declare(
 
 
 def _wrong(client: Client, number: int) -> list[str]:
-    """Return the differences from the newest definition as sentences."""
+    """Return the differences from the newest definition, as sentences."""
     keys = queue_keys(QUEUE)
     entries, ticks = client.run(
         client.calls.delivery.ask(
@@ -149,7 +149,7 @@ def _wrong(client: Client, number: int) -> list[str]:
 
 
 def _wrong_in_log(client: Client, rounds: int) -> list[str]:
-    """Return what is wrong with the log: it must have one change for each round."""
+    """Return the errors in the log, which must have one change for each round."""
     look = ["XRANGE", queue_keys(QUEUE)("outbox"), "-", "+"]
     (entries,) = client.run(client.calls.delivery.ask([look]))
     texts = [dict(zip(words[::2], words[1::2], strict=True)) for _, words in entries]

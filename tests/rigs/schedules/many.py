@@ -19,10 +19,10 @@ from scripts.measure import instructions
 QUEUE: Final = "digests"
 OPTIONS: Final[Any] = {"cron": "0 8 * * *", "tz": "Europe/Berlin", "spread": 900}
 RATE_MIN: Final = 15_000
-"""Schedules a second."""
+"""The lowest number of schedules that must be stored per second."""
 BYTES_MAX: Final = 700
 SLACK: Final = 0.02
-"""The noise of counted instructions."""
+"""The relative noise of counted instructions."""
 BARE_S: Final = 0.5
 
 app = App()
@@ -30,19 +30,19 @@ app = App()
 
 @app.task(queue=QUEUE)
 def digest(tenant: str) -> None:
-    """The job of one tenant's schedule."""
+    """Run as the job of one tenant's schedule."""
 
 
 @dataclass
 class Run:
-    """The figures of storing the schedules once."""
+    """The figures of one run that stores the schedules."""
 
     rate: float
-    """Schedules a second."""
+    """The number of schedules that were stored per second."""
     bare: float
-    """Bare round trips of EVALSHA a second, right before."""
+    """The number of bare EVALSHA round trips per second, measured right before."""
     bytes_each: float
-    """Of Redis' memory, without the outbox."""
+    """The bytes of Redis' memory for each schedule, without the outbox."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ def _declared(schedules: int) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _bare(control: Any) -> float:
-    """Return the round trips per second of a script that does nothing."""
+    """Return the number of round trips per second for a script that does nothing."""
     sha = control.script_load("return 1")
     began, count = time.perf_counter(), 0
     while (seconds := time.perf_counter() - began) < BARE_S:
@@ -127,7 +127,7 @@ class Claims:
     schedules: int
     without: int
     delayed: int
-    """In a queue with one delayed job."""
+    """The number of instructions in a queue with one delayed job."""
     beside: int
 
     def line(self) -> str:
@@ -144,7 +144,7 @@ class Claims:
 
 
 def claims(schedules: int) -> Claims:
-    """Count the instructions of claims under callgrind, as scripts/measure/instructions does."""
+    """Count the instructions of claims under callgrind, in the same way as scripts/measure/instructions."""
     with instructions.serving() as server:
         nothing = server.counted(lambda: None)
         spent = []
@@ -182,7 +182,7 @@ redis.call('HSET', KEYS[4], 'schedules', '1')
 
 
 def _fill(server: instructions.Server, schedules: int) -> None:
-    """Write schedules as `schedule` leaves them; under callgrind that would take an hour."""
+    """Write the same data as the script `schedule` would write. Under callgrind the script would take an hour."""
     rule, keys = recurrence("digest.0", cron="0 0 1 1 *"), queue_keys(QUEUE)
     instant = rule.next_after(round(time.time() * 1000)) or 0
     line = Schedule("on", 1, instant, instant, 0, "live", 0, (), rule.to_json())

@@ -26,7 +26,7 @@ from tests.rigs.stage import served, workers
 
 MINUTE_MS: Final = 60_000
 READY_S: Final = 20.0
-"""Seconds before the minute by which all must be ready."""
+"""The time (s) before the minute by which all schedules must be ready."""
 CHUNK: Final = 5_000
 PATIENCE_S: Final = 120.0
 
@@ -37,18 +37,18 @@ class Fired:
 
     schedules: int
     told: Counter[str] = field(default_factory=Counter)
-    """How often the log has the instant of each schedule."""
+    """The number of times that the log has the instant of each schedule."""
     enqueued: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     by: Counter[str] = field(default_factory=Counter)
-    """Instants by the worker that reported them."""
+    """The number of instants that each worker reported."""
     first_ms: int = 0
-    """From the minute to the first event, by Redis' clock."""
+    """The time (ms) from the beginning of the minute to the first event, by Redis' clock."""
     last_ms: int = 0
     struck: int | None = None
-    """The number of reports when the primary was killed."""
+    """The number of reports at the time when the primary was killed."""
     again: int = 0
-    """The number of reports to the new primary."""
+    """The number of reports that the new primary received."""
 
     def line(self) -> str:
         how = ""
@@ -85,8 +85,8 @@ def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) 
 
 
 def fire_through_a_failover(place: Path, engine: Engine, schedules: int) -> Fired:
-    """Fire the schedules under Sentinel. After a tenth of them the replica receives no more writes; after half of them
-    the primary is killed."""
+    """Fire the schedules under Sentinel. After a tenth of the schedules the replica receives no more writes. After half
+    of them the primary is killed."""
     group = SentinelGroup(engine, place)
     with group.up():
         return _fire(place, group.url, schedules, group)
@@ -154,7 +154,7 @@ def _connected(url: str) -> Iterator[App]:
 
 
 def _make_due(client: Client) -> int:
-    """Set the next instant of all schedules to the minute that has passed."""
+    """Set the next instant of all schedules to the minute that has just passed."""
     keys = queue_keys(MINUTE)
     stored = client.run(client.calls.schedules.stored(MINUTE))
     past = time.time_ns() // 1_000_000 // MINUTE_MS * MINUTE_MS
@@ -168,7 +168,7 @@ def _make_due(client: Client) -> int:
 
 
 def _left(client: Client, minute: int) -> int:
-    """Return the number of schedules that have not come to their next minute."""
+    """Return the number of schedules that have not yet reached their next minute."""
     look = ["ZCOUNT", queue_keys(MINUTE)("ticks"), "-inf", minute + MINUTE_MS - 1]
     (count,) = client.run(client.calls.delivery.ask([look]))
     return int(count)

@@ -1,4 +1,4 @@
-"""Fires one schedule during rolling restarts of its workers: SQL must have each of its instants, as run or as
+"""Fires one schedule during rolling restarts of its workers: SQL must have each instant of the schedule, as run or as
 missed."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.rigs.schedules.tasks import BEATS, EVERY, NAME
 from tests.rigs.stage import DURABLE, STOP_S, WORKER, Crew, Unit, served
 
 KILLED: Final = 2, 5
-"""The second of every five restarts is a SIGKILL,"""
+"""The restarts that kill a worker with SIGKILL: the second of every five."""
 BOTH: Final = 2, 4
-"""in the second of every four both workers are away at the same time,"""
+"""The restarts in which both workers are away at the same time: the second of every four."""
 LONG: Final = 10, 10
-"""and in every tenth for so long that instants pass."""
+"""The restarts that last so long that instants pass: every tenth."""
 LONG_TIMES: Final = 5
 
 
@@ -73,7 +73,7 @@ class Accounted:
 def restart(
     place: Path, engine: Engine, restarts: int, *, seconds: float, every: float
 ) -> Accounted:
-    """Restart two workers in turn, ``restarts`` times; each is away for ``seconds``."""
+    """Restart two workers alternately, ``restarts`` times. Each worker is away for ``seconds``."""
     found, began = Accounted(restarts), time.monotonic()
     audit = str(place / "audit.db")
     migrate.upgrade_schema(audit)

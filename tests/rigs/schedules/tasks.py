@@ -8,7 +8,7 @@ from typing import Final
 from rq_core import App
 
 EVERY: Final = "RQ_CORE_TEST_EVERY"
-"""The variable with the seconds of the interval."""
+"""The environment variable with the interval of the schedule in seconds."""
 BEATS: Final = "beats"
 NAME: Final = "beat"
 MINUTE: Final = "minute"
@@ -18,7 +18,7 @@ beats = App()
 
 @beats.task(queue=BEATS)
 async def beat() -> None:
-    """End at once."""
+    """End at once. The code of the app declares the schedule of this task."""
 
 
 beats.schedule(NAME, beat.job(), every=float(os.environ.get(EVERY, "10")))
@@ -28,4 +28,4 @@ minute = App()
 
 @minute.task(queue=MINUTE)
 async def remind(tenant: str) -> None:
-    """End at once."""
+    """End at once. The schedules of this task are stored live."""

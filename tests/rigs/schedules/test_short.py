@@ -65,7 +65,7 @@ def fired(*nominal_ms: int, missed: int = 0) -> list[Instant]:
 def test_the_check_finds_an_instant_that_is_missing_or_logged_twice(
     rows: list[Instant], found: int
 ) -> None:
-    """Checks times in seconds, from an instant to the first instant after 20 s."""
+    """Checks the time from one instant to the first instant after second 20. All times are in seconds."""
     start = recurrence(NAME, every=10).next_after(0) or 0
     shifted = [
         Instant(start + each.nominal_ms * 1_000, each.late_ms, each.outcome, each.missed)

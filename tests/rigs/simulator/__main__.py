@@ -1,4 +1,4 @@
-"""``python -m tests.rigs.simulator``: see scripts/prove/simulate."""
+"""The command line ``python -m tests.rigs.simulator``: see scripts/prove/simulate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(
     *,
     trace: bool,
 ) -> None:
-    """Run seeds of the simulator. Exits with 0 if all hold."""
+    """Run seeds of the simulator. Exits with 0 if every promise holds for every seed."""
     logging.disable(logging.CRITICAL)
     if (seeds is None) == (seed is None):
         raise click.UsageError("give --seeds A..B, or --seed N")

@@ -1,7 +1,8 @@
-"""The actors: producers, workers with their heartbeats, an operator, and mirrors.
+"""The actors of a simulation: producers, workers with heartbeats, an operator, and mirrors.
 
-They use the project's own code: its plans and clients, the settlements of a worker, the keeper of its leases, the
-mirror. Only the parts of users are invented: the jobs, how long handlers take, and how they end.
+They use the project's own code: its plans and clients, the settlements of a worker, the code that extends leases, and
+the mirror. Only the parts that users write are invented: the jobs, the durations of handlers, and the outcomes of
+handlers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ ERROR: Final = '{"type":"ValueError","message":"no"}'
 
 
 class StepTransport:
-    """A transport whose every round trip is a scheduling point."""
+    """A transport whose every round trip is a scheduling point: another actor may continue there."""
 
     one_slot = False
 
@@ -86,7 +87,7 @@ class StepTransport:
 
 
 class Actor(ABC):
-    """One process: it may die at any point, and is started again under another name."""
+    """One process. It may die at any point, and is then started again under another name."""
 
     def __init__(self, simulation: Simulation, role: str) -> None:
         self.simulation = simulation
@@ -98,7 +99,7 @@ class Actor(ABC):
 
     @property
     def name(self) -> str:
-        """Return the name of this boot, which is as unique as those of ids.boot_id."""
+        """Return the name of this start of the process. The name is as unique as the ids of ids.boot_id."""
         return f"{self.role}.{self.boots}"
 
     @property
@@ -107,7 +108,7 @@ class Actor(ABC):
 
     @property
     def healing(self) -> bool:
-        """Return whether the actor may begin no new work."""
+        """Return whether the simulation is ending, so that the actor may begin no new work."""
         return self.simulation.healing
 
     @property
@@ -124,10 +125,10 @@ class Actor(ABC):
 
     @abstractmethod
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
-        """Return the bodies of its threads, by name."""
+        """Return the functions that run in the threads of this actor, by name."""
 
     def client(self, strand: Strand, patience: Patience, name: str | None = None) -> Client:
-        """Return a client whose round trips and pauses are scheduling points of the strand."""
+        """Return a client for a strand. Each round trip and each pause of the client is a scheduling point."""
         world = self.simulation.world
         delivery = self.simulation.plant.delivery(
             url=world.url,
@@ -159,7 +160,7 @@ class Actor(ABC):
 
 
 class Producer(Actor):
-    """Enqueues jobs of all kinds, sometimes with an id in use, and cancels some."""
+    """Enqueues jobs of all kinds, sometimes with an id that is in use, and cancels some jobs."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
@@ -202,7 +203,7 @@ class Producer(Actor):
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:
-    """Return a job with none to three scopes, sometimes delayed, sometimes with a rule for full scopes."""
+    """Return a job with up to three scopes. Some jobs are delayed, and some have a rule for full scopes."""
     task, tenant = rng.choice(("a", "a", "b")), rng.choice(("x", "x", "y"))
     priority = rng.choice((*(["normal"] * 4), "critical", "high", "low"))
     made = profile(task, Priority(priority), rng.choice((1, 3, 3)), rng.choice((1, 2, 3)))
@@ -218,7 +219,7 @@ def make_job(rng: random.Random, job_id: str) -> NewJob:
 
 
 def tie(job: NewJob, dice: random.Random) -> NewJob:
-    """Give a job a name, a deadline, both or neither."""
+    """Give a job a unique name, a deadline, both or neither."""
     how = dice.choice(("", "", "keep", "replace"))
     expires_ms = dice.choice((0, 0, 0, 300, 3_000))
     if job.full or 0 < expires_ms <= job.delay_ms:
@@ -228,7 +229,7 @@ def tie(job: NewJob, dice: random.Random) -> NewJob:
 
 
 def keep(job: NewJob, dice: random.Random) -> NewJob:
-    """Choose how long a job's result is kept: very briefly, for a while, for ever, or not."""
+    """Choose how long the result of a job is kept: very briefly, for a while, for ever, or not at all."""
     keep_ms = dice.choice((0, 300, 3_000, 10**9))
     if not keep_ms:
         return job
@@ -252,7 +253,7 @@ class Run:
 
     @property
     def thread(self) -> bool:
-        """Return whether the handler runs in a thread: it then settles though its lease is lost."""
+        """Return whether the handler runs in a thread. Such a handler is settled even if its lease is lost."""
         return '"thread":true' in read_spec(self.claim.spec).args_json
 
 
@@ -261,7 +262,7 @@ class Line:
     """A line that a handler wrote."""
 
     kind: str
-    """began or ended."""
+    """The kind of line: began or ended."""
     job_id: str
     fence: str
     worker: str
@@ -282,7 +283,7 @@ class Worker(Actor):
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         self.held: dict[str, Run] = {}
-        """By fence and id."""
+        """The running handlers, by the fence and the id of the job."""
         self.keeper: LeaseKeeper | None = None
         return {self.role: self.work, f"{self.role}.leases": self.keep}
 
@@ -368,7 +369,7 @@ class Worker(Actor):
     def finished(self) -> list[Settlement]:
         """Return the outcomes of the handlers that have ended.
 
-        A handler that can be stopped and whose lease is lost reports nothing.
+        If a handler can be stopped and its lease is lost, no outcome is returned for it.
         """
         found = []
         for key, run in list(self.held.items()):
@@ -397,7 +398,7 @@ class Worker(Actor):
                 return Settlement(run.claim, "rollback", 0, reason)
 
     def value(self, claim: Claim) -> str:
-        """Return a new value for a handler, if its result is kept."""
+        """Return a new value that a handler returns, if the result of its job is kept."""
         keeps = read_spec(claim.spec).keeps
         if not keeps:
             return ""
@@ -425,11 +426,11 @@ class Worker(Actor):
 CAPS: Final = ("0", "1", "1", "2", "3", "none")
 RATES: Final = ("5/10000ms/1", "20/10000ms/3", "0", "none")
 ROOMS: Final = (0, 900, 2_500, 8_000, SETTINGS["kept_max_bytes"].default)
-"""Bytes for kept results, which take some 400 to 1,400 each."""
+"""The possible limits (bytes) on kept results. One result takes some 400 to 1,400 bytes."""
 
 
 class Operator(Actor):
-    """Changes limits, pauses, edits, requeues and prunes; at the end lets everything run."""
+    """Changes limits, pauses, edits, requeues and prunes. At the end it lets all jobs run."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}

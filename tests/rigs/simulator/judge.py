@@ -1,4 +1,4 @@
-"""The verdict on a seed: producers' answers, handlers' records, Redis and SQL are compared."""
+"""The verdict on a seed: the answers to producers, the records of handlers, Redis and SQL are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def judge(simulation: Simulation) -> dict[str, int]:
-    """Raise Violated or AssertionError if anything does not hold. Returns the counts."""
+    """Raise Violated or AssertionError if a promise does not hold. Otherwise return the counts."""
     client = simulation.direct()
     simulation.watch.add(simulation.world.exchange([], simulation.watch.last)[1])
     simulation.watch.compare(client)
@@ -41,7 +41,7 @@ def judge(simulation: Simulation) -> dict[str, int]:
 
 
 def _check_told(simulation: Simulation) -> None:
-    """Check I1: acknowledged jobs are in the log, unless the server lost them; refused jobs are not."""
+    """Check I1: acknowledged jobs are in the log, unless the server lost them. Refused jobs are not in the log."""
     watch, told = simulation.watch, simulation.told
     logged = set(_produced(watch.entries))
     ever = logged | set(_produced(watch.forgotten))
@@ -65,7 +65,7 @@ def _check_told(simulation: Simulation) -> None:
 
 
 def _produced(entries: Iterable[Entry]) -> Iterator[str]:
-    """Return the jobs that producers enqueued; a job that was enqueued several times is in the list each time."""
+    """Return the jobs that producers enqueued. A job that was enqueued several times is in the list several times."""
     for entry in entries:
         if entry.event is Event.ENQUEUED:
             yield from (each.job_id for each in entry.jobs if tick_of(each.job_id) is None)
@@ -99,8 +99,8 @@ def _check_witness(simulation: Simulation) -> None:
 
 
 def _check_audit(simulation: Simulation) -> None:
-    """Check I7: SQL has the log, verify proves it, and it reports the gaps and losses that it cannot know more
-    about."""
+    """Check I7: SQL has the log, verify proves the log, and verify reports the gaps and losses about which it cannot
+    know more."""
     if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
         return
     client, database = simulation.direct(), Database(simulation.audit_url)
@@ -118,7 +118,7 @@ def _check_audit(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Check that every surviving entry of Redis is in SQL, from the last point where the log began again."""
+    """Check that SQL has every entry that Redis still has, from the last point at which the log began again."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)

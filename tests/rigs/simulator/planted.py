@@ -1,4 +1,5 @@
-"""The bugs of tests/rigs/mutants/mutants.toml, planted in the simulated code: the simulator must find them."""
+"""Plants the bugs of tests/rigs/mutants/mutants.toml in the simulated code, so that tests can check that the simulator
+finds them."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def _scripts(mutant: Mutant) -> Scripts:
 
 @cache
 def _module(mutant: Mutant) -> ModuleType:
-    """Return a second copy of the module, with the bug, while the original remains imported."""
+    """Return a second copy of the module that has the bug. The original module remains imported."""
     name = mutant.file.removesuffix(".py").replace("/", ".")
     path = ROOT / mutant.file
     module = ModuleType(name)

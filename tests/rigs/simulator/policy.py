@@ -1,4 +1,5 @@
-"""Chooses the next actor. Many races need an actor that is delayed for long, which a uniform choice rarely gives."""
+"""Chooses the actor that continues next. Many races need an actor that is delayed for a long time, which a uniform
+choice rarely gives."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ class Policy(Protocol):
     name: str
 
     def choose(self, names: Sequence[str], step: int, rng: random.Random, /) -> int:
-        """Return the index of the chosen actor in ``names``."""
+        """Return the index in ``names`` of the chosen actor."""
 
 
 class Uniform:

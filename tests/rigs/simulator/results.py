@@ -1,4 +1,4 @@
-"""The answers to a caller who waits for jobs, compared with the log: how each job ended, and its result."""
+"""The answers to a caller who waits for jobs, compared with the log: how each job ended, and the result of the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 LOOK: Final = look_program().replace(
     _REAL_TIME, f"local now = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"
 )
-"""The look of those who wait, on the simulation's clock."""
+"""The program with which clients poll awaited jobs, on the clock of the simulation."""
 assert LOOK != look_program()
 OUTCOMES: Final[Mapping[Event, type[Outcome[object]]]] = {
     Event.SUCCEEDED: Succeeded,
@@ -38,37 +38,37 @@ OUTCOMES: Final[Mapping[Event, type[Outcome[object]]]] = {
     Event.REPLACED: Replaced,
     Event.PRUNED: Failed,
 }
-"""What a caller is told of a job that this event took out of Redis."""
+"""The outcome that a caller gets for a job, by the event that removed the job from Redis."""
 NO_ROOM: Final = frozenset({"evicted", "full"})
 
 
 class Clock(NamedTuple):
-    """The server's clock, which a failover may set back."""
+    """The clock of the server, which a failover may set back."""
 
     now_ms: int
     latest_ms: int
-    """The latest time that it has had: what was over then may have been forgotten."""
+    """The latest time that the clock has shown. Data whose expiry is before this time may have been forgotten."""
 
 
 @dataclass
 class Life:
-    """The last job of an id, by the log."""
+    """The last job with an id, according to the log."""
 
     keep_ms: int | None
-    """How long its result is kept from its end on; None: it is not."""
+    """How long (ms) the result is kept after the end of the job, or None if the result is not kept."""
     state: State | None
-    """None: it has left Redis."""
+    """The state of the job, or None if the job has left Redis."""
     end: tuple[Entry, JobEvent] | None = None
-    """What took it out of Redis."""
+    """The entry and the event that removed the job from Redis."""
 
 
 @dataclass
 class Results:
-    """The log's record of each id, and the answers that a read of the id may give."""
+    """The state of each id according to the log, and the answers that a read of the id may give."""
 
     lives: dict[str, Life] = field(default_factory=dict)
     untold: set[str] = field(default_factory=set)
-    """Ids of which the log only says that Redis does not have them."""
+    """The ids about which the log only says that Redis does not have the job."""
 
     def add(self, entry: Entry) -> None:
         """Record an entry of the log."""
@@ -94,9 +94,9 @@ class Results:
         *,
         has_room: bool,
     ) -> list[str]:
-        """Return what is wrong with the answers about these ids.
+        """Return the errors in the answers about these ids.
 
-        ``returned`` has the values that workers presented, by job, fence and worker.
+        ``returned`` has the values that workers reported, by job, fence and worker.
         """
         wrong = []
         for job_id in sorted((found.keys() | self.lives.keys()) - self.untold):
@@ -124,7 +124,7 @@ def _fits(
     *,
     has_room: bool,
 ) -> bool:
-    """Return whether the answer is possible for a job that has left Redis."""
+    """Return whether the answer is possible for a job that is no longer in Redis."""
     if said is None:
         return False
     outcome = said.known if isinstance(said, Absent) else said

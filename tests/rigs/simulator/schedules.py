@@ -20,13 +20,13 @@ BEAT: Final = "beat"
 """The schedule that code declares."""
 NAMES: Final = (BEAT, "tock")
 CODES: Final = 3
-"""How many versions of the code there are."""
+"""The number of versions of the code."""
 AGAIN: Final = 0.1
-"""The chance that a worker declares its schedules again in a turn, as it does hourly."""
+"""The chance that a worker declares its schedules again in a turn. Real workers do this every hour."""
 PACES: Final = ((0, 10, 100), (0, 20, 200), (1, 30, 300))
-"""How long a step may take, in ms."""
+"""The possible durations of a step, in ms."""
 CLOCK_MS: Final = (-20_000, -5_000, 20_000)
-"""How far the server's clock is set."""
+"""The amounts (ms) by which the clock of the server is set to another time."""
 
 
 def definition(code: int) -> Declaration:
@@ -44,13 +44,12 @@ def _job() -> NewJob:
 
 
 def declare(client: Client, code: int) -> None:
-    """Declare the schedule of a worker's code."""
+    """Declare the schedule that the code of a worker has."""
     client.run(client.calls.schedules.put(QUEUE, [definition(code)], source="code"))
 
 
 def serve(client: Client, worker: str) -> None:
-    """Serve due schedules, as the ticker of a worker does: the worker may be suspended or die between two round
-    trips."""
+    """Fire due schedules, as a worker does. The worker may be suspended or die between two round trips."""
     instants: list[Instant] = []
     while True:
         try:

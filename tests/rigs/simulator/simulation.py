@@ -71,18 +71,20 @@ from tests.rigs.simulator.world import (
 )
 
 DRAIN_STEPS_MAX: Final = 6_000
-"""Steps within which everything is worked off once nothing breaks any more."""
+"""The number of steps within which all jobs must end, once no more faults happen."""
 TIED_EVERY: Final = 6
-"""Of so many rounds of seeds through all profiles, one has jobs with names and deadlines, and edits."""
+"""A number of rounds of seeds through all profiles. In one of these rounds, jobs have names and deadlines, and are
+edited."""
 KEPT_EVERY: Final = 11
-"""Of so many rounds the last three have jobs whose results are kept, half of them in little room."""
+"""A number of rounds of seeds. In the last three of these rounds, results of jobs are kept, half of them with little
+room."""
 SCHEDULED_EVERY: Final = 13
-"""Of so many rounds two have schedules."""
+"""A number of rounds of seeds. In two of these rounds there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
 LOOK_EVERY: Final = 5
-"""Calls of scripts after which all jobs are looked at as callers do who wait."""
+"""The number of script calls after which all jobs are polled, in the way of waiting callers."""
 COMPARE_EVERY: Final = 40
-"""Calls of scripts after which all indexes are compared with the log."""
+"""The number of script calls after which all indexes are compared with the log."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,14 @@ class Plant:
 
 @dataclass(frozen=True)
 class Stage:
-    """The place of simulations, one after the other: their own server, and a directory for the audit database."""
+    """The place for one simulation after another: a server of its own, and a directory for the audit database."""
 
     url: str
     directory: Path
 
     @property
     def template(self) -> Path:
-        """Return an audit database without rows, and with a fixed name."""
+        """Return an audit database without rows. Its id is always the same."""
         path = self.directory / "template.db"
         if not path.exists():
             migrate.upgrade_schema(str(path))
@@ -130,15 +132,15 @@ def staged(engine: Engine | None = None) -> Iterator[Stage]:
 
 @dataclass(frozen=True)
 class Profile:
-    """The possible faults under a seed, and their frequency."""
+    """The possible faults under a seed, and how frequent they are."""
 
     name: str
     network: float = 0.0
-    """The chance that a round trip is not fine."""
+    """The chance that a round trip does not go well."""
     faults: tuple[str, ...] = ()
-    """What else may happen."""
+    """The kinds of other faults that may happen."""
     many: int = 0
-    """How many of those."""
+    """The number of these other faults."""
 
 
 PROFILES: Final = (
@@ -155,7 +157,7 @@ LOSING: Final = frozenset({"restart", "flush"})
 
 
 class Failed(AssertionError):
-    """Raised for a seed that does not hold."""
+    """Raised for a seed for which a promise does not hold."""
 
     def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
         super().__init__(
@@ -168,7 +170,7 @@ class Failed(AssertionError):
 
 
 class Kept(NamedTuple):
-    """The server's data at a step, with the log that the watch had."""
+    """The data of the server at a step, with the log that the watch had at that step."""
 
     dump: Dump
     log: tuple[RawEntry, ...]
@@ -180,7 +182,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands whose sender has stopped waiting for them, and that may still arrive."""
+    """Commands that may still arrive, though their sender no longer waits for them."""
 
     name: str
     commands: list[list[Any]]
@@ -195,7 +197,7 @@ class Result:
     policy: str
     steps: int
     digest: str
-    """SHA-256 of every step, of the whole log and of what SQL has."""
+    """The SHA-256 digest of every step, the whole log and the contents of SQL."""
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -203,7 +205,7 @@ Runnable = Strand | Late
 
 
 class Simulation:
-    """One seed on one stage."""
+    """The simulation of one seed, on one stage."""
 
     def __init__(
         self,
@@ -223,17 +225,19 @@ class Simulation:
         self.watch = Watch()
         self.told = Answers()
         self.lines: list[Line] = []
-        """What the handlers wrote."""
+        """The lines that the handlers wrote."""
         self.completed: list[tuple[str, str]] = []
-        """(id, fence) of which a worker was told that it counts."""
+        """The claims (id, fence) for which a worker was told that its settlement counts."""
         self.returned: dict[tuple[str, str, str], str] = {}
-        """What workers reported that handlers returned, by job, fence and worker, whether that was accepted or not."""
+        """The values that workers reported for handlers, by job, fence and worker, whether or not the report was
+        accepted."""
         self.sent: Counter[str] = Counter()
-        """How often producers decided to enqueue each job. That a call was sent again is no decision."""
+        """The number of times that producers decided to enqueue each job. A call that is only sent again does not
+        count."""
         self.healing = False
         self.step = 0
         self.lost: list[str] = []
-        """How the server lost what it had acknowledged."""
+        """The ways in which the server lost acknowledged data."""
         self.audit = stage.directory / "audit.db"
         self._jobs = 0
         self._late: list[Late] = []
@@ -248,16 +252,16 @@ class Simulation:
         self.ties = self.seed // len(PROFILES) % TIED_EVERY == TIED_EVERY - 1
         """Whether jobs have names and deadlines, and are edited."""
         self.keeps = self.seed // len(PROFILES) % KEPT_EVERY >= KEPT_EVERY - 3
-        """Whether results of some jobs are kept."""
+        """Whether the results of some jobs are kept."""
         self.has_room = not self.keeps or random.Random(f"{self.seed} room").random() < 0.5
-        """Whether there is room for all of them."""
+        """Whether the queue has room for all kept results."""
         self.schedules = self.seed // len(PROFILES) % SCHEDULED_EVERY in SCHEDULED_AT
-        """Whether there are schedules, and the server's clock may be set."""
+        """Whether there are schedules, and the server's clock may be set to another time."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
-        """How long a step may take, in ms."""
+        """The possible durations of a step, in ms."""
         self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
         self._caps = [
             (scope, rng.choice(RATES if scope == RATE else CAPS))
@@ -294,7 +298,7 @@ class Simulation:
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:
-        """Return the version of the code that a worker runs; None if no code has schedules."""
+        """Return the version of the code that a worker runs, or None if no code has schedules."""
         dice = random.Random(f"{self.seed} {worker} code")
         return dice.randrange(schedules.CODES) if self.schedules else None
 
@@ -302,7 +306,7 @@ class Simulation:
         self.lines.append(line)
 
     def direct(self) -> Client:
-        """Return a client without scheduling points, for observers. Close it."""
+        """Return a client without scheduling points, for observers. The caller closes it."""
         delivery = self.plant.delivery(
             url=self.world.url, name="outside", clock=self.world.seconds, scripts=self.plant.scripts
         )
@@ -311,7 +315,7 @@ class Simulation:
     # The run.
 
     def run(self) -> Result:
-        """Run the seed. Raises Failed."""
+        """Run the simulation of the seed. Raises Failed."""
         self.actors: list[Actor] = []
         stamps = (f"{n:016x}" for n in itertools.count(1))
         # What goes on beside a strand would bring an order of its own: it is done on the strand, at once. A random
@@ -363,7 +367,7 @@ class Simulation:
             self._step()
 
     def _heal(self) -> None:
-        """Stop all faults and new work: the remaining jobs must end (I11)."""
+        """Stop all faults and all new work. The remaining jobs must then end (I11)."""
         self.healing = True
         self._paused.clear()
         for actor in self.actors:
@@ -376,7 +380,7 @@ class Simulation:
         raise Violated(f"I11: not worked off after {DRAIN_STEPS_MAX} steps: {self._left()}")
 
     def _left(self) -> list[str]:
-        """Return the live jobs that are not dead, and what is known of each."""
+        """Return the live jobs that are not dead, and the known facts about each job."""
         values: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:jobs")
         lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
         standing = values | lines
@@ -423,7 +427,7 @@ class Simulation:
         return found + self._late
 
     def _next_ms(self) -> int:
-        """Return when the next sleep or pause ends."""
+        """Return the time at which the next sleep or pause ends."""
         later = [
             *self._paused.values(),
             *(
@@ -454,7 +458,7 @@ class Simulation:
             chosen.resume()
 
     def _go_on(self, strand: Strand, request: Request) -> None:
-        """Continue an actor: run the next command of its round trip, or apply a network fault to the whole round
+        """Let an actor continue. Run the next command of its round trip, or apply a network fault to the whole round
         trip."""
         if request.fate is None:
             request.fate = self._draw_fate(len(request.commands))
@@ -475,7 +479,7 @@ class Simulation:
         strand.resume([*request.replies[:keep], *([_missing("reply")] * (count - keep))])
 
     def _next_commands(self, commands: Sequence[list[Any]], done: int) -> Sequence[list[Any]]:
-        """Return one command, or a whole transaction: other actors may run between two commands of a pipeline."""
+        """Return one command, or a whole transaction. Other actors may run between two commands of a pipeline."""
         self._taken = 1
         if commands[done][0] == "MULTI":
             ends = [at for at, each in enumerate(commands) if at > done and each[0] == "EXEC"]
@@ -496,7 +500,7 @@ class Simulation:
         return replies
 
     def check_results(self) -> None:
-        """Read all jobs' results, as waiting callers do. Raises Violated."""
+        """Read the results of all jobs, in the way of waiting callers. Raises Violated."""
         client = self.direct()
         known = self.told.attempted | {each for each in self.watch.records if tick_of(each)}
         found = client.run(client.calls.endings.look(QUEUE, sorted(known)))
@@ -555,13 +559,13 @@ class Simulation:
         self._note("everybody", f"JUMP {ms} ms")
 
     def _fault_clock(self) -> None:
-        """Set the server's clock."""
+        """Set the server's clock to another time."""
         ms = random.Random(f"{self.seed} {self.step} clock").choice(schedules.CLOCK_MS)
         self.world.skew_ms += ms
         self._note("server", f"CLOCK {ms} ms")
 
     def _fault_sql(self) -> None:
-        """Let SQL fail under a mirror, which continues."""
+        """Let SQL fail during the work of a mirror. The mirror continues afterwards."""
         for actor in self.actors:
             if not isinstance(actor, MirrorProcess) or not actor.running:
                 continue
@@ -613,7 +617,7 @@ def _missing(kind: str) -> Exception:
 
 
 def _words(commands: Sequence[list[Any]]) -> str:
-    """Return the words of a request, without those that differ between two versions of a script."""
+    """Return the words of a request, without words that differ between two versions of a script."""
     return " ; ".join(_one(command) for command in commands)[:400]
 
 

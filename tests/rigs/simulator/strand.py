@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Crash(BaseException):
-    """Raised inside a strand, at the point where it has stopped, when its process is killed.
+    """Raised inside a strand when its process is killed, at the point at which the strand has stopped.
 
     It is not an Exception, so that no code handles it.
     """
@@ -22,36 +22,36 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Request:
-    """A stop at the network, with the commands of one round trip."""
+    """A stop at a round trip on the network, with the commands of the round trip."""
 
     commands: list[list[Any]]
     replies: list[Any] = field(default_factory=list)
-    """To those that have been carried out."""
+    """The replies to the commands that have been carried out."""
     fate: Fate | None = None
-    """What the network does with it; drawn when its first command's turn comes."""
+    """What the network does with the round trip. It is drawn when the turn of the first command comes."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """The fate of a round trip."""
+    """The effect of the network on a round trip."""
 
     kind: str
-    """fine; unsent: no connection; request: lost on the way; reply: carried out, and its reply lost; late: given up
-    by its sender, and carried out some time afterwards."""
+    """One of: fine; unsent (no connection); request (lost on the way); reply (carried out, and its reply lost); late
+    (given up by its sender, and carried out some time later)."""
     keep: int = 0
-    """reply: how many of the replies still came."""
+    """The number of replies that still arrive, for the kind ``reply``."""
 
 
 @dataclass(frozen=True)
 class Sleep:
-    """A sleep until a moment of the server's time."""
+    """A sleep until a time on the server's clock."""
 
     until_ms: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """A stop between two steps of code that does something other than calling Redis."""
+    """A stop between two steps of code that does not call Redis."""
 
     name: str
 
@@ -90,7 +90,8 @@ class Strand:
         self._back.release()
 
     def wait(self, point: Point) -> Any:
-        """Stop the strand, from inside, until it is resumed. Returns the value that `resume` passes."""
+        """Stop the strand until it is resumed. The strand itself calls this method. Returns the value that is given to
+        `resume`."""
         if self._ending:
             # What tidies up after a crash would not be carried out either.
             raise Crash
@@ -103,8 +104,8 @@ class Strand:
         return value
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Run the strand, from outside, to its next stop or its end. Raises an exception that the actor did not
-        handle."""
+        """Run the strand to its next stop or its end. Another thread calls this method. Raises an exception that the
+        actor did not handle."""
         self._sent = value, error
         self._go.release()
         self._back.acquire()
@@ -115,7 +116,7 @@ class Strand:
             raise failure
 
     def crash(self) -> None:
-        """End the strand where it has stopped."""
+        """End the strand at the point at which it has stopped."""
         if not self.done:
             self._ending = True
             self.resume(error=Crash())

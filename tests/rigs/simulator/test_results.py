@@ -45,7 +45,7 @@ def problems(
     return results.problems({"a": said}, RETURNED, clock, has_room=has_room)
 
 
-def test_the_simulator_requires_that_a_kept_result_is_that_of_the_accepted_settlement() -> None:
+def test_the_simulator_requires_that_a_kept_result_comes_from_the_accepted_settlement() -> None:
     assert [] == problems(succeeded('"mine"'))
     assert problems(succeeded('"no"'))
     assert problems(Cancelled("a"))

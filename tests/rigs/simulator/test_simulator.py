@@ -1,4 +1,4 @@
-"""A hundred seeds hold, each seed repeats exactly, and planted bugs are found."""
+"""The simulator: every promise holds for a hundred seeds, each seed repeats exactly, and planted bugs are found."""
 
 import os
 import subprocess
@@ -14,7 +14,8 @@ from tests.rigs.simulator.simulation import Failed, Plant, Simulation, Stage, st
 SEEDS = 100
 BLOCK = 20
 SEARCHED = 200
-"""Seeds among which a planted bug must be found, where the one that found it first finds it no more."""
+"""The number of seeds in which a planted bug is searched for, if the seed that once found the bug no longer finds
+it."""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,7 +28,9 @@ def stage() -> Iterator[Stage]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 @pytest.mark.slow
-def test_every_promise_holds_in_the_simulation_of_each_seed(stage: Stage, first: int) -> None:
+def test_every_promise_holds_in_the_simulation_of_each_of_the_first_hundred_seeds(
+    stage: Stage, first: int
+) -> None:
     for seed in range(first, first + BLOCK):
         Simulation(stage, seed).run()
 
@@ -39,7 +42,7 @@ FOUND = {
     "a call was sent, and the handshake after it gets no answer": 1252,
     "a job whose edit took its place in line expires after a failure": 2429,
 }
-"""Seeds that failed once, by what happens under them."""
+"""Seeds that once failed, each by the event that happens in its simulation."""
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND.keys())
@@ -48,13 +51,14 @@ def test_every_promise_holds_for_a_seed_that_failed_in_the_past(stage: Stage, se
 
 
 REPEATED = (0, 15, 2, 17, 4, 19, 20)
-"""A seed of each profile; every second one and the last have schedules."""
+"""One seed of each profile. Every second seed and the last seed have schedules."""
 
 
 @pytest.mark.parametrize("seed", REPEATED)
 @pytest.mark.slow
 def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage, seed: int) -> None:
-    """Checks the steps, the log, handlers' records, all keys and the rows in SQL, also after other seeds."""
+    """Checks the steps, the log, the records of handlers, all keys and the rows in SQL, also after other seeds have
+    run."""
     first = Simulation(stage, seed).run()
     Simulation(stage, SEEDS + seed).run()
     again = Simulation(stage, seed).run()
@@ -64,7 +68,7 @@ def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage, seed: int) -> 
 
 @pytest.mark.slow
 def test_a_run_of_a_seed_in_another_process_is_equal(stage: Stage) -> None:
-    """Checks that neither the order of Python's sets nor a server's random numbers matter."""
+    """Checks that the order of Python's sets and the random numbers of a server have no influence."""
     seed = REPEATED[-1]
     here = Simulation(stage, seed).run().digest
     words = [sys.executable, "-m", "tests.rigs.simulator", "--seed", str(seed)]
@@ -102,7 +106,7 @@ CATCHING = {
     "old-code-brings-back": 143,
     "spread-added-twice": 17,
 }
-"""Planted bugs, and the first seed that found each. Where the code has moved on another one may."""
+"""Planted bugs, each with the first seed that found the bug. After a change of the code, another seed may find it."""
 
 
 @pytest.mark.parametrize("name", CATCHING)

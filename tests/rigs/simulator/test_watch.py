@@ -1,4 +1,4 @@
-"""The simulator's watch: its view of the log when a server forgets entries, and when they come back."""
+"""The watch of the simulator (its own view of the log), when a server forgets entries and when these entries return."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Observes every entry of the log when it is written, and checks what must be true after each step."""
+"""Observes every entry of the log when the entry is written, and checks what must be true after each step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Violated(AssertionError):
 
 
 class Watch:
-    """The queue's log as Redis has it. Entries that Redis forgets move to ``forgotten``."""
+    """The log of the queue as Redis has it. An entry that Redis forgets is moved to ``forgotten``."""
 
     def __init__(self) -> None:
         self.log: list[RawEntry] = []
         self.entries: list[Entry] = []
         self.records: dict[str, JobRecord] = {}
         self.forgotten: list[Entry] = []
-        """Entries that Redis had and has no more."""
+        """The entries that Redis had once and no longer has."""
         self.results = Results()
         self._proof = Proof()
         self._schedules = Schedules()
@@ -40,7 +40,7 @@ class Watch:
         return self.log[-1][0] if self.log else "0-0"
 
     def add(self, found: list[Any]) -> list[Entry]:
-        """Add entries that were just written, in the form of XRANGE. Raises Violated."""
+        """Add entries that were just written, in the form that XRANGE returns. Raises Violated."""
         added = []
         for entry_id, flat in found:
             raw = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -53,7 +53,7 @@ class Watch:
         return added
 
     def _check_number(self, entry: Entry) -> None:
-        """Check the entry's number (I5)."""
+        """Check the number of the entry (I5)."""
         begins = entry.event is Event.EPOCH_STARTED
         if not self.entries:
             fits = begins and entry.id.seq == 0
@@ -65,7 +65,8 @@ class Watch:
             raise Violated(f"I5: {entry.id} {entry.event} follows {self.last}")
 
     def _apply(self, entry: Entry, *, check: bool) -> None:
-        """Check I2, I4, I6 and I9 by folding, I3 by the caps in each claim, and I15 by the rules of schedules."""
+        """Apply the entry to the state of the jobs to check I2, I4, I6 and I9. Check I3 by the caps in each claim, and
+        I15 by the rules of schedules."""
         for event in entry.jobs:
             record, problem = fold(self.records.get(event.job_id), entry, event)
             self.records[event.job_id] = record
@@ -80,7 +81,7 @@ class Watch:
             raise Violated(f"I15: {'; '.join(wrong)}")
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
-        """Continue from an earlier log. Entries in it that Redis had forgotten count as known again."""
+        """Continue from an earlier log. If Redis had forgotten entries of this log, they count as known again."""
         met = [*self.forgotten, *self.entries]
         self.log = list(log)
         self.entries = [decode(*each) for each in log]

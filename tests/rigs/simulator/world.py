@@ -37,7 +37,7 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes that replace shipped ones in a simulation."""
+    """Return the includes that take the place of shipped includes in a simulation."""
     return {"clock": CLOCK, "replid": _REPLID}
 
 
@@ -46,7 +46,8 @@ Scripts = Callable[[str], Script]
 
 @cache
 def simulated(name: str) -> Script:
-    """Return the script on the simulation's clock and replication id, in the form of Operations' ``scripts``."""
+    """Return the script on the clock and the replication id of the simulation. Operations accepts it as one of its
+    ``scripts``."""
     return build_function(name, Variant(includes=includes()))
 
 
@@ -61,7 +62,7 @@ OPTIONS: Final = {
 
 
 def start_server(where: Path, engine: Engine | None = None) -> RedisServer:
-    """Start a server for simulations, in memory, with a socket in ``where``."""
+    """Start a server for simulations that stores nothing on disk. Its socket is in the directory ``where``."""
     options = {**OPTIONS, "unixsocket": str(where / "s")}
     return RedisServer(engine or engines()[0], where, options).start()
 
@@ -74,12 +75,12 @@ Dump = list[tuple[bytes, bytes]]
 
 
 class World:
-    """One emptied server, at the beginning of the simulation's time."""
+    """One server without data, at the beginning of the simulated time."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.now_ms = START_MS
-        """The moment of the simulation, which only grows. The server's clock is ``skew_ms`` off."""
+        """The time of the simulation, which only increases. The clock of the server differs from it by ``skew_ms``."""
         self.skew_ms = 0
         self.replid = "a" * 40
         self.transport = PoolTransport(url)
@@ -128,7 +129,7 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Load all scripts, regardless of what the previous simulation left in the server."""
+        """Load all scripts, whatever the previous simulation left in the server."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
@@ -139,14 +140,14 @@ class World:
     # What happens to it.
 
     def become_another(self, rng: random.Random) -> None:
-        """Promote a replica, whose clock may be ahead or behind."""
+        """Promote a replica. The clock of the replica may be ahead or behind."""
         self.replid = f"{rng.getrandbits(160):040x}"
         self.skew_ms += rng.choice((0, 0, -4_000, 700))
         self._tell()
         forget_memories(self.control)
 
     def dump(self) -> Dump:
-        """Return everything that the queues have."""
+        """Return everything that the queues store in Redis."""
         keys = self.control.keys(f"{DEFAULT_PREFIX}:*")
         return [(key, self.control.dump(key)) for key in sorted(keys)]
 

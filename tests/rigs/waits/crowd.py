@@ -20,7 +20,7 @@ from tests.rigs.stage import Crew
 QUEUE: Final = "waits"
 KEEP_S: Final = 120
 WAIT_S: Final = 90.0
-"""Longer than any fault lasts and than a lease."""
+"""The time limit (s) of a wait. It is longer than any fault and longer than a lease."""
 LEASE_MS: Final = 3_000
 LOOK_EVERY_S: Final = 0.02
 LEFT_WITHIN_S: Final = 10.0
@@ -29,7 +29,7 @@ PATIENCE: Final = Patience(unsent=120.0, unknown=120.0)
 
 
 def answer(n: int = 0) -> str:
-    """The enqueued task. The settler returns the job's id."""
+    """Return the id of the job. Callers enqueue this task; the process that settles jobs returns the value."""
     raise AssertionError("the settler runs it")
 
 
@@ -40,17 +40,17 @@ class Found:
     asked: int = 0
     ended: int = 0
     gone: int = 0
-    """Jobs that Redis forgot in a failover."""
+    """The number of jobs that Redis forgot in a failover."""
     lost: list[str] = field(default_factory=list)
-    """Waits that did not end, or ended with another job's value."""
+    """The waits that did not end, or that ended with the value of another job."""
     late_s: list[float] = field(default_factory=list)
-    """From the settlement's answer to the end of the wait."""
+    """The time (s) from the answer to the settlement until the end of the wait."""
     trip_s: list[float] = field(default_factory=list)
-    """Round trips of looks meanwhile."""
+    """The durations (s) of polls that were made meanwhile."""
     seconds: float = 0.0
     faults: int = 0
     listening: int = 0
-    """Subscriptions that were left."""
+    """The number of subscriptions that remained at the end."""
 
     def line(self, name: str) -> str:
         """Return the observations as one line."""
@@ -79,7 +79,7 @@ def run(
     more: Callable[[], bool],
     seconds_max: float,
 ) -> Found:
-    """Enqueue and wait ``jobs`` times, and continue while ``more`` is true, for ``seconds_max`` at most.
+    """Enqueue a job and wait for it, ``jobs`` times. Continue while ``more`` is true, for ``seconds_max`` at most.
 
     ``subscribed`` counts the subscriptions to the queue.
     """
@@ -145,7 +145,7 @@ def _one(task: Any, found: Found, lock: threading.Lock, ends: dict[str, float]) 
 
 
 def _look(app: App, trips: list[float], over: threading.Event) -> None:
-    """Measure how long one read of a job takes beside all other calls."""
+    """Measure how long one read of a job takes while all other calls are made."""
     client = app.client
     while not over.wait(LOOK_EVERY_S):
         began = time.monotonic()
@@ -157,7 +157,7 @@ def _look(app: App, trips: list[float], over: threading.Event) -> None:
 
 
 def _left(subscribed: Callable[[], int]) -> int:
-    """Return how many subscriptions are left once no caller waits."""
+    """Return how many subscriptions remain when no caller waits any more."""
     deadline = time.monotonic() + LEFT_WITHIN_S
     while (count := subscribed()) and time.monotonic() < deadline:
         time.sleep(0.1)

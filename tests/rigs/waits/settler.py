@@ -26,7 +26,7 @@ PATIENCE = Patience(unsent=120.0, unknown=120.0)
 
 
 def serve(url: str, queue: str, worker: str, sink: TextIO, stop: threading.Event) -> None:
-    """Claim jobs, and settle each one alone, with its id as its result."""
+    """Claim jobs. Settle each job in a call of its own, with the id of the job as the result."""
     draw = random.Random(worker)
     with Client(url, patience=PATIENCE) as client:
         while not stop.is_set():

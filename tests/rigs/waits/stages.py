@@ -1,4 +1,4 @@
-"""The stages of the proof of waits: one or more servers, and the faults that are made there."""
+"""The stages of the proof of waits. Each stage has one or more servers, and a fault that is applied there."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ FAIL_OVER_EVERY_S: Final = 15.0
 MOVE_EVERY_S: Final = 0.5
 SECONDS_MAX: Final = 600.0
 ALONE_SHARE: Final = 20
-"""A lone caller waits for so much fewer jobs: it has one under way."""
+"""The divisor of the number of jobs for a single caller, who has only one job under way."""
 CHANNEL: Final = queue_keys(QUEUE).channel
 RIGHT: Final = "&rqc:{*}:ended"
 
 
 @dataclass
 class Stage:
-    """The URLs for waiting and for settling, and the fault."""
+    """The URL for waiting callers, the URL for the process that settles jobs, and the fault."""
 
     waits_at: str
     settles_at: str
     subscribed: Callable[[], int]
     strike: Callable[[], None] = lambda: None
-    """One fault. It is called again and again, in a thread of its own."""
+    """The function that applies the fault once. A separate thread calls it repeatedly."""
     every: float = 0.0
-    """Seconds between two; 0: there are none."""
+    """The seconds between two faults, or 0 if there are no faults."""
     may_forget: bool = False
-    """Whether Redis may lose what it has accepted."""
+    """Whether Redis may lose accepted data on this stage."""
 
 
 def subscribed_at(*servers: RedisServer) -> int:
@@ -75,7 +75,7 @@ def killed(engine: Engine, place: Path) -> Iterator[Stage]:
 
 
 def _user(server: RedisServer, role: str, *, without: str) -> str:
-    """Return the URL of a user with the role's rights except one."""
+    """Return the URL of a user who has all rights of the role except one right."""
     rules = [rule for rule in acl_roles.rules(role) if rule != without]
     assert len(rules) < len(acl_roles.rules(role))
     with server.client() as control:
@@ -147,7 +147,7 @@ def slot(engine: Engine, place: Path) -> Iterator[Stage]:
 
 
 ALONE: Final = "alone"
-"""Nothing goes wrong, and one caller waits: how soon a wait ends is judged here, where callers do not wait for each
+"""The stage without a fault and with one caller. It shows how soon a wait ends, since no callers wait for each
 other."""
 STAGES: Final[dict[str, Callable[[Engine, Path], Any]]] = {
     ALONE: quiet,
@@ -198,9 +198,9 @@ def prove(
     callers: int = 16,
     seconds_max: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
-    """Let callers wait ``jobs`` times on this stage, and longer if it has not had enough faults by then.
+    """Let callers wait ``jobs`` times on this stage, and longer if there were too few faults by then.
 
-    Returns the observations, and the promises that they do not meet.
+    Returns the observations, and the promises that the observations do not meet.
     """
     if name == ALONE:
         jobs, callers = jobs // ALONE_SHARE, 1
