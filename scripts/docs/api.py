@@ -1,4 +1,4 @@
-"""The reference pages of the public names, the command line, errors, settings and keys, made from the code."""
+"""Creates the reference pages of the public names, the command line, errors, settings and keys from the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VARIABLES: Final = {
     FORCE_VARIABLE: "1: producers use a server that may lose jobs, or is a replica, as `--force` does for workers;"
     " and a worker starts although its app declares none of its `--queues`",
 }
-"""The environment variables that the packages read, and what each says."""
+"""The environment variables that the packages read, each with its meaning."""
 
 
 HIDDEN: Final = {
@@ -44,13 +44,13 @@ HIDDEN: Final = {
     "Rate": "family limit",
     "Task": "lane_of_claim",
 }
-"""Members, by class, that other rooms of rq_core call and programs of users do not."""
+"""Members, by class, that the pages omit: other rooms of rq_core call these members, and users' programs do not."""
 _MADE_BY_RQ_CORE: Final = ("AsyncTask", "JobHandle", "NewJob", "PreparedTask", "Task")
-"""Classes that a program gets from rq-core and does not make, so how they are made is not shown."""
+"""Classes whose objects rq-core creates for a program. The page omits how such an object is created."""
 
 
 _NAMES: Final[list[str]] = vars(rq_core)["__all__"]
-"""The public names; `vars`, since type checkers see the module's other form, which has no list."""
+"""The public names. `vars` is used because type checkers see another form of the module, which has no list."""
 
 
 def api_md() -> str:
@@ -97,7 +97,8 @@ def _entry(name: str, thing: Any) -> Iterator[str]:
 
 
 def _members(cls: type) -> list[str]:
-    """Return the methods and properties that the class or its base classes in rq_core document, in their order."""
+    """Return the methods and properties that have a docstring in the class or in its base classes in rq_core, in their
+    order."""
     found: dict[str, None] = {}
     for each in cls.__mro__:
         if not each.__module__.startswith("rq_core"):
@@ -210,7 +211,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 
 def errors_md() -> str:
-    """Return the page of the errors: their tree, and the message of each."""
+    """Return the page of the errors: the tree of the errors, and the message of each error."""
     errors = [each for each in map(rq_core.__dict__.get, _NAMES) if _is_error(each)]
     tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
     for each in errors:

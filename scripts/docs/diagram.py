@@ -1,7 +1,7 @@
 """Draws the table of states as a picture (SVG) without a script: ``docs/reference/states.svg``.
 
-The positions of states and the paths of arrows are written here by hand; the arrows and their names come from the
-table. An arrow of the table without a path here is an error, and so is a path without an arrow.
+The positions of states and the paths of arrows are written here by hand. The arrows and their names come from the
+table. If an arrow of the table has no path here, or a path here has no arrow, this is an error.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _PLACES: Final = {
     "dead": (560, 470),
     _END: (860, 290),
 }
-"""The middle of each state."""
+"""The centre of the box of each state."""
 _HALF: Final = (58, 20)
-"""Half of the width and of the height of a state's box."""
+"""Half of the width and half of the height of the box of a state."""
 
 
 class Way(NamedTuple):
     """The path of an arrow."""
 
     path: str
-    """The data of an SVG path; its end is the arrow's head."""
+    """The data of an SVG path. The head of the arrow is at the end of the path."""
     label: tuple[int, int]
-    """The middle of its first line of words."""
+    """The centre of the first line of the label."""
 
 
 _WAYS: Final = {
@@ -75,7 +75,7 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 
 
 def svg(found: dict[tuple[str, str], list[str]] | None = None) -> str:
-    """Return the picture. Raises ValueError if the table's arrows and the paths here differ."""
+    """Return the picture. Raises ValueError if the arrows of the table and the paths here differ."""
     found = arrows() if found is None else found
     if odd := sorted(found.keys() ^ _WAYS.keys()):
         raise ValueError(f"scripts/docs/diagram.py has no way, or one too many, for {odd}")

@@ -1,7 +1,7 @@
-"""Draws the two nights in which daylight saving changes, as schedules fire in them: ``docs/pictures/dst-nights.svg``.
+"""Draws how schedules fire in the two nights in which daylight saving changes: ``docs/pictures/dst-nights.svg``.
 
-Each dot is an instant that ``rq_core.model.recurrence`` computes, so the picture cannot differ from what is fired. The
-picture has the colours of light and dark pages.
+Each dot is an instant that ``rq_core.model.recurrence`` computes, so the picture cannot differ from the instants that
+are fired. The picture has colours for light pages and for dark pages.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from scripts.docs.pages import NOTICE
 
 ZONE: Final = "Europe/Berlin"
 CRONS: Final = ("30 2 * * *", "0 3 * * *", "*/20 * * * *", "0 * * * *")
-"""The expressions, a row each: two that name their minute and hour, and two that do not."""
+"""The expressions, one for each row of the picture. Two of them name their minute and hour, and two do not."""
 HOUR_MS: Final = 3_600_000
 HOURS: Final = 5
-"""Hours that pass in a picture."""
+"""The number of hours that the picture shows."""
 WIDTH: Final = 920
 _LEFT: Final = 130
 _STEP: Final = 150
-"""Width of an hour."""
+"""The width of an hour."""
 _ROW: Final = 34
 _STYLE: Final = (
     "<style>text{fill:#1e293b}.paper{fill:#f8fafc}.line{stroke:#94a3b8}.dot{fill:#4f46e5}.change{fill:#fde68a}"
@@ -37,9 +37,9 @@ class Night(NamedTuple):
 
     title: str
     begins: datetime
-    """UTC."""
+    """The beginning of the night (UTC)."""
     changes: datetime
-    """When the offset changes (UTC)."""
+    """The time at which the UTC offset changes (UTC)."""
 
 
 NIGHTS: Final = (
@@ -55,7 +55,7 @@ NIGHTS: Final = (
 
 
 def instants(cron: str, night: Night) -> list[datetime]:
-    """Return when an expression fires in a night (UTC)."""
+    """Return the instants at which an expression fires in a night (UTC)."""
     begins = int(night.begins.timestamp() * 1000)
     rule = recurrence("picture", cron=cron, tz=ZONE)
     found = []
@@ -118,11 +118,11 @@ def _place(night: Night, moment: datetime) -> float:
 
 
 def _clock(moment: datetime) -> str:
-    """Return what a clock in the zone shows."""
+    """Return the wall time that a clock in the zone shows."""
     return f"{moment.astimezone(ZoneInfo(ZONE)):%H:%M}"
 
 
 def _clock_before(moment: datetime) -> str:
-    """Return what a clock in the zone would show if it had not just changed."""
+    """Return the wall time that a clock in the zone would show without the change of its offset."""
     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(ZONE))
     return f"{just_before.replace(tzinfo=None) + timedelta(seconds=1):%H:%M}"

@@ -35,12 +35,13 @@ from scripts.docs.pictures import gallery
 
 
 def _purpose(header: Header) -> str:
-    """Return the first sentence of a header's purpose. The other sentences are only for readers of the file."""
+    """Return the first sentence of the purpose in a header. The other sentences are only for readers of the Lua
+    file."""
     return " ".join(header.purpose.split()).partition(". ")[0].rstrip(".")
 
 
 def _docs(cls: type) -> dict[str, str]:
-    """Return the docstrings after the members of an enum, by the member's name."""
+    """Return the docstring after each member of an enum, by the name of the member."""
     (tree,) = ast.parse(inspect.getsource(cls)).body
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     found = {}
@@ -192,7 +193,7 @@ def lua_readme() -> str:
 
 
 def scripts_md() -> str:
-    """Return the page of the scripts: each script's purpose, transitions and answers."""
+    """Return the page of the scripts: the purpose, the transitions and the answers of each script."""
 
     def row(name: str) -> tuple[str, ...]:
         header = script.script(name).header
@@ -344,7 +345,7 @@ CHANNEL_RIGHT: Final = (
 
 
 def rights_md() -> str:
-    """Return docs/reference/rights.md."""
+    """Return the text of docs/reference/rights.md."""
     rows = [
         (
             f"`{name}`: {role.does}",
@@ -397,7 +398,7 @@ def rights_md() -> str:
 
 
 def decisions_md(pages: Path) -> str:
-    """Return the index of the pages of decisions: each decision with a link to it."""
+    """Return the index of the decisions: each decision with a link to its page."""
     parts = []
     for name in _DECISIONS:
         title, *headings = re.findall(
@@ -425,7 +426,7 @@ the code, the invariants and the recipes for common changes."""
 def files() -> dict[Path, str]:
     """Return the texts of the generated files by path.
 
-    Raises HeaderError, OSError, or ValueError (for an arrow without a path).
+    Raises HeaderError, OSError, or ValueError (for an arrow in the table of states that has no path in the picture).
     """
     lua = script.lua_directory()
     reference = lua.parent / "docs" / "reference"
@@ -451,7 +452,7 @@ def files() -> dict[Path, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write or check the files. Returns the exit status."""
+    """Write the files, or check them. Returns the exit status."""
     if unknown := [a for a in arguments if a != "--check"]:
         sys.stderr.write(f"generate: unknown argument {unknown[0]}\n")
         return 2

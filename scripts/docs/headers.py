@@ -49,9 +49,9 @@ _FUNCTION = re.compile(r"^local function (\w+).*?^end$", re.MULTILINE | re.DOTAL
 _SET = re.compile(r"\bset_fact\(([^,\n]*),")
 
 LINES_MAX: Final = 70
-"""Of a function, and of the body of a script, without comments."""
+"""The highest number of lines of a function, and of the body of a script, without comments."""
 _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, *CLEARS})
-"""Events about jobs that are no transitions."""
+"""Events about jobs that are not transitions. Any script may emit them."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Source:
     header: Header
     code: str
     defines: frozenset[str]
-    """The names that it defines in the first column."""
+    """The names that the file defines in the first column of a line."""
 
     @cached_property
     def bare(self) -> str:
-        """Return the code without comments and strings."""
+        """Return the code of the file without comments and strings."""
         return _STRING.sub("''", self.code)
 
     @cached_property
@@ -110,27 +110,27 @@ def _names(header: Header, section: str) -> tuple[str, ...]:
 
 
 def emitters(event: Event) -> tuple[str, ...]:
-    """Return the scripts that may append an event: their code or that of their includes contains it."""
+    """Return the scripts that may append an event. Their code or the code of their includes contains the event."""
     return tuple(name for name in script.names() if f"'{event}'" in _emits(name))
 
 
 @cache
 def _emits(name: str) -> str:
-    """Return the calls by which a script appends events: its own, and those of its includes."""
+    """Return the calls with which a script appends events, including the calls in its includes."""
     source = _script(name)
     everything = (source, *(_includes()[include] for include in _closure(name)))
     return " ".join(each for s in everything for each in _EMIT.findall(s.code))
 
 
 def forget() -> None:
-    """Forget all files, so that they are read again."""
+    """Forget all files that were read, so that the next call reads them again."""
     for kept in (_includes, _script, _emits, shared, includes):
         kept.cache_clear()
     lua_files.forget_files()
 
 
 def problems() -> list[str]:
-    """Return the false statements, one line each. Raises HeaderError if a script cannot be built."""
+    """Return the false statements in headers, one line for each. Raises HeaderError if a script cannot be built."""
     forget()
     found: list[str] = []
     for name in script.names():
@@ -151,7 +151,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check the rules that apply to both scripts and includes."""
+    """Check the rules that apply both to scripts and to includes."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -169,7 +169,7 @@ def _of_any(source: Source) -> Iterator[str]:
 
 
 def _of_keys(source: Source) -> Iterator[str]:
-    """Check that a file names the keys that it uses. A script also has the keys that its includes name."""
+    """Check that a file names the keys that it uses. A script may also use the keys that its includes name."""
     header = source.header
     unread = set(header.words("Unread"))
     declared = {*header.words("Keys"), *header.words("With")}
@@ -204,7 +204,7 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Check that a file names the lists that it fills and reads, which belong to it."""
+    """Check that a file names the lists that it fills and reads. No other file may fill or read these lists."""
     declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
@@ -212,7 +212,8 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 
 def _of_walls() -> Iterator[str]:
-    """Check that a room takes only values from another room: functions, constants, or tables that stay the same."""
+    """Check that a room takes only constant values from another room: functions, constants, and tables that do not
+    change."""
     paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
@@ -229,7 +230,7 @@ def _of_walls() -> Iterator[str]:
 
 @cache
 def shared() -> Mapping[str, str]:
-    """Return the names that a file takes from an include, each with its include."""
+    """Return the names that a file takes from an include, each with the include."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
@@ -241,7 +242,8 @@ def changing(name: str) -> set[str]:
 
 
 def _of_include(source: Source) -> Iterator[str]:
-    """Check the variables that an include keeps between calls, and the arguments of the script that it reads."""
+    """Check the variables that an include keeps between calls, and the arguments of the script that the include
+    reads."""
     changing = lua_names.assigned(source.code) & source.defines
     reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
     first_values = lua_names.assigned(reset)
@@ -258,7 +260,7 @@ def _of_include(source: Source) -> Iterator[str]:
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
-    """Check the rules for scripts."""
+    """Check the rules that apply only to scripts."""
     header = source.header
     everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
@@ -293,7 +295,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 
 
 def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
-    """Check that a script runs the steps that its parts have."""
+    """Check that a script runs the steps of its parts."""
     runs = {step for source in everything for step in _RUN.findall(source.code)}
     needed = rooms.include_words(script.lua_directory(), _whole(name), _closure(name))
     for part in includes()[rooms.PARTS].words("Parts"):
@@ -303,8 +305,11 @@ def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
-    """Yield a phrase for each name that the code reads from a position after a record's last field or from the position
-    of another field, and for each declared field that the code does not use."""
+    """Yield a sentence for each wrong use of a record's fields.
+
+    The wrong uses: the code reads a name from a position after the last field of a record, or from the position of
+    another field, or does not use a declared field.
+    """
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
     for names in _EACH.findall(bare):
         for place, word in enumerate(w.strip() for w in names.split(",")):

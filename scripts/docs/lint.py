@@ -28,7 +28,7 @@ _WARNING: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+):\d+: \(\w(?P<code>\d
 _OF_LINE: Final = re.compile(r" on line \d+")
 _QUOTED: Final = re.compile(r"'(\w+)'")
 _UNUSED: Final = ("211", "231", "241")
-"""Codes that say of a variable that nothing uses it."""
+"""The codes of luacheck for unused variables."""
 _SHADOWING: Final = ("431", "432")
 _OPTIONS: Final = (
     "--formatter=plain", "--codes", "--std=lua51", "--read-globals", "redis", "cjson", "KEYS", "ARGV",
@@ -38,7 +38,8 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """Return luacheck's messages about scripts, by name, each on one line with the line of Lua."""
+    """Return luacheck's messages about scripts, by the name of the script. Each message is one line, with the line of
+    Lua."""
     lines = {name: text.split("\n") for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as directory:
         for name, text in texts.items():
@@ -70,13 +71,13 @@ def problems(texts: dict[str, str]) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    """Return the text of a program of ``lua/plain``, with any values as constants."""
+    """Return the text of a program in ``lua/plain``. Any values may take the place of its constants."""
     given = read(script.lua_directory() / PLAIN / f"{name}.lua").header.words("Given")
     return plain_text(name, **dict.fromkeys(given, 1))
 
 
 def main() -> int:
-    """Print the findings. Returns the exit status."""
+    """Print the messages of luacheck. Returns the exit status."""
     if shutil.which("luacheck") is None:
         sys.stderr.write("lint: luacheck is not installed (Debian: lua-check)\n")
         return 1 if os.environ.get("CI", "").lower() in {"1", "true", "yes"} else 0

@@ -31,7 +31,7 @@ PAGES: Final = {
     "compare": "compare/",
     "performance": "performance/",
 }
-"""One page of each kind, by its address."""
+"""One page of each kind, by the address of the page."""
 SEARCHES: Final = {
     "periodic": "how-to/schedules/",
     "beat": "how-to/schedules/",
@@ -51,7 +51,7 @@ SEARCHES: Final = {
     "web ui": "how-to/dashboard/",
     "workflow": "compare/",
 }
-"""The page that the search shows among its first three, by what is typed."""
+"""The page that the search must show among its first three results, by the search text."""
 WIDTHS: Final = (390, 1440)
 SCHEMES: Final = ("light", "dark")
 SHOTS: Final = ROOT / "build" / "look"
@@ -63,7 +63,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def look(site: Path) -> list[str]:
-    """Take the screenshots of the built site, and return the problems as sentences."""
+    """Take screenshots of the built site. Return the problems as sentences."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
@@ -120,11 +120,12 @@ def _visit(page: Any, base: str, address: str) -> list[str]:
 _BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")]
     .filter((code) => code.getClientRects().length > 1)
     .map((code) => code.textContent)"""
-"""The code in tables that takes several lines."""
+"""JavaScript that returns the code in tables which is broken over several lines."""
 
 
 def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
-    """Switch a page to the other colours, on a system with light colours, and compare each drawing before and after."""
+    """Switch a page to the other colours, on a system with light colours. Return the drawings whose picture does not
+    change."""
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     page.goto(f"{base}why/", wait_until="networkidle")
     box = page.locator("img.drawing").first.bounding_box()
@@ -160,7 +161,7 @@ def _searches_without_their_page(browser: Any, base: str) -> list[str]:
 
 
 def main() -> int:
-    """Take the screenshots of all pages. Returns the exit status."""
+    """Take screenshots of all pages. Returns the exit status."""
     wrong = look(ROOT / "build" / "site")
     for each in wrong:
         sys.stderr.write(f"{each}\n")

@@ -24,19 +24,19 @@ OUTSIDE_LEFT: Final = 12
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _HIDDEN: Final = 3
-"""Locals that Lua makes for each loop with `for`."""
+"""The number of hidden locals that Lua creates for each `for` loop."""
 
 
 @dataclass
 class Function:
-    """A function, or the text around all functions."""
+    """A Lua function, or the text outside all functions."""
 
     name: str
     outer: Function | None = None
     locals: int = 0
-    """The most that it has at a time."""
+    """The highest number of locals that exist at a time."""
     outside: set[str] = field(default_factory=set)
-    """The names that it has from outside, its inner functions' among them."""
+    """The names that the function and its inner functions use from outside."""
     scopes: list[list[str]] = field(default_factory=lambda: [[]])
 
     def declare(self, *names: str) -> None:
@@ -44,7 +44,7 @@ class Function:
         self.locals = max(self.locals, sum(map(len, self.scopes)))
 
     def meet(self, name: str) -> bool:
-        """Record that a name is mentioned. Returns whether it is the name of a local, here or in an outer function."""
+        """Record that a name is used. Returns whether the name is a local of this function or of an outer function."""
         if any(name in scope for scope in self.scopes):
             return True
         found = self.outer is not None and self.outer.meet(name)
@@ -54,7 +54,8 @@ class Function:
 
 
 def functions(code: str) -> list[Function]:
-    """Return the functions of a Lua text, the text around them first. Parses as much of Lua as the scripts use."""
+    """Return the functions of a Lua text. The first one is the text outside all functions. The parser knows only as
+    much Lua as the scripts use."""
     return _Reader(lua_names.tokens(code)).read()
 
 
@@ -84,7 +85,7 @@ class _Reader:
         self._here.scopes.pop()
 
     def _block(self) -> None:
-        """Read statements up to the word that ends them."""
+        """Read statements up to the word that ends the block."""
         while self._peek() not in ("", "end", "else", "elseif", "until"):
             self._statement()
 
@@ -148,7 +149,7 @@ class _Reader:
         self._here.declare(*names)
 
     def _values(self) -> None:
-        """Read the values of a `local`: up to a word that begins a statement, outside of all brackets."""
+        """Read the values of a `local`. They end at a word that begins a statement, outside of all brackets."""
         depth = 0
         is_complete = False
         while word := self._peek():
@@ -181,7 +182,7 @@ class _Reader:
             self._here.meet(word)
 
     def _in_braces(self) -> bool:
-        """Return whether the word before is inside the braces of a table."""
+        """Return whether the previous word is inside the braces of a table."""
         depth = 0
         for word in reversed(self._words[: self._at - 1]):
             if word in ("}", ")"):
@@ -225,7 +226,7 @@ def _begins_anew(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Left:
-    """The locals and upvalues that a script has left, in its fullest function."""
+    """The numbers of locals and upvalues that the fullest function of a script may still add."""
 
     locals: int
     in_function: str
@@ -239,8 +240,8 @@ class Left:
 
 
 def left(name: str) -> Left:
-    """Return the locals and upvalues that a script has left. The result is the same for FCALL and EVALSHA, since the
-    script has the same functions in both."""
+    """Return the numbers of locals and upvalues that a script may still add. The result is the same for FCALL and
+    EVALSHA, since the script has the same functions in both."""
     first, *others = functions(script.function(name).text.partition("\n")[2])
     fullest = max(first, *others, key=lambda each: each.locals)
     widest = max(others, key=lambda each: len(each.outside))
@@ -251,7 +252,7 @@ def left(name: str) -> Left:
 
 
 def main() -> int:
-    """Print what each script has left. Returns the exit status."""
+    """Print the numbers that each script may still add. Returns the exit status."""
     full = []
     for name in script.names():
         found = left(name)

@@ -1,4 +1,4 @@
-"""Finds the names that a Lua text assigns and mentions. Parses as much of Lua as the files of ``lua/`` use."""
+"""Finds the names that a Lua text assigns and uses. The parser knows only as much Lua as the files in ``lua/`` use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tokens(code: str) -> list[str]:
 
 
 def mentioned(code: str) -> set[str]:
-    """Return the names of variables, without fields after a dot or a colon, and without keys of a table."""
+    """Return the names of variables in the text, without fields after a dot or a colon, and without keys of a table."""
     found, words, depth = set(), tokens(code), 0
     for at, word in enumerate(words):
         depth += (word == "{") - (word == "}")
@@ -41,7 +41,8 @@ def local_names(code: str) -> set[str]:
 
 
 def assigned(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration, or whose fields or elements are."""
+    """Return the names that are assigned after their declaration. Names whose fields or elements are assigned also
+    count."""
     return {name for name, _ in _assignments(code)}
 
 
@@ -51,7 +52,7 @@ def rebound(code: str) -> set[str]:
 
 
 def _assignments(code: str) -> set[tuple[str, bool]]:
-    """Yield the names of :func:`assigned`, each with whether the name itself is assigned."""
+    """Yield the names that :func:`assigned` returns. Each comes with whether the name itself is assigned."""
     found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
@@ -72,8 +73,8 @@ def _assignments(code: str) -> set[tuple[str, bool]]:
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:
-    """Return the position before the target of an assignment, which ends here, and the name with which the target
-    begins."""
+    """Return the position before the target of an assignment, and the first name of the target. The target ends at the
+    given position."""
     while True:
         if words[end] == "]":
             depth = 0

@@ -1,4 +1,5 @@
-"""The pages about metrics and alerts, and the rules for Prometheus, from the tables of :mod:`rq_core.metrics`."""
+"""Creates the pages about metrics and alerts, and the rules for Prometheus, from the tables in
+:mod:`rq_core.metrics`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 
 
 def page(*parts: str) -> str:
-    """Return a page of these parts, with the notice that it is generated."""
+    """Return a page with these parts, and with the notice that the page is generated."""
     return "\n\n".join((NOTICE, *parts)) + "\n"
 
 

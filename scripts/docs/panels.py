@@ -11,9 +11,9 @@ class Panel(NamedTuple):
 
     title: str
     unit: str
-    """Grafana's name of it."""
+    """Grafana's name of the unit."""
     shows: tuple[tuple[str, str], ...]
-    """Expressions, and the legend of each."""
+    """The expressions that the panel shows, each with its legend."""
     says: str = ""
 
 
@@ -25,7 +25,7 @@ def _by_queue(expression: str) -> tuple[tuple[str, str], ...]:
 
 
 def _average(seconds: str) -> str:
-    """Return the expression for the average of a counter of seconds per ended claim."""
+    """Return the expression for the average number of seconds per ended claim, from a counter of seconds."""
     ended = f"sum by (queue) (rate(rqc_claims_ended_total{_Q}[5m]))"
     return f"sum by (queue) (rate({seconds}{_Q}[5m])) / {ended}"
 

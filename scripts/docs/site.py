@@ -11,7 +11,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 BUILD_S_MAX: Final = 120
-"""Seconds that a build may take."""
+"""The longest time (s) that a build may take."""
 _COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
 _LOADED: Final = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*?\ssrc=["']?(?P<src>(?:https?:)?//[^"'\s>]+)"""
@@ -26,7 +26,8 @@ class SiteError(Exception):
 
 
 def build(root: Path = ROOT) -> Path:
-    """Build the pages of a checkout strictly; returns their directory. Raises SiteError with what Zensical said."""
+    """Build the pages of a checkout in strict mode, and return the directory of the built pages. Raises SiteError with
+    the messages of Zensical."""
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean"],
         cwd=root, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False,
@@ -37,7 +38,8 @@ def build(root: Path = ROOT) -> Path:
 
 
 def foreign(text: str) -> Iterator[str]:
-    """Yield the addresses on other hosts that a page of this HTML or CSS would load. Links are not loaded."""
+    """Yield the addresses on other hosts that a page would load, from the HTML or CSS of the page. Links are not
+    loaded, so they do not count."""
     for match in _LOADED.finditer(text):
         yield next(filter(None, match.groups()))
 

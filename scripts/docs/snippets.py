@@ -44,17 +44,18 @@ PREAMBLES: Final = {
         app = App()
     """,
 }
-"""By page: names that its blocks use and do not define."""
+"""For each page, the definitions of names that the blocks of the page use and do not define."""
 _HEAD: Final = """\
 # mypy: disable-error-code=empty-body
 # pyright: reportMissingImports=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 """
-"""Bodies may be left out as `...`; Django has no types for pyright, and structlog is not installed."""
+"""The first lines of each module. They allow bodies that are only `...`, and they allow Django, which has no types for
+pyright, and structlog, which is not installed."""
 
 
 def modules() -> dict[str, str]:
-    """Return the modules of the pages that have blocks of their own, by file name."""
+    """Return the modules of all pages that have Python blocks of their own, by file name."""
     found = {}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         name = page.relative_to(ROOT).as_posix()
@@ -77,7 +78,7 @@ def _module(page: str, blocks: list[str]) -> str:
 
 
 def main() -> None:
-    """Write the modules, and remove those of pages that have no blocks any more."""
+    """Write the modules, and remove modules of pages that no longer have blocks."""
     TARGET.mkdir(parents=True, exist_ok=True)
     wanted = modules()
     for stale in TARGET.glob("*.py"):

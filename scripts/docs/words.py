@@ -32,11 +32,11 @@ PATTERNS: Final = {
     r"\banew\b": "write 'again'",
     r"\bthat which\b": "write 'what', or name it",
 }
-"""What no text must say, and what to write."""
+"""The patterns that no text may contain, each with the words to write in place of a match."""
 ON_PAGES: Final = {
     r"\b(?:that|which|what|who) (?:is|are) (?:none|no \w+)\b": "write 'an invalid …'",
 }
-"""Phrases that pages, errors and help must not have either."""
+"""Further patterns that pages, errors and help texts may not contain."""
 IN_SOURCES: Final = {
     r"\b(?:is|are|was|were) none\b": "write 'is missing', 'is invalid', or 'no …'",
     r"\b(?:is|are|was|were) to (?:be|have)\b": "write 'must' or 'should'",
@@ -46,23 +46,24 @@ IN_SOURCES: Final = {
     r"\bt(?:old|ells)\b": "name the act: logs, reports, notifies, shows, says",
     r"\bstands\b": "write 'is', 'is stored in', 'waits' or 'is written'",
 }
-"""Phrases that docstrings, comments, messages and names of tests must not have either."""
+"""Further patterns that docstrings, comments, messages and names of tests may not contain."""
 FIRST_LINE: Final = re.compile(
     r"(?:What|Who|Whom|Whose|Of|Until|Since|Up to|Those|That|It|They|Such)\b"
 )
-"""How the first line of a docstring must not begin: it begins with a verb or a noun."""
+"""A pattern for wrong beginnings of docstrings. A docstring must begin with a verb or a noun."""
 FIRST_LINE_OF_CODE: Final = re.compile(r"(?:Whether|By|As|Also|Though|Else)\b")
-"""How the docstring of a module, class or function must not begin either; that of an attribute may."""
+"""A pattern for further wrong beginnings in docstrings of modules, classes and functions. Docstrings of attributes may
+begin in this way."""
 
 RIGHT: Final = {
     "lies.md": "written by scripts/prove/lies, which quotes kinds of lies",
     "mutants.md": "written by scripts/prove/mutants, which quotes the tests",
 }
-"""Pages that are not checked, each with the reason."""
+"""The pages that are not checked, each with the reason."""
 GLOSSARY: Final = "docs/glossary.md"
 _ENTRY: Final = re.compile(r"^\*\*(.+?)\.\*\*(.*?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _RULED_OUT: Final = re.compile(r"\bNot:\s+([^.]+)\.", re.IGNORECASE)
-"""The end of an entry of the glossary: the words that are not used for its idea."""
+"""A pattern for the end of an entry in the glossary, which lists the words that must not be used for the idea."""
 _AT_THE_ROOT: Final = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 _TEST: Final = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 _LUA_COMMENT: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
@@ -70,7 +71,8 @@ _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> Iterator[str]:
-    """Yield each phrase of the text that a pattern finds, with what to write in its place. Code is left out."""
+    """Yield each phrase of the text that a pattern finds, with the words to write in its place. Code in the text is
+    left out."""
     prose = _CODE.sub("", text)
     for pattern, instead in patterns.items():
         for match in re.finditer(pattern, prose, re.IGNORECASE):
@@ -88,7 +90,8 @@ def synonyms(glossary: str) -> dict[str, str]:
 
 
 def texts() -> Mapping[str, str]:
-    """Return the texts that users read, each by its place. The glossary is without the words that it rules out."""
+    """Return the texts that users read, each by its place. The text of the glossary is returned without the words that
+    it rules out."""
     docs = ROOT / "docs"
     said = {
         f"docs/{path.relative_to(docs)}": path.read_text(encoding="utf-8")
@@ -108,7 +111,8 @@ def texts() -> Mapping[str, str]:
 def problems_in_sources(
     under: Sequence[str] = ("rq_core", "sql_audit", "scripts", "lua", "tests"),
 ) -> Iterator[str]:
-    """Yield each phrase in the prose of modules, scripts and names of tests, with its place and what to write."""
+    """Yield each wrong phrase in modules, scripts and names of tests, with its place and the words to write in its
+    place."""
     for start in under:
         top = ROOT / start
         paths = [top] if top.is_file() else sorted([*top.rglob("*.py"), *top.rglob("*.lua")])
@@ -123,10 +127,11 @@ def problems_in_sources(
 
 
 def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]:
-    """Yield the prose of a file: its line, the text, and the patterns with which a docstring must not begin.
+    """Yield the prose of a file: the line, the text, and the patterns with which a docstring in this file must not
+    begin.
 
-    Prose of a test module is its docstrings and the names of its tests, of a script its docstrings, of a Lua file its
-    comments, of another module its docstrings, comments and messages.
+    In a test module, the prose is the docstrings and the names of the tests. In a script it is the docstrings, and in a
+    Lua file the comments. In any other module it is the docstrings, comments and messages.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":

@@ -1,7 +1,7 @@
-"""Counts the instructions per call of the hot scripts, which are exact even on a busy machine, unlike times.
+"""Counts the instructions per call of the hot scripts. Unlike times, these counts are exact even on a busy machine.
 
-One Redis runs under callgrind; windows of calls are counted after a warm-up, and their median is kept. Chance (Redis'
-hash seeds) remains at about 1 %.
+One Redis runs under callgrind. After a warm-up, the instructions are counted in groups of calls (windows), and the
+median is kept. The hash seeds of Redis still cause differences of about 1 %.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TABLE: Final = Path(__file__).with_suffix(".toml")
 SLACK: Final = 0.02
 WINDOWS: Final = 5
 DEPTH: Final = 300
-"""Jobs that wait while it is measured."""
+"""The number of jobs that wait during the measurement."""
 TENANTS: Final = 1_000
 NEVER: Final = "1000000 version=1 from=live"
 """A cap that is never reached."""
@@ -47,10 +47,10 @@ CASES: Final = {
     "kept": (lambda _n: [], {}),
 }
 CALLS: Final = {1: 150, 100: 15}
-"""By batch: the calls of a window."""
+"""The number of calls in a window, by the size of the batch."""
 SCRIPTS: Final = ("enqueue", "claim", "complete", "turn")
 LIFE: Final = ("enqueue", "turn")
-"""What a job costs where workers have something to report whenever they claim."""
+"""The scripts whose counts make up the life of a job, if workers have jobs to report whenever they claim."""
 
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _OWN_NAME: Final = re.compile(r"rqc_\w+")
@@ -66,14 +66,17 @@ _SPEC: Final = (
 )
 _COLLECT: Final = """#!lua name=collect
 redis.register_function('collect', function() return collectgarbage('collect') end)"""
-"""Called before each window: when Lua collects garbage by itself differs from run to run."""
+"""A function that collects Lua's garbage. It is called before each window, since the moment of an automatic collection
+differs between runs."""
 _FIRST_JOB: Final = 2
-"""Words of a claim's reply before its jobs, and of each job."""
+"""The number of words in the reply to a claim before the first job. The next constant is the number of words of each
+job."""
 _JOB_WORDS: Final = 2
 
 
 def digest() -> str:
-    """Return the digest of the measured scripts' text, without comments, which the table belongs to."""
+    """Return the digest of the text of the measured scripts, without comments. The table of counts belongs to this
+    digest."""
     texts = (_COMMENT.sub("", function(name).text) for name in SCRIPTS)
     code = "".join(_OWN_NAME.sub("", text) for text in texts)
     return hashlib.sha1("".join(code.split()).encode(), usedforsecurity=False).hexdigest()
@@ -168,9 +171,10 @@ def empty(server: Server) -> None:
 
 
 class Life:
-    """Jobs of one queue that are enqueued, claimed and completed by shipped functions.
+    """Jobs of one queue that are enqueued, claimed and completed by the shipped functions.
 
-    Or they are enqueued and claimed by turns: each turn reports the jobs that the turn before has claimed.
+    Alternatively, the jobs are enqueued and claimed by turns. Each turn reports the jobs that the previous turn has
+    claimed.
     """
 
     def __init__(self, server: Server, case: str, queue: str) -> None:

@@ -1,4 +1,4 @@
-"""ardiq: streams, jobs are acknowledged when done, bulk by enqueue_many."""
+"""Peer ardiq: it uses streams, acknowledges jobs when they are done, and enqueues in bulk with enqueue_many."""
 
 from __future__ import annotations
 

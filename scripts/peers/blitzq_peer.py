@@ -1,4 +1,5 @@
-"""blitzq: reliable mode (streams, at least once), no results, bulk by enqueue_many."""
+"""Peer blitzq: it runs in reliable mode (streams, at least once), keeps no results, and enqueues in bulk with
+enqueue_many."""
 
 from __future__ import annotations
 

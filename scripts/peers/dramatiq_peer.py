@@ -1,4 +1,4 @@
-"""dramatiq: one process, threads, a prefetch of 1,000."""
+"""Peer dramatiq: it runs one process with threads, and prefetches 1,000 jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""huey: threads; it acknowledges nothing, so a killed worker's jobs are lost."""
+"""Peer huey: it runs threads. It acknowledges no jobs, so the jobs of a killed worker are lost."""
 
 from __future__ import annotations
 

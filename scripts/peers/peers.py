@@ -21,21 +21,21 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rq-c
 INSTALL_S = 300
 PART_S = 40.0
 PEER_S = 150.0
-"""Most seconds of all parts of a peer in one repeat; what is left then is not measured."""
+"""The longest time (s) of all parts of a peer in one repeat. Parts that remain then are not measured."""
 SLOW_PER_S = 2_000
-"""Below so many jobs a second, a tenth of the jobs says as much."""
+"""The speed (jobs per second) below which a peer is measured with a tenth of the jobs, which is enough."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library with its pinned version, and the settings of its run."""
+    """A library with its pinned version, and the settings for its run."""
 
     name: str
     pins: tuple[str, ...]
     kind: str = "async"
-    """Of its handlers: figures of drains go by it."""
+    """The kind of its handlers. Drain figures are compared within one kind."""
     python: str = "3.11"
-    """The oldest that it runs on."""
+    """The oldest Python version on which the library runs."""
     bulk: bool = False
     two_workers: bool = True
 

@@ -1,4 +1,5 @@
-"""rq: SimpleWorker, which runs jobs in its own process (its default forks for each); no results kept."""
+"""Peer rq: it uses SimpleWorker, which runs jobs in its own process (the default worker forks for each job), and keeps
+no results."""
 
 from __future__ import annotations
 

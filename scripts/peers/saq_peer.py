@@ -1,4 +1,4 @@
-"""saq: keeps no results; it has as many dequeuing asyncio tasks as places."""
+"""Peer saq: it keeps no results, and as many of its asyncio tasks dequeue jobs as the worker has places."""
 
 from __future__ import annotations
 

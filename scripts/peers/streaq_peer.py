@@ -1,4 +1,4 @@
-"""streaq: streams, results not kept, bulk by enqueue_many."""
+"""Peer streaq: it uses streams, keeps no results, and enqueues in bulk with enqueue_many."""
 
 from __future__ import annotations
 

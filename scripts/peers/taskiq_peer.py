@@ -1,4 +1,5 @@
-"""taskiq with the stream broker of taskiq-redis: jobs are acknowledged when done, results are not kept."""
+"""Peer taskiq: it uses the stream broker of taskiq-redis, acknowledges jobs when they are done, and keeps no
+results."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from scripts.docs.pictures.drawing import arrow, picture, text
 
 RECORDED: Final = Path(__file__).parent / "recorded.json"
 POINTS: Final = 76
-"""Points of a line."""
+"""The number of points of a line."""
 SHOWN: Final = ("Is anything wrong", "Flow")
-"""The rows of the dashboard that the picture has."""
+"""The rows of the dashboard that the picture shows."""
 _WIDTH: Final = 780
 _PANEL: Final = (244, 172)
 _GAP: Final = 10
 _PLOT: Final = (46, 26, 10, 62)
-"""Room of a panel around its lines: left, above, right, below."""
+"""The space of a panel around its lines: left, above, right, below."""
 _LEGENDS_MAX: Final = 3
 _COLOURS: Final = ("main", "warn", "good", "bad", "line", "ink")
 _LABEL: Final = re.compile(r"\{\{(\w+)\}\}")
@@ -61,7 +61,8 @@ def board() -> str:
 
 
 def lines_of(panel: Panel, recorded: Mapping[str, Any]) -> list[Line]:
-    """Return the lines of a panel, the highest first. Raises ValueError if an expression was not recorded."""
+    """Return the lines of a panel, the highest line first. Raises ValueError if the values of an expression were not
+    recorded."""
     found = []
     for expression, legend in panel.shows:
         if expression not in recorded["series"]:
@@ -129,7 +130,7 @@ def _panel(panel: Panel, recorded: Mapping[str, Any], x: float, y: float) -> Ite
 def _path(
     values: Sequence[float | None], x: float, y: float, step: float, height: float, most: float
 ) -> str:
-    """Return the data of a path through the values. It is interrupted where there is no value."""
+    """Return the data of an SVG path through the values. The path is interrupted where a value is missing."""
     heights = [
         None if value is None else round(y + height * (1 - value / most)) for value in values
     ]
@@ -145,7 +146,8 @@ def _path(
 
 
 def _round_up(most: float) -> float:
-    """Return the end of the axis: 1, 2 or 5 times a power of ten, at least the greatest value."""
+    """Return the end of the axis: the smallest of 1, 2 or 5 times a power of ten that is not less than the greatest
+    value."""
     if most <= 0:
         return 1.0
     power = 1.0

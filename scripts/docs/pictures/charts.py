@@ -12,7 +12,8 @@ from scripts.docs.pictures.drawing import arrow, picture, text
 from scripts.docs.site import ROOT
 
 FIGURES: Final = ROOT / "scripts" / "measure" / "benchmarks" / "figures.json"
-"""The figures of the run; ``scripts/measure/bench --report`` writes them and the tables of the page."""
+"""The file with the figures of the run. ``scripts/measure/bench --report`` writes the figures and the tables of the
+page."""
 _WIDTH: Final = 520
 _LEFT: Final = 88
 _RIGHT: Final = 76
@@ -24,10 +25,11 @@ class Chart(NamedTuple):
 
     title: str
     figures: Mapping[str, str]
-    """The words for each figure, by its name: at most two, the more important one first."""
+    """The label of each figure, by the name of the figure. There are at most two figures, the more important one
+    first."""
     logarithmic: bool = False
     fewer: bool = False
-    """Whether less is better."""
+    """Whether a smaller figure is better."""
 
 
 CHARTS: Final = {
@@ -45,7 +47,7 @@ CHARTS: Final = {
         logarithmic=True, fewer=True,
     ),
 }  # fmt: skip
-"""The charts, by the name of the picture's file."""
+"""The charts, each by the name of its picture file."""
 
 
 @cache
@@ -55,7 +57,7 @@ def _run() -> dict[str, Any]:
 
 
 def chart(name: str) -> str:
-    """Return the picture of a chart: a bar for each queue and figure, the best queue first."""
+    """Return the picture of a chart. Each queue has a bar for each figure, and the best queue comes first."""
     shown = CHARTS[name]
     queues = {"rq-core": _run(), **_run()["peers"]}
     rows = {
@@ -128,7 +130,7 @@ def _height(order: list[str], rows: Mapping[str, Mapping[str, float]]) -> int:
 
 
 def _bar(x: float, y: float, width: float, number: int, *, ours: bool) -> str:
-    """Return a bar: the first figure is filled, the second only has its outline."""
+    """Return a bar. The bar of the first figure is filled, and the bar of the second figure has only an outline."""
     colour = "main" if ours else "line"
     fill = f"f-{colour}" if number == 0 else f"f-{'main-fill' if ours else 'card'}"
     return (

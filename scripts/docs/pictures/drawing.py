@@ -10,7 +10,7 @@ from scripts.docs.pages import NOTICE
 
 
 class Colour(NamedTuple):
-    """One colour, by the scheme of the page."""
+    """One colour, with its value on light pages and its value on dark pages."""
 
     light: str
     dark: str
@@ -31,13 +31,14 @@ COLOURS: Final[Mapping[str, Colour]] = {
     "warn": Colour("#8a4b00", "#fcd077"),
     "warn-fill": Colour("#fdf0cf", "#49350f"),
 }
-"""The colours by name. Text in one of them on ``card``, or on its own fill, has a contrast of at least 4.5."""
+"""The colours by name. Text in each of these colours has a contrast of at least 4.5 on ``card``, or on the fill of the
+same name."""
 _SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
 def picture(title: str, width: int, height: int, parts: Iterable[str]) -> str:
-    """Return a picture of these parts on a card."""
+    """Return a picture with these parts, drawn on a card."""
     frame = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
     lines = [
         NOTICE,
@@ -82,7 +83,8 @@ def text(
     x: float, y: float, words: str, colour: str = "ink", *, size: float = 14, anchor: str = "start",
     bold: bool = False, mono: bool = False, halo: bool = False,
 ) -> str:  # fmt: skip
-    """Return one or more lines of text; ``y`` is the base line of the first. With ``halo`` arrows do not cross it."""
+    """Return one or more lines of text. ``y`` is the base line of the first line. With ``halo``, arrows do not cross
+    the text."""
     classes = f"f-{colour}{' b' if bold else ''}{' mono' if mono else ''}"
     around = ""
     if halo:
@@ -100,7 +102,7 @@ def box(
     x: float, y: float, width: float, height: float, colour: str = "main", words: str = "", *,
     size: float = 14, mono: bool = False, dashed: bool = False, below: str = "", radius: float = 8,
 ) -> str:  # fmt: skip
-    """Return a box with words in its middle, and smaller ones in a line below them."""
+    """Return a box with words in its centre, and smaller words in a line below them."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     classes = f"f-{colour}-fill s-{colour}"
     extent = f'width="{width:g}" height="{height:g}" rx="{radius:g}"'
@@ -117,7 +119,7 @@ def box(
 
 
 def frame(x: float, y: float, width: float, height: float, words: str) -> str:
-    """Return a dashed frame around other parts, with its name at the top."""
+    """Return a dashed frame around other parts, with a name at the top."""
     extent = f'width="{width:g}" height="{height:g}" rx="10"'
     return (
         f'<rect x="{x:g}" y="{y:g}" {extent} class="none s-line" stroke-dasharray="5 4"/>\n'
@@ -128,14 +130,14 @@ def frame(x: float, y: float, width: float, height: float, words: str) -> str:
 def arrow(
     path: str, colour: str = "line", *, dashed: bool = False, head: bool = True, width: float = 1.5
 ) -> str:
-    """Return a line along the data of an SVG path, with a head at its end."""
+    """Return a line along the data of an SVG path, with an arrow head at the end."""
     dashes = ' stroke-dasharray="5 4"' if dashed else ""
     end = f' marker-end="url(#head-{colour})"' if head else ""
     return f'<path d="{path}" class="none s-{colour}" stroke-width="{width:g}"{dashes}{end}/>'
 
 
 def dot(x: float, y: float, colour: str = "main", *, filled: bool = True, radius: float = 6) -> str:
-    """Return a point, filled or not."""
+    """Return a point, either filled or not."""
     fill = f"f-{colour}" if filled else "f-card"
     return f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" class="{fill} s-{colour}" stroke-width="1.8"/>'
 

@@ -1,6 +1,6 @@
-"""Pictures of a job's way from the call to SQL, and of a lease that ends.
+"""Pictures of the way of a job from the call to SQL, and of a lease that ends.
 
-The names of scripts and events are taken from the code, so a name that is gone is an error here.
+The names of scripts and events are taken from the code. If a name no longer exists, an error is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WIDTH: Final = 480
 LEASE_EVENTS: Final = (
     Event.CLAIMED, Event.LEASE_EXPIRED, Event.CLAIMED, Event.SETTLEMENT_REFUSED, Event.SUCCEEDED,
 )  # fmt: skip
-"""The events of the picture of a lease, in order; a test plays them."""
+"""The events in the picture of a lease, in their order. A test checks that a real job has these events."""
 
 
 def _script(name: str) -> str:
@@ -26,7 +26,7 @@ def _script(name: str) -> str:
 
 
 def way() -> str:
-    """Return the picture of a job's way."""
+    """Return the picture of the way of a job."""
 
     def called(x: float, y: float, script: str) -> str:
         return text(x, y, _script(script), size=12.5, anchor="middle", mono=True, halo=True)
@@ -84,7 +84,7 @@ def way() -> str:
 
 
 def lease() -> str:
-    """Return the picture of a lease: a worker pauses too long, another one takes its job."""
+    """Return the picture of a lease: a worker pauses for too long, and another worker takes its job."""
     lease_s = SETTINGS["lease_ms"].default // 1000
     beat = lease_s // 3
     pause, until = beat + 2, 2 * lease_s

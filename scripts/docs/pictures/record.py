@@ -19,7 +19,7 @@ from scripts.docs.pictures.board import POINTS, RECORDED, SHOWN
 
 
 def main() -> int:
-    """Write the recording. Returns the exit status."""
+    """Write the recorded values. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("prometheus", metavar="URL")
     parser.add_argument("--minutes", type=float, default=15)
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _asked(prometheus: str, expression: str, start: float, end: float) -> list[Any]:
-    """Return the series of an expression: labels, and values, with null where one is missing."""
+    """Return the series that an expression has in Prometheus: labels, and values. A missing value is null."""
     step = (end - start) / (POINTS - 1)
     query = urllib.parse.urlencode({"query": expression, "start": start, "end": end, "step": step})
     address = f"{prometheus}/api/v1/query_range?{query}"

@@ -20,10 +20,10 @@ from typing import Any, Final
 from scripts.docs.site import ROOT
 
 TARGETS: Final = {"light": "web-page.png", "dark": "web-page-dark.png"}
-"""The files in ``docs/pictures``, by the scheme of the page."""
+"""The files in ``docs/pictures``, by the colour scheme of the page."""
 SIZE: Final = {"width": 1200, "height": 640}
 RUNS_S: Final = 150
-"""Seconds for which the worker runs before the pictures are taken: two minutes of the last hour then have bars."""
+"""The time (s) for which the worker runs before the pictures are taken. Two minutes of the last hour then have bars."""
 _LISTEN: Final = "127.0.0.1:8917"
 _APP: Final = """
 import random
@@ -93,7 +93,7 @@ def main() -> int:
 
 @contextmanager
 def _page(directory: Path) -> Iterator[None]:
-    """Run a producer, a worker and the page in this directory."""
+    """Run a producer, a worker and the web page. Their files are in this directory."""
     (directory / "example.py").write_text(_APP)
     here = Path(sys.executable).parent
     env = os.environ | {

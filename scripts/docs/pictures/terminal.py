@@ -1,6 +1,6 @@
-"""A picture of ``rq-core top``: what the command prints of an example's queues, with its colours.
+"""A picture of ``rq-core top``: the output of the command for example queues, with its colours.
 
-The numbers are an example's; sentences, columns and colours come from the command's own code.
+The numbers are invented. Sentences, columns and colours come from the code of the command.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 WIDTH: Final = 84
-"""Characters of a line."""
+"""The number of characters in a line."""
 _SIZE: Final = 13
 _CHARACTER: Final = 7.83
-"""Width of a character in pixels: 0.602 of the font's size, as in the usual fonts for code."""
+"""The width of a character in pixels: 0.602 of the font size, as in the usual fonts for code."""
 _LINE: Final = 19
 _MINUTE: Final = 60_000
 
@@ -69,7 +69,7 @@ def _colour(style: Style | None) -> str:
 
 
 def _before() -> Frame:
-    """Return the state of the same queues one second before, from which the rates are computed."""
+    """Return the state of the same queues one second earlier. The rates are computed from the difference."""
     return _frame(second=-1)
 
 

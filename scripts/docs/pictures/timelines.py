@@ -1,7 +1,7 @@
-"""Timelines of Throttle, Debounce and Latest: which calls run, and when.
+"""Timelines of Throttle, Debounce and Latest: which calls run a job, and when.
 
-The scenes are written by hand; ``tests/docs/test_pictures.py`` plays their calls through the scripts and fails if the
-calls that run, or the times at which they run, differ from the drawing.
+The scenes are written by hand. ``tests/docs/test_pictures.py`` makes the same calls through the scripts. It fails if
+other calls run a job, or if a job runs at another time than in the drawing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Call(NamedTuple):
     """One call of a producer."""
 
     at: float
-    """Seconds from the beginning of the scene."""
+    """The time of the call, in seconds from the beginning of the scene."""
     fate: Fate
 
 
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
     began: float
     call: int
-    """The call whose job runs, by its place among the calls."""
+    """The number of the call whose job runs."""
 
 
 class Scene(NamedTuple):
@@ -45,13 +45,13 @@ class Scene(NamedTuple):
     calls: tuple[Call, ...]
     runs: tuple[Run, ...]
     takes: float
-    """Seconds that a run takes."""
+    """The duration of a run, in seconds."""
     until: float
-    """The end of the axis, in seconds."""
+    """The end of the time axis, in seconds."""
     every: int
-    """Seconds between two numbers on the axis."""
+    """The seconds between two numbers on the time axis."""
     spans: tuple[tuple[float, float, str], ...]
-    """Stretches of time with a name: from, until, words."""
+    """Named stretches of time: the beginning, the end, and the name."""
     title: str
 
 
@@ -82,7 +82,7 @@ SCENES: Final = {
         title="Latest: one job runs, and only the last call that came meanwhile runs after it",
     ),
 }  # fmt: skip
-"""The scenes, by the name of the picture's file."""
+"""The scenes, each by the name of its picture file."""
 _WIDTH: Final = 480
 _LEFT: Final = 74
 _RIGHT: Final = 20
@@ -137,7 +137,7 @@ def timeline(name: str) -> str:
 
 
 def _name_of_span(begin: float, end: float, words: str) -> str:
-    """Return the words in the middle of the stretch, or to its left if there is no room."""
+    """Return the name of a stretch of time. It is in the middle of the stretch, or to the left if there is no room."""
     if end - begin > 8 * len(words):
         return text((begin + end) / 2, _RUNS_Y - 24, words, "warn", size=12.5, anchor="middle")
     return text(begin - 6, _RUNS_Y - 24, words, "warn", size=12.5, anchor="end")

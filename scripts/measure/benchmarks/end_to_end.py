@@ -1,4 +1,4 @@
-"""Measures everything at once on this machine: a producer, a worker, its mirror, Redis and the database."""
+"""Measures all processes at once on this machine: a producer, a worker, its mirror, Redis and the database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE = "async"
 
 
 def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> float:
-    """Return the jobs per second from the first handler's beginning until SQL has the end of the last job.
+    """Return the jobs per second, from the beginning of the first handler until SQL has the end of the last job.
 
     Raises Failed.
     """

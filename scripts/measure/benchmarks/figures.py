@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Figures:
-    """The values of each figure, by name. Values of peers are kept separately.
+    """The values of each figure, by the name of the figure. The values of peers (other queues) are kept separately.
 
     A failed measurement is kept with its reason.
     """
@@ -32,7 +32,8 @@ class Figures:
         return {name: statistics.median(values) for name, values in self.values.items()}
 
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the document for JSON: medians, their spreads, those of the peers, and facts about the machine."""
+        """Return the document for JSON: the medians and their spreads, the same for the peers, and facts about the
+        machine."""
         return {
             **{name: _short(value) for name, value in self.medians().items()},
             "spread": {
@@ -58,7 +59,7 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Return a number with four digits, since measurements on a machine are not more exact."""
+    """Return a number with four digits, since measurements on a machine are not more precise."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 

@@ -33,10 +33,10 @@ from sql_audit.inbox.service import run_relay
 
 CHUNK = 1_000
 PARTS_OF_ROWS = 100
-"""One INSERT is measured for so many rows that are relayed."""
+"""The number of relayed rows for each measured plain INSERT."""
 PACE_S = 0.004
 POLL_S = 0.5
-"""The relay's own look at PostgreSQL, within which a commit without a hook comes at any moment."""
+"""The time (s) between two polls of PostgreSQL by the relay. A commit without a hook comes at any moment in between."""
 WARM = 5
 PATIENCE_S = 10.0
 
@@ -76,7 +76,7 @@ class Inboxes:
 
 
 def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str, float]:
-    """Return the jobs per second that a relay hands over, beside the floors."""
+    """Return the jobs per second that a relay hands over, and the floors for comparison."""
     stage.empty()
     with inboxes.fresh(dialect) as (url, engine), App(stage.url) as app:
         noop = _noop(app)
@@ -107,8 +107,11 @@ def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str
 def latency(
     stage: Stage, inboxes: Inboxes, dialect: str, jobs: int, *, hooked: bool
 ) -> dict[str, float]:
-    """Return the times (ms) from the end of the COMMIT until the handler begins; the relay and the worker are idle each
-    time. A Session wakes the relay (``hooked``); a connection of the driver does not."""
+    """Return the times (ms) from the end of the COMMIT until the handler begins. The relay and the worker are idle
+    before each job.
+
+    With ``hooked``, a Session wakes the relay. A connection of the driver does not wake the relay.
+    """
     stage.empty()
     path = stage.tally(jobs + WARM)
     tally = Tally(path)
@@ -137,17 +140,17 @@ def latency(
 
 
 def _noop(app: App) -> Any:
-    """Return the task that the worker of OURS has."""
+    """Return the task that the worker in the module OURS has."""
 
     @app.task(queue="async", name="async")
     async def noop(number: int, text: str) -> None:
-        """A task that never runs here."""
+        """Do nothing. This task never runs here."""
 
     return noop
 
 
 def _commit(noop: Any, connection: Connection, number: int, *, hooked: bool) -> float:
-    """Enqueue a job in a transaction, and return how long its COMMIT took (ms)."""
+    """Enqueue a job in a transaction, and return the duration of the COMMIT (ms)."""
     if hooked:
         with Session(connection) as session:
             noop.within(session).enqueue(number=number, text=TEXT)
@@ -190,7 +193,7 @@ def _relaying(stage: Stage, url: str) -> Iterator[None]:
 
 
 def _insert(connection: Connection, count: int) -> float:
-    """Return plain INSERTs per second, each with a COMMIT. The rows are deleted."""
+    """Return the number of plain INSERTs per second, each with its own COMMIT. The rows are deleted afterwards."""
     statement = f"INSERT INTO rqc_inbox (queue, task, args) VALUES ('floor', 'noop', '{_ARGS}')"  # noqa: S608
     began = time.perf_counter()
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""Measures the cost of waiting jobs for the server: bytes per job, time at any depth of the queue, and the longest
+"""Measures the cost of waiting jobs for the server: bytes per job, time at each depth of the queue, and the longest
 call.
 
-Also measures what an idle worker asks of the server.
+Also measures the requests of an idle worker to the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ WORKER = "w-29020-e5b73040c5d1"
 BATCH = 100
 ROUNDS = 5
 LONG_BATCH = 250
-"""Jobs in a claim, and in a settlement, when the longest call is looked for: the most that a worker asks for."""
+"""The number of jobs in a claim and in a settlement when the longest call is measured. No worker asks for more jobs at
+once."""
 HOUR_MS = 3_600_000
 serial = itertools.count()
 
@@ -52,7 +53,8 @@ def jobs_of(
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
-    """Return the bytes per waiting job, with its events before they are mirrored; and the bytes left at the end."""
+    """Return the bytes per waiting job, including its events before they are mirrored. Also return the bytes that
+    remain at the end."""
     stage.empty()
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))
     with Client(stage.url) as client:
@@ -85,10 +87,11 @@ def _mirror(client: Client, database: Database) -> None:
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
-    """Return the server's time (µs) for a job's life beside many waiting jobs, compared with none.
+    """Return the server's time (µs) for the life of a job beside many waiting jobs, compared with the time in an empty
+    queue.
 
-    The waiting jobs are of all priorities, then as many scheduled jobs are added; the worst ratio counts. Also returns
-    the longest of all these calls.
+    The waiting jobs have all priorities. Then the same number of scheduled jobs is added. The result is the worst
+    ratio. Also returns the longest of all these calls.
     """
     stage.empty()
     _watch_long_calls(stage.control)
@@ -113,7 +116,7 @@ def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
 
 
 def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, float]:
-    """Return the server's time (µs) for a job's life in each queue.
+    """Return the server's time (µs) for the life of a job in each queue.
 
     The times are medians of rounds that alternate between the queues.
     """
@@ -127,7 +130,8 @@ def _lives_us(client: Client, queues: Sequence[str], jobs: int) -> dict[str, flo
 
 
 def _life_us(client: Client, queue: str, jobs: int) -> float:
-    """Return the server's time for a job's life; as many jobs are claimed as enqueued, so that the depth stays."""
+    """Return the server's time for the life of a job. As many jobs are claimed as enqueued, so that the depth of the
+    queue does not change."""
     new = list(jobs_of(jobs, queue, priorities=True))
 
     def life() -> None:
@@ -139,7 +143,7 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
 
 def _call_at_length(client: Client, queue: str) -> None:
-    """Make each call that takes many jobs, with the number of jobs that clients send."""
+    """Make each call that takes many jobs, with the highest number of jobs that clients send."""
 
     def claim() -> list[tuple[str, str]]:
         found = client.run(claims.claim(queue, WORKER, LONG_BATCH)).jobs
@@ -162,8 +166,8 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Return the longest call (ms) of functions and scripts. Return 0.2 if all calls were shorter, since Redis does not
-    record shorter calls."""
+    """Return the duration of the longest call (ms) of functions and scripts. If all calls were shorter than 0.2 ms,
+    return 0.2, since Redis does not record them."""
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")

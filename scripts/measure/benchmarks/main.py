@@ -1,4 +1,4 @@
-"""Measures rq-core and compares it with its targets, with the floors and, with --peers, with other queues."""
+"""Measures rq-core, and compares it with its targets, with the floors and, with --peers, with other queues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Part = Callable[[], Mapping[str, float]]
 
 
 def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Measure enqueues and their floors."""
+    """Measure enqueues, and the floors of enqueues."""
 
     def bulk() -> dict[str, float]:
         return {
@@ -110,7 +110,7 @@ def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[str, Part]]:
-    """Measure Redis' time and memory."""
+    """Measure the time and the memory of Redis."""
 
     def redis_us() -> dict[str, float]:
         stage.empty()
@@ -132,7 +132,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure the mirror, compared with plain SQL, and a producer, a worker and a mirror together."""
+    """Measure the mirror, compared with plain SQL. Also measure a producer, a worker and a mirror together."""
 
     def mirror() -> dict[str, float]:
         stage.empty()
@@ -151,7 +151,7 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
 
 
 def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure inboxes: what a relay hands over, and how long a commit takes to its handler."""
+    """Measure inboxes: the number of jobs that a relay hands over, and the time from a commit to the handler."""
     made = inboxes.Inboxes(databases)
     for dialect in made.dialects:
         yield (
@@ -294,7 +294,8 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Keep the new figures, and write them into the documents. Figures of inboxes alone replace no others."""
+    """Store the new figures, and write them into the documents. Figures of inboxes alone do not replace other
+    figures."""
     if "inbox_sqlite_per_s" in document and "enqueue_bulk_per_s" not in document:
         document = {**json.loads(report.FIGURES.read_text()), "inbox": document}
     report.FIGURES.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

@@ -43,9 +43,9 @@ from tests.kit.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 SHAPES = {"": (100,), "_small": (1, 2, 5, 10, 7)}
-"""Jobs per entry, by the end of the figure's name."""
+"""The numbers of jobs per entry, by the ending of the name of the figure."""
 BY_ROW = 300
-"""Jobs that are mirrored with one event per transaction."""
+"""The number of jobs that are mirrored with one event per transaction."""
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -80,7 +80,7 @@ class Databases:
 
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
-    """Run ``jobs`` jobs from enqueue to success, in calls of these numbers of jobs in turn."""
+    """Run ``jobs`` jobs from enqueue to success. The numbers of jobs in the calls are used in turn."""
     made = 0
     while made < jobs:
         for size in sizes:
@@ -98,7 +98,7 @@ def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
 def mirror(
     client: Client, database: Database, queue: str, limits: BatchLimits | None = None
 ) -> int:
-    """Mirror until no entry is left, and return the number of events."""
+    """Let the mirror copy entries until no entry is left, and return the number of events."""
     with service.rare_collections():
         done = service.run_mirror(
             Outbox(client),
@@ -112,7 +112,7 @@ def mirror(
 
 
 def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Return everything mirrored, in blocks of this many events, with the jobs and claims that the events end."""
+    """Return all mirrored events in blocks of this size, with the jobs and claims that end in the events."""
     with database.readers.connect() as connection:
         log = _all(
             connection,
@@ -139,7 +139,7 @@ def _all(connection: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 def write_plainly(database: Database, parts: Sequence[tuple[Rows, Rows, Rows]]) -> None:
-    """Write the rows plainly, with one transaction per block, as the floor."""
+    """Write the rows without a mirror, with one transaction for each block. This is the floor."""
     for part in parts:
         with database.writing() as connection:
             assert connection is not None
@@ -199,7 +199,7 @@ def mirrored(
     sizes: Sequence[int],
     limits: BatchLimits | None = None,
 ) -> float:
-    """Return the events per second of a mirror that starts when all jobs have ended."""
+    """Return the events per second of a mirror that starts after all jobs have ended."""
     fill(client, queue, 1, (1,))
     mirror(client, database, queue)
     fill(client, queue, jobs, sizes)

@@ -1,7 +1,8 @@
 """Measures Redis' own time per job: µs of the server's processor for enqueue, claim and complete.
 
-No Python worker is measured: one client sends batches, and the server reports its time (INFO cpu). The kinds: no cap,
-one cap and two caps that are never reached (a task's, and one of 1,000 tenants), and two that are always reached.
+No Python worker is measured: one client sends batches, and the server reports its time (INFO cpu). There are four kinds
+of jobs: no cap, one cap that is never reached, two caps that are never reached (a cap of the task, and a cap for each
+of 1,000 tenants), and two caps that are always reached.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ KINDS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 }
 BATCHES = (100, 10, 1)
 ROUND = 100
-"""Jobs between two questions to the server of how long it has worked."""
+"""The number of jobs between two reads of the server's processor time."""
 BARE = "return {'ok'}"
-"""What a call costs that does nothing, with as many bytes as an enqueue of one job."""
+"""A script that does nothing. It is sent with as many bytes as an enqueue of one job, to measure the cost of a bare
+call."""
 
 
 def measure(client: Client, jobs: int, repeats: int) -> dict[str, list[float]]:
-    """Return µs per job by kind, batch and script, repeat by repeat."""
+    """Return µs per job by kind, batch and script. All kinds are measured once in each repeat."""
     figures: dict[str, list[float]] = defaultdict(list)
     for _ in range(repeats):
         for batch in BATCHES:

@@ -12,7 +12,7 @@ import targets
 
 ROOT = Path(__file__).parents[3]
 FIGURES = ROOT / "scripts" / "measure" / "benchmarks" / "figures.json"
-"""Of the run that the documents speak of."""
+"""The file with the figures of the run that the documents describe."""
 
 PEER_COLUMNS = {
     "enqueue_one_per_s": "enqueue one/s",
@@ -31,11 +31,11 @@ NOTES = {
 
 
 README_PEERS = ("rq-core", "blitzq", "dramatiq", "rq")
-"""The rows of README: this queue, the fastest other one, and two that many know."""
+"""The rows of the table in README: rq-core, the fastest other queue, and two queues that many people know."""
 
 
 def write(document: Mapping[str, Any]) -> list[Path]:
-    """Replace the text between the markers. Returns the files that changed."""
+    """Replace the text between the markers in the documents. Returns the files that changed."""
     parts = {
         "facts": [_facts(document)],
         "promised": _table(
@@ -65,7 +65,8 @@ def write(document: Mapping[str, Any]) -> list[Path]:
 
 
 def between(text: str, part: str, what: str) -> str:
-    """Return the text with ``what`` between the markers of ``part``, if it has these markers."""
+    """Return the text with ``what`` between the markers of ``part``. If there are no such markers, the text is
+    unchanged."""
     begin, end = f"<!-- bench: {part} -->", f"<!-- bench: end {part} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     return pattern.sub(lambda _: f"{begin}\n{what}\n{end}", text)
@@ -130,7 +131,7 @@ def _stages(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[str]:
-    """Return the rows of all queues, or of the named ones; a queue that was not measured has no row."""
+    """Return the rows of all queues, or only of the named queues. A queue that was not measured has no row."""
     if not document.get("peers"):
         return iter(())
     all_queues = {"rq-core": document, **document["peers"]}
@@ -153,5 +154,5 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:
-    """Return the drain figures of the faster kind of handlers."""
+    """Return the drain figures of the kind of handlers that is faster."""
     return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))

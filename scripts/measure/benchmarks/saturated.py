@@ -1,7 +1,8 @@
-"""Measures Redis under turns of one job each, as a busy fleet of workers with one place each sends them.
+"""Measures Redis while it gets turns of one job each, like the turns of a busy fleet of workers with one place each.
 
-With a single client, most of the cost of a call is that Redis is woken and its caches are cold. Sixteen connections
-keep Redis busy, as many workers do: each reports its last job and claims the next as soon as it is answered.
+With a single client, most of the cost of a call comes from waking Redis and from its cold caches. Sixteen connections
+keep Redis busy, as many workers do. Each connection reports its last job and claims the next job as soon as it has an
+answer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ QUEUE = "saturated"
 
 
 class _Worker:
-    """A worker with one place and no handler: each turn reports the last job and claims the next one.
+    """A worker with one place and no handler. Each turn reports the last job and claims the next job.
 
-    It builds its commands itself, since Python must take less time for a turn than Redis does.
+    The worker builds its commands itself, since Python must take less time for a turn than Redis does.
     """
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -89,7 +90,7 @@ def measure(client: Client, turns: int) -> dict[str, float]:
 
 
 def _go_round(workers: list[_Worker], turns: int) -> None:
-    """Make this number of turns. While one worker reads its answer, the others' turns wait at Redis."""
+    """Make this number of turns. While one worker reads its answer, the turns of the other workers wait at Redis."""
     for turn in range(turns):
         worker = workers[turn % len(workers)]
         worker.hear()

@@ -1,4 +1,5 @@
-"""Sizes of measurements: `quick` within a minute, `full` for published figures, `tiny` to see that each works."""
+"""Sizes of measurements: `quick` takes less than a minute, `full` gives published figures, and `tiny` only shows that
+each measurement works."""
 
 from __future__ import annotations
 
@@ -7,33 +8,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of jobs, and seconds where a name says so."""
+    """Numbers of jobs, or seconds if the name of the field says so."""
 
     repeats: int
     thorough: bool
-    """Also what has no target of its own: drains under caps, mirrors of small entries; and four workers."""
+    """Whether figures without a target are also measured: drains under caps, mirrors of small entries, and four
+    workers."""
     bulk: int
     one: int
     drain: int
     scaled: int
-    """Per worker, of jobs that take time; 0 leaves them out."""
+    """The number of jobs per worker, for jobs that take time. The number 0 leaves this measurement out."""
     paced: int
     redis: int
     memory: int
     depths: tuple[int, ...]
-    """How many wait; as many as at last are then scheduled as well."""
+    """The numbers of waiting jobs. After the last number, the same number of jobs is scheduled as well."""
     probe: int
-    """Jobs that are measured at a depth."""
+    """The number of jobs that are measured at each depth."""
     idle_s: float
     mirror: int
     end_to_end: int
     relayed: int
-    """Rows of an inbox."""
+    """The number of rows of an inbox."""
     polled: int
-    """Rows of an inbox whose commits wake no relay, each of which waits for up to half a second."""
+    """The number of rows of an inbox whose commits do not wake the relay. Each row waits for up to half a second."""
     starts: int
     peer: int
-    """Jobs of a part of a peer; a slow one is measured with a tenth."""
+    """The number of jobs in one part of the measurement of a peer (another queue). A slow peer gets a tenth of this
+    number."""
 
 
 SIZES = {

@@ -24,22 +24,22 @@ from tests.kit.servers import Engine, RedisServer, engines
 HERE = Path(__file__).parent / "contenders"
 START_S = 20.0
 PART_S = 120.0
-"""Most seconds of one part of one contender."""
+"""The longest time (s) of one part of one contender."""
 
 
 class Failed(RuntimeError):
-    """Raised if a contender ended or exceeded its time; the message has its last output."""
+    """Raised if a contender ended or exceeded its time limit. The message has the last output of the contender."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """The adapter of a library, and the Python that has the library."""
+    """The adapter for a library, and the Python interpreter whose environment has the library."""
 
     name: str
     script: Path
     python: str = sys.executable
     kinds: tuple[str, ...] = ("async",)
-    """Which handlers it has."""
+    """The kinds of handlers that the library has."""
     concurrency: int = 100
     environment: Mapping[str, str] = field(default_factory=dict)
     part_s: float = PART_S
@@ -50,7 +50,7 @@ BARE = Contender("bare", HERE / "bare.py")
 
 
 class Stage:
-    """One server, emptied between the parts, and a directory."""
+    """One server, which is emptied between the parts, and a directory."""
 
     def __init__(self, place: Path, server: RedisServer | None, url: str) -> None:
         self.place = place
@@ -99,7 +99,7 @@ class Stage:
     def produce(
         self, contender: Contender, part: str, tally: Path, jobs: int, kind: str = "async"
     ) -> dict[str, float]:
-        """Run a producer, and return its measurement. Raises Failed."""
+        """Run a producer, and return the figures that it measured. Raises Failed."""
         with self._started(contender, [part, "--jobs", str(jobs)], tally, kind) as process:
             try:
                 said, _ = process.communicate(timeout=contender.part_s)
@@ -199,9 +199,9 @@ def _last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def stage(url: str | None = None, engine: str | None = None) -> Iterator[Stage]:
-    """Yield a server that keeps nothing on disk: Redis where it is installed, else Valkey.
+    """Yield a server that stores nothing on disk: Redis if it is installed, otherwise Valkey.
 
-    Raises SystemExit if ``url`` names a server that has data, since it is emptied between the parts.
+    Raises SystemExit if ``url`` names a server that has data, since the server is emptied between the parts.
     """
     place = Path(tempfile.mkdtemp(prefix="rq-core-bench-"))
     server: RedisServer | None = None

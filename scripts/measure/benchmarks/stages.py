@@ -1,7 +1,7 @@
-"""Measures the shares of a job's processor time by stage, with profiles of a producer and a worker.
+"""Measures how the processor time of a job is divided among its stages, with profiles of a producer and a worker.
 
-A profile slows small functions down more than large ones. So it gives shares only, which are applied to the processor
-time of the same work without a profile.
+A profiler slows small functions down more than large functions. So the profiles only give shares. These shares are
+applied to the processor time of the same work without a profiler.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ STAGES = {
     "turns and leases": "rq_core/worker",
     "asyncio: tasks and callbacks": "asyncio/ _asyncio",
 }
-"""What is in a file's path, or a built-in function's name; the first that fits counts."""
+"""The stages, each with texts in the path of a file or in the name of a built-in function. The first stage with a
+matching text counts."""
 OTHER = "other"
 
 
 def measure(stage: Stage, jobs: int) -> dict[str, dict[str, float]]:
-    """Return µs of processor per job, by process and stage; and those of Redis by script."""
+    """Return the µs of processor time per job, by process and stage. For Redis, return them by script."""
     stage.empty()
     app = App(stage.url)
 

@@ -1,7 +1,8 @@
-"""Targets: each row's figures, its bound, and whether a run met it; some rows are promised, the others are goals.
+"""Targets: the figures of each row, its bound, and whether a run met the bound. Some rows are promises, and the others
+are goals.
 
-A row is promised if the run met it and budgets limit the costs on which it depends (``held``). All other rows are
-goals.
+A row is a promise if the run met its bound and if budgets limit the costs on which the row depends (``held``). All
+other rows are goals.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 Document = Mapping[str, Any]
-"""What :meth:`figures.Figures.document` makes."""
+"""The document that :meth:`figures.Figures.document` creates."""
 
 BEST_BULK = 106_000
-"""Jobs per second that ardiq 1.2 enqueued in bulk, the most of all peers when they were last compared."""
+"""The jobs per second that ardiq 1.2 enqueued in bulk. It was the highest figure of all peers in the last
+comparison."""
 BEST_DRAIN = 38_000
-"""Jobs per second of one blitzq 1.1 worker, the fastest; and of two."""
+"""The jobs per second of one worker of blitzq 1.1, the fastest peer. The next constant is the figure of two workers."""
 BEST_DRAIN_TWO = 68_000
 
 
@@ -30,10 +32,10 @@ class Target:
     why: str
     """The bound in words."""
     most: bool = False
-    """The figure may be at most the bound, rather than at least."""
+    """Whether the bound is the highest allowed figure. Otherwise it is the lowest."""
     unit: str = "/s"
     held: str = ""
-    """The rows of tests/budgets/budgets.toml that hold it, in counts: "section name, section name"."""
+    """The rows of tests/budgets/budgets.toml that limit the same cost as a count: "section name, section name"."""
 
     def found(self, document: Document) -> float | None:
         value: float | None = document.get(self.figure)
@@ -186,11 +188,11 @@ FLOORS = {
         )
     },
 }
-"""The ground of the same run, and beside it what has no target of its own."""
+"""The floors that were measured in the same run, and further figures that have no target of their own."""
 
 
 INBOX = "inbox_"
-"""The beginning of the figures of inboxes, which have a table of their own."""
+"""The beginning of the names of figures about inboxes. These figures have a table of their own."""
 
 
 def number(value: float) -> str:
@@ -212,7 +214,7 @@ def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the rows that are not promised: target, bound, median, spread, and whether the target was met."""
+    """Return the rows that are goals: target, bound, median, spread, and whether the run met the bound."""
     for target in TARGETS:
         met = target.met(document)
         is_apart = target.figure.startswith(INBOX)

@@ -1,4 +1,4 @@
-"""Measures jobs per second and latency of any contender, in the same way."""
+"""Measures jobs per second and latency of any contender. All contenders are measured in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """Enqueue in calls of 1,000 jobs, or one by one if a library has no such call."""
+    """Enqueue in calls of 1,000 jobs. If a library has no such call, enqueue one by one."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 
@@ -33,7 +33,8 @@ def drain(
     workers: int = 1,
     concurrency: int | None = None,
 ) -> tuple[float, float]:
-    """Return the jobs per second of a drain, from the first handler's beginning to the last's.
+    """Return the jobs per second of a drain, from the beginning of the first handler to the beginning of the last
+    handler.
 
     Also returns the bytes per waiting job.
     """
@@ -54,7 +55,8 @@ def drain(
 def latency_ms(
     stage: Stage, contender: Contender, jobs: int, kind: str = "async", concurrency: int | None = 10
 ) -> list[float]:
-    """Return the times (ms) from the enqueue call to the handler's beginning; the worker is idle each time."""
+    """Return the times (ms) from the enqueue call to the beginning of the handler. The worker is idle before each
+    job."""
     stage.empty()
     warm = 20
     path = stage.tally(jobs + warm)
@@ -71,7 +73,7 @@ def latency_ms(
 def _wait_until_it_works(
     stage: Stage, contender: Contender, path: Path, kind: str, processes: list[Popen[str]]
 ) -> None:
-    """Run one job, so that a worker's start is not measured."""
+    """Run one job, so that the start of a worker is not part of the measurement."""
     stage.produce(contender, "one", path, 1, kind)
     tally = Tally(path)
     stage.await_jobs(contender, tally, 1, processes)
@@ -83,8 +85,10 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
-    """Return the throughput of several workers as a percentage of the ideal. For computing jobs, the ideal is one core
-    per worker; for sleeping jobs, one place per job."""
+    """Return the throughput of several workers as a percentage of the ideal.
+
+    For jobs that compute, the ideal is one core per worker. For jobs that sleep, it is one place per job.
+    """
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places
     rate, _ = drain(stage, OURS, jobs * workers, kind, workers=workers, concurrency=places)

@@ -37,10 +37,10 @@ from tests.kit.wait import wait_until
 QUEUE = "mail"
 CHUNK = 20
 PAUSE_S = 0.03
-"""Between two calls of the client that works, if nothing else is said. Verify reads the whole log each time, so over
-many rounds the client has to work more slowly, or the last rounds take minutes."""
+"""The time (s) between two calls of the client that works, by default. Verify reads the whole log each time. So over
+many rounds the client must work more slowly, or the last rounds would take minutes."""
 TAKEN = 20
-"""Jobs that are taken out of Redis at the end."""
+"""The number of jobs that are deleted from Redis at the end."""
 ids = JobIds()
 
 
@@ -52,7 +52,7 @@ def enqueue(client: Client, count: int) -> None:
 
 @contextlib.contextmanager
 def busy(redis_url: str, jobs: int, pause_s: float = PAUSE_S) -> Iterator[None]:
-    """Keep this number of jobs waiting, while others run and end."""
+    """Keep this number of jobs waiting, while other jobs run and end."""
     stop = threading.Event()
     with Client(redis_url) as client:
         enqueue(client, jobs)
@@ -91,7 +91,7 @@ def run(
     jobs: int,
     pause_s: float = PAUSE_S,
 ) -> list[str]:
-    """Run the comparison, print the commands' output, and return the problems."""
+    """Run the comparison, print the output of the commands, and return the problems."""
     migrate.upgrade_schema(audit_url)
     words = ("tests.kit.mirror_service", redis_url, audit_url)
     said: Counter[tuple[str, int]] = Counter()

@@ -36,11 +36,12 @@ class Change:
     what: str
     change_ms: float
     first_ms: float
-    """Until the first job that the change let in was claimed by a worker that was waiting."""
+    """The time (ms) until a waiting worker claimed the first job that the change admitted."""
     admitted: int
-    """Jobs in that claim."""
+    """The number of jobs in that claim."""
     longest_ms: float
-    """The longest script call from the change on, by the server's own measure; 0: all below 1 ms."""
+    """The duration (ms) of the longest script call after the change, as the server measured it. It is 0 if all calls
+    were shorter than 1 ms."""
     drain: str = ""
 
     def line(self) -> str:
@@ -56,12 +57,12 @@ def one_lane(jobs: int) -> Iterator[NewJob]:
 
 
 def lanes_of_a_scope(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Make many lanes, all with the task's scope and each with a key of its own."""
+    """Make many lanes. All of them have the scope of the task, and each has its own key."""
     return (_job(n, lane_name(2, ["task=t", f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
 def lanes_of_a_family(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Make many lanes, each of one key of a family."""
+    """Make many lanes. Each lane has its own key of one family of caps."""
     return (_job(n, lane_name(2, [f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
@@ -70,7 +71,7 @@ def _job(number: int, lane: str) -> NewJob:
 
 
 class Waiter(threading.Thread):
-    """An idle worker: it waits for a token, claims once, and records when."""
+    """An idle worker. It waits for a wake token, claims once, and records the time."""
 
     def __init__(self, server: RedisServer, limit: int) -> None:
         super().__init__()
@@ -107,9 +108,9 @@ def change(
     *,
     drain: int = 0,
 ) -> Change:
-    """Fill a queue whose caps are full, change one cap while a worker is idle, and measure when it gets a job.
+    """Fill a queue whose caps are full, and change one cap while a worker is idle. Measure when the worker gets a job.
 
-    ``drain``: then claim until this number of jobs was claimed, and measure the cost.
+    With ``drain``, then claim until this number of jobs was claimed, and measure the cost.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
@@ -158,7 +159,7 @@ def change(
 
 
 def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
-    """Measure caps that are raised and removed, with one lane and with many."""
+    """Measure raised caps and removed caps, with one lane and with many lanes."""
     drained = min(lanes, 20_000)
     for verb, limit in (("raised to 10", "10"), ("removed", "none")):
         yield change(
@@ -188,9 +189,9 @@ def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
 
 
 def first_cap(server: RedisServer, jobs: int) -> Change:
-    """Set a task's first cap while all its jobs wait as plain jobs. Claims then move each job into a lane once.
+    """Set the first cap of a task while all its jobs wait as plain jobs. Claims then move each job into a lane once.
 
-    One job of another task waits behind them.
+    One job of another task waits behind these jobs.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()

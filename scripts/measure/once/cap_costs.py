@@ -26,7 +26,7 @@ from tests.rigs.stage import directory, served
 
 
 def seeded(server: RedisServer) -> Seed:
-    """Return an empty queue on the production scripts."""
+    """Return an empty queue that uses the production scripts."""
     with server.client() as control:
         control.flushall()
     return Seed(server.url, scripts=script, real_clock=True)
@@ -41,7 +41,7 @@ def many_lanes(seed: Seed, count: int) -> Iterator[NewJob]:
 
 
 def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
-    """Enqueue with one call per job and many calls per round trip, so that no call contains several jobs."""
+    """Enqueue with one call per job, and with many calls per round trip, so that no call has several jobs."""
     calls = [seed.calls.enqueue.chunk(seed.queue, [job]) for job in jobs]
     seed.client.run(seed.client.calls.delivery.handshake(seed.queue))
     for at in range(0, len(calls), ENQUEUE_CHUNK):
@@ -49,7 +49,8 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Return the number of claims until a job runs that was enqueued after all the jobs that wait for a full scope."""
+    """Return the number of claims until a certain job runs. This job was enqueued after all the jobs that wait for a
+    full scope."""
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):
@@ -79,7 +80,8 @@ def beside(server: RedisServer, blocked: int) -> Iterator[str]:
 
 
 def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
-    """Return the calls of an empty claim, and of one that finds a job, with this number of blocked jobs."""
+    """Return the number of calls of an empty claim, and of a claim that finds a job, with this number of blocked
+    jobs."""
     for waiting in (one_lane, many_lanes):
         for blocked in counts:
             with seeded(server) as seed:
@@ -101,7 +103,8 @@ def claim_costs(server: RedisServer, counts: Iterable[int]) -> Iterator[str]:
 def completions(
     server: RedisServer, jobs: int, tenants: int, *, batch: int
 ) -> tuple[list[float], list[float]]:
-    """Drain tenants of cap 1 under a task cap of 10; return calls per completion and the server's µs, by tenth."""
+    """Drain tenants with a cap of 1 under a task cap of 10. Return the calls per completion and the server's µs, for
+    each tenth of the jobs."""
     draw = random.Random(7)  # noqa: S311 - it shall repeat
     calls, micros = [], []
     with seeded(server) as seed:
@@ -135,7 +138,7 @@ def completions(
 @click.option("--tenants", default=2_000, show_default=True)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 def main(jobs: int, tenants: int, engine: str) -> None:
-    """Check, in counts of the calls that scripts make, that no call costs more because more jobs wait."""
+    """Check that no call costs more because more jobs wait. The cost is the number of calls that scripts make."""
     problems = []
     with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
         for line in itertools.chain(claim_costs(server, (0, 1_000, jobs)), beside(server, jobs)):

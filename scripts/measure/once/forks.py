@@ -22,9 +22,9 @@ from typing import Any, Final
 from rq_core import App
 
 HANGS_S: Final = 90
-"""After so many seconds a child is taken to hang."""
+"""The time (s) after which a child counts as hanging."""
 PAUSE_S: Final = 0.2
-"""How long the thread stands still at its moment, if the fork waits for it."""
+"""The time (s) for which the thread stops at its moment, if the fork waits for the thread."""
 
 
 def say(text: str) -> None:
@@ -55,7 +55,7 @@ def run(url: str, moments: int) -> int:
 
 
 def _in_child(work: Callable[[], int]) -> str:
-    """Run this function in a forked process, and return what went wrong; empty if nothing did."""
+    """Run this function in a forked process. Return the error as text, or an empty text if no error occurred."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(2 * HANGS_S)
@@ -71,7 +71,7 @@ def _in_child(work: Callable[[], int]) -> str:
 
 
 def _counted(use: Callable[[], None]) -> int:
-    """Return how many calls of Python functions the app's first use makes, in a separate process."""
+    """Return the number of calls of Python functions during the first use of the app, in a separate process."""
     reading, writing = os.pipe()
 
     def count() -> int:

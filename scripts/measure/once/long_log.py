@@ -31,21 +31,22 @@ QUEUES: Mapping[str, tuple[tuple[str, ...], int, float, int]] = {
     "mail": (("send", "digest"), 120, 2_500, 6),
     "reports": (("render",), 24, 4_000, 1),
 }
-"""Tasks, places of its workers, ms that a job takes on average, and the queue's share of events (of 8)."""
+"""For each queue: its tasks, the places of its workers, the average duration of a job (ms), and the queue's share of
+the events (of 8)."""
 TENANTS = 200
 TENANT_CAP = 4
 TASK_CAP = 80
 STEP_MS = 4_000
-"""How far apart the workers' calls are, on average."""
+"""The average time (ms) between two calls of the workers."""
 JOBS_PER_STEP = 5
-"""Of each share, by day."""
+"""The number of jobs in a step during the day, for each unit of a queue's share."""
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 Raw = dict[str, str]
 
 
 class QueueLog:
-    """One queue, step by step, with its entries by number."""
+    """One queue, simulated step by step, with its entries by number."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -197,7 +198,7 @@ def _cap(scope: str) -> int:
 
 
 class LongLog:
-    """A source of a log with about this number of events, as a mirror reads it."""
+    """The source of a log with about this number of events, in the form that a mirror reads."""
 
     prefix, url = "rqc", "redis://nowhere"
 
@@ -215,7 +216,7 @@ class LongLog:
         return f"of {queue}"
 
     def holder(self, queue: str) -> None:
-        """Return None: no database mirrors the queue."""
+        """Return None, since no database mirrors the queue."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
         """Accept any database."""
@@ -250,15 +251,15 @@ class LongLog:
         return SimpleNamespace(backlog=0)
 
     def place(self, queue: str) -> object:
-        """Return the place, as OutboxSource specifies it."""
+        """Return the position of the source in the form that the OutboxSource protocol specifies."""
         return None
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         return set()
 
     def close(self) -> None:
-        """Do nothing: no connection is open."""
+        """Do nothing, since no connection is open."""
 
 
 PAGES = 8_000
-"""Entries that are made ahead, more than a batch reads."""
+"""The number of entries that are created ahead of the mirror. It is more than the mirror reads for one batch."""

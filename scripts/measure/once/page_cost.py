@@ -48,28 +48,29 @@ from tests.kit.wait import wait_until
 
 MS_MAX: Final = 150.0
 OWN_MAX: Final = 30
-"""Commands that a page may send besides the look at all queues, which has COMMANDS_MAX for each queue."""
+"""The number of commands that a page may send in addition to the look at all queues. That look has its own limit,
+COMMANDS_MAX for each queue."""
 COMMAND_MS_MAX: Final = 10.0
-"""Redis does nothing else while it carries out a command."""
+"""The highest time (ms) that a command may take, since Redis does nothing else meanwhile."""
 SHARED_S: Final = 1.1
-"""Seconds after which no answer is shared any more."""
+"""The time (s) after which requests no longer share an answer."""
 QUEUES: Final = ("images", "mail")
-"""Of the log; the second one's jobs are in lanes."""
+"""The queues of the log. The jobs of the second queue are in lanes."""
 TABS: Final = 50
 LOOKS_MAX: Final = 1.2
-"""Looks a second, of all tabs."""
+"""The highest number of looks per second, for all tabs together."""
 RATIO_MIN: Final = 0.9
 TAB_S: Final = 2.0
-"""Seconds between two looks of a tab."""
+"""The time (s) between two looks of a tab."""
 STEPS: Final = 100
-"""SQLite's steps that are counted at once."""
+"""The number of SQLite's steps that are counted at once."""
 
 PARTS: Final = ("pages", "tabs", "drains")
 _ROW: Final = "{:16} {:>8} {:>10} {:>10} {:>10} {:>6} {:>9} {:>9} {:>6} {:>5}"
 
 
 class Site:
-    """The page's server, in a process of its own."""
+    """The server of the page, in a process of its own."""
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
         self.port = free_port()
@@ -78,7 +79,7 @@ class Site:
         wait_until(lambda: self.get("/static/icon.svg")[0] == 200, "the page answers", timeout=60)
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes, str]:
-        """Request a page, and return its status, body and ETag."""
+        """Request a page, and return the status, the body and the ETag of the answer."""
         try:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
             connection.request("GET", path, headers=headers)
@@ -95,7 +96,7 @@ class Site:
 
 
 def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
-    """Serve the page with a clock that began at the end of the log."""
+    """Run the server of the page with a clock that begins at the end of the log."""
     began = time.time()
     sources = Sources(redis_url, audit_url=audit_url)
     site = build_site(sources, LocalOnly(), clock=lambda: now_ms / 1000 + time.time() - began)
@@ -103,7 +104,7 @@ def serve(port: int, redis_url: str, audit_url: str, now_ms: int) -> None:
 
 
 def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
-    """Return the addresses of each page, with as much data as the page can show."""
+    """Return the addresses of each page, including pages with the largest amount of data that a page can show."""
     plain, laned = QUEUES
     keys = "rqc:{%s}:"
     last = control.lindex(keys % plain + "ready:2", -1) or control.hrandfield(keys % plain + "jobs")
@@ -141,13 +142,13 @@ def pages(control: Any, database: Database, now_ms: int) -> dict[str, str]:
 
 
 def commands(control: Any) -> int:
-    """Return the number of commands that Redis has carried out, including commands inside of scripts."""
+    """Return the number of commands that Redis has carried out, including commands inside scripts."""
     return int(control.info("stats")["total_commands_processed"])
 
 
 def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
-    """Return the number of commands that Redis gets during a request: those that clients send, and those inside of
-    scripts."""
+    """Return the number of commands that Redis carries out during a request: commands that clients send, and commands
+    inside scripts."""
     found = [0, 0]
     with control.monitor() as monitor:
         ask()
@@ -158,9 +159,9 @@ def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
 
 
 class Statements:
-    """The statements that a page sends: their rows, SQLite's steps, and the large tables that are read as a whole.
+    """The SQL statements that a page sends: their rows, SQLite's steps, and the large tables that are read as a whole.
 
-    Those of the look at the whole log, which all pages share, are among them.
+    They include the statements of the look at the whole log, which all pages share.
     """
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
@@ -176,7 +177,7 @@ class Statements:
             self._found.append((statement, parameters))
 
     def of(self, path: str) -> tuple[int, int, int, list[str]]:
-        """Return the number of statements that a page sends, with their rows, steps and scans."""
+        """Return the number of statements that a page sends, with the numbers of their rows, steps and scans."""
         from starlette.testclient import TestClient
 
         site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)
@@ -209,7 +210,8 @@ class Statements:
 
 
 def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[float], list[float]]:
-    """Return the ms of each answer, for requests that share no read, and of the longest command of each in Redis."""
+    """Return the time (ms) of each answer, for requests that share no read. Also return the time of the longest Redis
+    command of each request."""
     took, longest = [], []
     control.config_set("slowlog-log-slower-than", 0)
     for _ in range(requests):
@@ -225,7 +227,7 @@ def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[floa
 
 @contextlib.contextmanager
 def tabs(site: Site, many: int, path: str = "/") -> Iterator[list[float]]:
-    """Request a page every two seconds from several tabs, as browsers do, and return the ms of the answers."""
+    """Request a page every two seconds from several tabs, as browsers do. Return the times (ms) of the answers."""
     stop, took = threading.Event(), list[float]()
 
     def tab(number: int) -> None:
@@ -273,7 +275,7 @@ def fill(url: str, jobs: int, lanes: int) -> None:
 def measure(
     redis_url: str, audit_url: str, requests: int, parts: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Measure some of PARTS. Returns the figures, and what falls short."""
+    """Measure some of PARTS. Returns the figures, and the figures that miss their bounds."""
     figures: dict[str, Any] = {}
     short: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -347,8 +349,8 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """Return the commands per second that tabs with the first page cost Redis, and the ms for which they wait for an
-    answer."""
+    """Return the commands per second that tabs with the first page cause in Redis, and the time (ms) for which the tabs
+    wait for an answer."""
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)
         took.clear()

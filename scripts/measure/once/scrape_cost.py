@@ -31,8 +31,8 @@ QUEUES = ("plain", "lanes")
 
 
 def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[NewJob]:
-    """Yield jobs for two queues, whose ``names`` are given: plain jobs for one queue, and jobs in this number of lanes
-    for the other."""
+    """Yield jobs for two queues with these ``names``: plain jobs for the first queue, and jobs in this number of lanes
+    for the second queue."""
     plainly, laned = names
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):
@@ -48,7 +48,7 @@ def redis_ms(control: Any) -> float:
 
 
 def fill(client: Client, count: int, lanes: int, names: tuple[str, str] = QUEUES) -> str:
-    """Fill the two queues of an empty server, and return what is in them now."""
+    """Fill the two queues of an empty server, and return the contents of the queues."""
     laned = names[1]
     limits = [("tenant", "1", -1), ("task=render", "100", -1)]
     client.run(client.calls.enqueue.many([NewJob(JobIds()(), laned, profile("render"), "{}")]))

@@ -39,20 +39,20 @@ QUEUE = "mail"
 
 @dataclass
 class Found:
-    """The findings about the crowd."""
+    """The findings about the mirrors and readers."""
 
     events: int = 0
     reads: int = 0
     batches: list[int] = field(default_factory=list)
-    """By mirror."""
+    """The number of batches, by mirror."""
     errors: list[str] = field(default_factory=list)
     begins: set[str] = field(default_factory=set)
-    """How writing transactions began."""
+    """The statements with which writing transactions began."""
     writers: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
-    """The pragmas of writing connections."""
+    """The pragmas of the connections that wrote."""
     readers: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
     overlaps: int = 0
-    """Transactions of different connections that were open at the same moment."""
+    """The number of times that transactions of different connections were open at the same moment."""
     explicit_checkpoints: int = 0
 
 
@@ -61,7 +61,7 @@ PRAGMAS = ("synchronous", "wal_autocheckpoint", "query_only")
 
 
 def watch(engine: Any, told: dict[str, Any]) -> None:
-    """Record a connection's statements and settings, as SQLite itself reports them."""
+    """Record the statements and settings of a connection, as SQLite itself reports them."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:
@@ -140,7 +140,7 @@ def reader(_redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
 
 
 def run(redis_url: str, path: Path, seconds: float, *, mirrors: int = 2, readers: int = 8) -> Found:
-    """Run the crowd for some time, then check the database."""
+    """Run the mirrors and readers for some time, then check the database."""
     database = Database(str(path))
     migrate.upgrade_schema(database)
     source = StreamSource(redis_url)

@@ -62,14 +62,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question: the first time and the median of the other times (ms), and the query plans."""
+    """The answer to a question: the first time and the median of the later times (ms), and the query plans."""
 
     title: str
     first_ms: float
     median_ms: float
     plans: list[list[str]]
     scans: list[str]
-    """Large tables that were read from one end to the other."""
+    """The large tables that were read from one end to the other."""
 
 
 def build(database: Database, events: int) -> int:
@@ -139,7 +139,7 @@ def _a_retried_job(database: Database) -> tuple[str, int]:
 
 
 def answer(database: Database, question: Question, *, explain: bool = True) -> Answer:
-    """Ask the question REPEATS times, and once more for the database's plans."""
+    """Ask the question REPEATS times, and once more to get the query plans of the database."""
     spent = []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()
@@ -154,7 +154,7 @@ def answer(database: Database, question: Question, *, explain: bool = True) -> A
 def plans_of(database: Database, question: Question, *, no_scans: bool = False) -> list[list[str]]:
     """Return the plan of each statement of a question.
 
-    ``no_scans``: PostgreSQL reads a table as a whole only if there is no other way, however small the table is.
+    With ``no_scans``, PostgreSQL reads a table as a whole only if there is no other way, even if the table is small.
     """
     statements: list[tuple[str, Any]] = []
 
@@ -200,7 +200,8 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 
 
 def _empty(database: Database, partition: str) -> bool:
-    """Return whether a partition has no rows, like those of future months, so that it may be read as a whole."""
+    """Return whether a partition has no rows, so that it may be read as a whole. Partitions of future months have no
+    rows."""
     with database.readers.connect() as connection:
         return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 
@@ -220,7 +221,7 @@ def verified(database: Database) -> tuple[str, float, float]:
 
 @contextlib.contextmanager
 def opened(kind: str, place: Path) -> Iterator[Database]:
-    """Yield the audit database in ``place``; PostgreSQL's server runs during the block."""
+    """Yield the audit database in the directory ``place``. A PostgreSQL server runs during the block."""
     if kind == "sqlite":
         database = Database(str(place / "audit.db"))
         yield database

@@ -28,7 +28,8 @@ def spec(number: int) -> str:
 
 
 class Recorder:
-    """Records the bytes that rq-core sends for a call, with a script that does nothing in place of its own."""
+    """Records the bytes that rq-core sends for a call. A script that does nothing takes the place of the real
+    script."""
 
     def __init__(self, connection: redis.Connection) -> None:
         connection.send_command("SCRIPT", "LOAD", SCRIPT)
@@ -51,7 +52,7 @@ class Recorder:
 
         @app.task(queue="bare", name="async")
         async def noop(number: int, text: str) -> None:
-            """A task that never runs."""
+            """Do nothing. This task never runs."""
 
         jobs = [noop.job(number=n, text=TEXT) for n in range(count)]
         with Client(url(), transport=Spy(url())) as client:

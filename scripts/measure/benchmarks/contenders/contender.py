@@ -25,9 +25,10 @@ from typing import Any
 
 TEXT = "0123456789012345678901234567890123456789"
 CHUNK = 1_000
-"""Jobs of one bulk call."""
+"""The number of jobs in one bulk call."""
 PACE = 0.004
-"""Seconds that a worker gets to fall idle before the next job of `paced`, and as much again at random."""
+"""The time (s) that a worker gets to become idle before the next job of `paced`. A random time of up to the same length
+is added."""
 STALLED = 5.0
 
 
@@ -40,16 +41,16 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Return the kind of handlers that the benchmark asks for: `async` or `threads`; for rq-core also `cpu` and
+    """Return the kind of handlers that the benchmark requests: `async` or `threads`, and for rq-core also `cpu` or
     `sleep`."""
     return os.environ.get("BENCH_KIND", "async")
 
 
 class Tally:
-    """Two times of each job, by its number, in a file that producers, workers and the benchmark share.
+    """Two times for each job, in a file that producers, workers and the benchmark share. A job is found by its number.
 
-    The times are on the monotonic clock, which is the same for all processes of a machine. Each job has its own place,
-    so that threads and processes may write without a lock.
+    The times are on the monotonic clock, which is the same for all processes of a machine. Each job has its own place
+    in the file, so that threads and processes may write without a lock.
     """
 
     def __init__(self, path: str | Path, jobs: int | None = None) -> None:
@@ -63,12 +64,12 @@ class Tally:
         self.began, self.sent = view[:half], view[half:]
 
     def moments(self) -> list[float]:
-        """Return the times at which jobs began, for the jobs that have begun."""
+        """Return the times at which jobs began, without the jobs that have not begun."""
         return [at for at in self.began if at]
 
 
 def handler() -> Callable[[int, str], None]:
-    """Record when the job began; otherwise do nothing."""
+    """Record the time at which the job began, and do nothing else."""
     began = Tally(os.environ["BENCH_TALLY"]).began
     now = time.monotonic
 
@@ -85,10 +86,10 @@ def run(
     bulk: Callable[[Sequence[int]], Any] | None = None,
     ready: Callable[[], Any] | None = None,
 ) -> None:
-    """Run the command line of a contender; the functions may be coroutine functions.
+    """Run the command line of a contender. Each function may be a coroutine function.
 
-    ``one`` enqueues the job with a given number and returns when the server has accepted it, ``bulk`` enqueues many
-    jobs, and ``ready`` is called once before a producer begins.
+    ``one`` enqueues the job with a given number and returns when the server has accepted the job. ``bulk`` enqueues
+    many jobs. ``ready`` is called once before a producer begins.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("one", "bulk", "paced", "work"))

@@ -1,4 +1,4 @@
-"""The contender rq-core: App, enqueue_many for bulk, and the worker of the command line."""
+"""The contender rq-core: an App, enqueue_many for bulk calls, and the worker of the command line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_a_thread(number: int, text: str) -> None:
 
 @app.task(queue="cpu", name="cpu")
 def busy(number: int, text: str) -> None:
-    """Use the processor for a millisecond."""
+    """Use the processor for one millisecond."""
     note(number, text)
     until = time.thread_time() + CPU_S
     while time.thread_time() < until:
@@ -65,7 +65,7 @@ async def under_one_cap(number: int, text: str) -> None:
     caps=[Cap(NEVER), Cap(NEVER, per=lambda number, **_: number % TENANTS, name="roomy")],
 )
 async def under_two_caps(number: int, text: str) -> None:
-    """Run under two caps that are never reached, one of them for each of 1,000 tenants."""
+    """Run under two caps that are never reached. One of them is a cap for each of 1,000 tenants."""
     note(number, text)
 
 
@@ -77,7 +77,7 @@ async def under_two_caps(number: int, text: str) -> None:
 async def under_binding_caps(number: int, text: str) -> None:
     """Run under two caps that are always reached.
 
-    One admits one job of each of 1,000 tenants, the other as many jobs as the worker has places.
+    One cap admits one job of each of 1,000 tenants. The other cap admits as many jobs as the worker has places.
     """
     note(number, text)
 
