@@ -1,4 +1,4 @@
-"""Adds two fields to the table of fields, and follows them from a producer to a restore.
+"""Adds two fields to the table of a job's fields, and follows the two fields from a producer to a restore.
 
 :func:`grow` copies the program and adds two rows to the copy's table. Then this module runs in the copy: it enqueues
 jobs that have these fields, lets Redis lose its log and then all its data, and prints the fields as each store has
@@ -35,7 +35,7 @@ from tests.kit.fleet import QUEUE
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = Path("rq_core/model/table/fields.py")
 BEFORE: Final = '    Field("lane", _K.LANE, "lane"),\n'
-"""The row before which the new ones stand."""
+"""The row of the table before which the new rows are inserted."""
 ROWS: Final = """\
     Field("hue_ms", _K.NUMBER, "hue", trait={next}, given=True, meaning="a number"),
     Field("shade", _K.WORD, "shade", trait={after}, given=True, meaning="a word"),
@@ -53,11 +53,11 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     "without": {},
 }
 WRONG: Final = ('{"hue":"7"}', '{"hue":0.5}', '{"shade":7}', '{"shade":"light teal"}')
-"""Ties that say a field as a state line cannot."""
+"""Texts of a job's optional fields (ties) with values that a state line cannot have."""
 
 
 def grow(tree: Path) -> None:
-    """Copy the program to ``tree``, and add two fields to the copy's table. Nothing else changes."""
+    """Copy the program to ``tree``, and add two fields to the table in the copy. Nothing else changes."""
     for name in ("rq_core", "sql_audit", "lua"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "tests").symlink_to(ROOT / "tests")
@@ -108,7 +108,7 @@ def _follow(client: Client, database: Database) -> dict[str, Any]:
 
 
 def _through_a_row(new: NewJob) -> NewJob:
-    """Return a job after its way through a row of the inbox."""
+    """Return a job after it was packed into a row of the inbox and unpacked again."""
     return unpack(
         pack(new), queue=new.queue, job_id=new.id, task=new.profile.task, args=new.args_json
     )
@@ -130,7 +130,7 @@ def _is_refused(client: Client, ties: str) -> bool:
 
 
 def _of_lines(client: Client) -> dict[str, list[str]]:
-    """Return the two fields as jobs' state lines have them."""
+    """Return the two fields as the state lines of jobs have them."""
     return {
         job_id: [word for word in line.split(" ") if word.startswith(("hue=", "shade="))]
         for job_id, line in lines(client).items()
@@ -153,7 +153,7 @@ def _of_rows(database: Database) -> dict[str, list[Any]]:
 
 
 def _lie(database: Database, lie: str) -> list[str]:
-    """Change a row in SQL to a false value, and return what verify finds."""
+    """Change a row in SQL to a false value, and return the findings of verify."""
     with database.engine.begin() as connection:
         connection.execute(text(f"UPDATE job SET {lie} WHERE job_id = 'plain'"))
     found = [violation.says for violation in verify(database).queues[QUEUE].violations]

@@ -1,4 +1,4 @@
-"""Fixtures: an outbox in a real Valkey, an audit database, and the mirror between them."""
+"""Fixtures: an outbox in a real Valkey, an audit database, and the mirror that copies the outbox into the database."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,7 +58,7 @@ ON_SQLITE = {
     # Which errors are the mirror's own does not depend on the database.
     "test_a_bug_of_the_mirror_puts_nothing_into_quarantine",
 }
-"""Files and tests that run on the first database alone, with the reason."""
+"""The files and tests that run only on the first database. A comment before each group gives the reason."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,14 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Pair each engine with only one of the databases: the effects of data that Redis forgets do not depend on the
-    pair."""
+    """Use only one engine with each database: the effects of data that Redis forgets do not depend on the pair."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 
 @pytest.fixture(autouse=True)
 def _no_mirror_of_another_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a mirror that finds an empty Redis go on at once, without its wait for another mirror."""
+    """Let a mirror that finds an empty Redis continue at once. Normally it first waits to see whether another mirror
+    runs."""
     monkeypatch.setattr(service, "RECLAIM_S", 0.01)
 
 

@@ -1,4 +1,4 @@
-"""A mirrored queue with days of events, to be proven and pruned."""
+"""A mirrored queue with events of many days. Tests prove and prune its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def days(writer: StreamWriter, number: int) -> None:
 
 
 def two_seasons(writer: StreamWriter, mirror: Mirror) -> Story:
-    """Run a queue with caps, and run it again a hundred days later with the jobs that were left."""
+    """Run a queue with caps. A hundred days later, run the queue again, with the jobs that were left."""
     story = Story(writer, seed=5)
     story.run(200)
     auditlog.drain(mirror)

@@ -1,4 +1,4 @@
-"""A field that is added only to the table of fields reaches each place that carries a job's fields."""
+"""A field that is added only to the table of fields reaches each place that stores or sends the fields of a job."""
 
 from __future__ import annotations
 

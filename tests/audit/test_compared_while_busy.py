@@ -1,7 +1,7 @@
-"""Redis is compared with SQL while a mirror works, or with a database that is behind.
+"""Redis is compared with SQL while a mirror works, or with a database that lacks the last events.
 
-There is no false finding, and no planted difference is missed. `audit verify --redis` and `doctor --audit` read SQL,
-then Redis; the mirror commits and trims between the two reads.
+There is no false finding, and each planted difference is found. `audit verify --redis` and `doctor --audit` read first
+SQL and then Redis. The mirror commits and trims between the two reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import copied
 
 PAGES_BETWEEN = 7
-"""Pages of one look between which nothing happens."""
+"""The number of pages of one read that are read before something happens in between."""
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Between each read of SQL and the next read of Redis, run the function, then mirror its events and trim them.
+    """After each read of SQL and before the next read of Redis, run the function, then mirror the new events and trim
+    them.
 
     The same happens between the pages in which Redis is read.
     """
@@ -154,8 +155,8 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, and a backup that no mirror has used yet: Redis has trimmed events that this database
-    lacks."""
+    """Checks a lagging standby, and a backup that no mirror has used yet. Redis has already trimmed events that such a
+    database lacks."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -203,7 +204,7 @@ def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     mirrored_between: Callable[[Callable[[], None]], None],
     valkey_url: str,
 ) -> None:
-    """Checks ids that are used again and again, each time with another retention and another task."""
+    """Checks ids that are used again and again, each time with another retention and for another task."""
     rounds = itertools.count(1)
 
     def again() -> None:

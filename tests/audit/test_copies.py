@@ -1,4 +1,5 @@
-"""A copy of an audit database, with the original's audit id, does not receive the original's events."""
+"""Copies of an audit database: a copy has the audit id of the original, and does not receive the events of the
+original."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def test_a_database_that_was_moved_and_rebound_continues_its_log(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_database_is_bound_to_its_place_when_it_is_mirrored_into_for_the_first_time(
+def test_a_database_is_bound_to_its_place_by_the_first_mirror_that_writes_into_it(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"
@@ -134,7 +135,8 @@ def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> N
 def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a role whose right to read the identifier is revoked or granted between two starts of the mirror."""
+    """Checks a role whose right to read the system identifier is revoked or granted between two starts of the
+    mirror."""
     database = Database(postgres_url)
     lay_schema(database)
     seen = database_identity.database_place(database)

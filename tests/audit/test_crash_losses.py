@@ -1,4 +1,5 @@
-"""A mirror that dies at any step of a history with losses and gaps writes the same rows as one that lives."""
+"""A mirror that dies at any step, in a history with losses and gaps. Afterwards SQL has the same rows as after a run
+without a crash."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ TABLES = {
 
 
 class Died(Exception):
-    """Raised in place of a mirror's step: the mirror dies here."""
+    """Raised in a step of a mirror, so that the mirror dies there."""
 
 
 class Mortal:
-    """Mirrors of one queue, one after the other; the first dies at the n-th step."""
+    """Mirrors of one queue, one after another. The first mirror dies at its n-th step."""
 
     def __init__(self, source: StreamSource, database: Database, queue: str, n: int) -> None:
         self.source, self.database, self.queue = source, database, queue
@@ -61,7 +62,8 @@ class Mortal:
 
 
 def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Make a queue's history with quarantine, a loss with orphans, a gap, a baseline, and an emptied Redis."""
+    """Make a history of a queue with a quarantined entry, a loss with orphaned events, a gap, a baseline, and an
+    emptied Redis."""
     writer = StreamWriter(source, queue)
     writer.life("a", "b")
     writer.raw({"type": "nonsense", "by": "x"})
@@ -91,7 +93,8 @@ def history(source: StreamSource, queue: str, drain: Callable[[], None]) -> None
 
 
 def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of a queue in SQL, without its name and without the chain, which contains the name."""
+    """Return all rows of a queue in SQL, without the name of the queue and without the chain, which contains the
+    name."""
     found = {}
     for table, columns in TABLES.items():
         rows = auditlog.rows(database, f"SELECT {columns} FROM {table} WHERE queue = :q", q=queue)
@@ -129,11 +132,12 @@ EMPTIED = {
     "quarantine": "kind",
     "mirror_cursor": "entries, events, gaps, quarantined",
 }
-"""What does not depend on the number of the epoch that begins: a mirror that begins then asks for none beyond SQL's."""
+"""The columns that do not depend on the number of the new epoch. A mirror that begins then requests no epoch beyond the
+epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Delete the outbox, so that nothing in Redis shows the loss. The mirror notices it and makes Redis begin an
+    """Delete the outbox, so that no data in Redis show the loss. The mirror notices the loss and makes Redis begin an
     epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")

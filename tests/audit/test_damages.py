@@ -1,5 +1,5 @@
-"""Verify or the doctor finds each damage in the table of damages with the help of SQL, though the outbox no longer has
-the jobs' events."""
+"""Damage to a queue: verify or the doctor finds each kind of damage in the table of damages with the help of SQL. The
+outbox no longer has the events of the jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Make jobs whose events only SQL has."""
+    """Make jobs whose events are only in SQL."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first", delay_ms=1_000_000)
@@ -43,7 +43,7 @@ def left(seed: Seed, database: Database, *words: str) -> list[str]:
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return a queue's jobs, names and limits; leases and rates are left out, since they change with time."""
+    """Return the jobs, names and limits of a queue. Leases and rates are left out, since they change with time."""
     keys = ("jobs", "state", "slots", "holders", "caps", "results", "waiting")
     return {key: seed.snapshot()[key] for key in keys}
 

@@ -75,14 +75,14 @@ def objects(database: Database) -> list[dict[str, list[str]]]:
 
 
 def _parts(said: str) -> list[str]:
-    """Split a definition into words, with a table's constraints sorted, since their order has no meaning."""
+    """Split a definition into words. The constraints of a table are sorted, since their order has no meaning."""
     plain = " ".join(said.split()).replace(" ) WITHOUT ROWID", ", WITHOUT ROWID").removesuffix(" )")
     head, *constraints = re.split(r", (?=CONSTRAINT|CHECK|PRIMARY KEY|WITHOUT)", plain)
     return [head, *sorted(constraints)]
 
 
 def test_migrations_create_the_declared_schema(audit_url: str) -> None:
-    """Checks that migrations create what schema.py declares: tables, CHECKs, triggers and views."""
+    """Checks that the migrations create the schema that schema.py declares: tables, CHECKs, triggers and views."""
     database = Database(audit_url)
     with database.writing() as connection:
         assert connection is not None
@@ -115,7 +115,7 @@ def test_migrations_create_the_declared_schema(audit_url: str) -> None:
 def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
     change: str, audit_url: str
 ) -> None:
-    """Checks that the comparison of migrations with the schema can fail."""
+    """Checks that the comparison of the migrations with the schema can find a difference."""
     database = Database(audit_url)
     migrate.upgrade_schema(database)
     with database.writing() as connection:
@@ -134,7 +134,8 @@ def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
 def test_the_list_of_schema_versions_equals_the_migrations_and_a_mirror_does_not_import_alembic() -> (
     None
 ):
-    """Checks that a mirror does not import alembic, whose import takes as long as all other imports of the mirror."""
+    """Checks that a mirror does not import alembic. The import of alembic takes as long as all other imports of the
+    mirror."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
 
@@ -179,7 +180,7 @@ def test_the_error_for_an_outdated_schema_names_the_migrate_command(
 
 @pytest.mark.parametrize("revision", ["9999", "0008"])
 def test_an_unknown_schema_is_refused(revision: str, database: Database) -> None:
-    """Checks a schema of a later release, and one from before the first release."""
+    """Checks a schema of a later release, and a schema from before the first release."""
     with database.writing() as connection:
         assert connection is not None
         connection.execute(text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '{revision}'"))
@@ -265,7 +266,7 @@ WORDS = [
     "user:hunter@host/d",
     ":hunter@host",
 ]
-"""As libpq and people write it: SQLite made a file of this name."""
+"""Addresses in the form of libpq, or as people write them by mistake. SQLite once created a file with such a name."""
 
 
 @pytest.mark.parametrize(
@@ -318,8 +319,8 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """Checks that the writer sends BEGIN IMMEDIATE. After the driver's plain BEGIN, two mirrors could both read, and
-    one of them would fail when it writes."""
+    """Checks that the writer sends BEGIN IMMEDIATE. After the plain BEGIN of the driver, two mirrors could both read,
+    and one of them would fail when it writes."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
@@ -390,8 +391,8 @@ def test_postgres_ends_a_transaction_that_stays_idle(postgres_url: str) -> None:
 def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
-    """Checks that SQL_ASCII and other encodings are refused, instead of causing tracebacks or quarantined entries
-    later."""
+    """Checks that SQL_ASCII and other encodings are refused at once. Otherwise they would later cause tracebacks or
+    quarantined entries."""
     name = postgres_server.create_database(encoding=encoding)
     url = postgres_server.url(name)
     done = CliRunner().invoke(root, ["audit", "migrate", "--audit", url])
@@ -405,7 +406,8 @@ def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
 def test_all_texts_are_mirrored_with_any_client_encoding(
     postgres_url: str, source: StreamSource, writer: StreamWriter
 ) -> None:
-    """Checks entries with characters that the client encoding lacks: they are mirrored, and not put into quarantine."""
+    """Checks entries with characters that the client encoding lacks. They are mirrored, and are not put into
+    quarantine."""
     database = Database(f"{postgres_url}?client_encoding=LATIN1")
     lay_schema(database)
     enqueue(writer, "a", task="send-\u65e5\u672c-\U0001f40d")
@@ -417,7 +419,7 @@ def test_all_texts_are_mirrored_with_any_client_encoding(
     database.close()
 
 
-def test_copy_text_writes_the_same_text_as_postgres(postgres_url: str) -> None:
+def test_the_function_copy_text_writes_the_same_text_as_postgres(postgres_url: str) -> None:
     rows: list[tuple[Any, ...]] = [
         (1, "plain", None),
         (2, "tab\tnewline\nreturn\rback\\slash", "\\N"),
@@ -441,7 +443,7 @@ def test_copy_text_writes_the_same_text_as_postgres(postgres_url: str) -> None:
 def test_concurrent_reading_threads_share_one_engine(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that no thread creates a second engine, whose connection would stay open."""
+    """Checks that no thread creates a second engine, since the connection of this engine would stay open."""
     both, make = threading.Barrier(2), database._make_engine
 
     def made_beside_the_other(*, writer: bool) -> Engine:

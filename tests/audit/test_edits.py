@@ -64,7 +64,8 @@ def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_val
 def test_a_retry_that_is_edited_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
-    """Checks that another priority discards the job's place in line; the job gets a new place when it becomes ready."""
+    """Checks an edit of the priority, which removes the job's place in line. The job would get a new place when it
+    becomes ready."""
     with Seed(valkey_url) as seed:
         mirror = Mirror(Outbox(seed.client), database, seed.queue)
         seed.enqueue("a", expires_in_ms=5_000)
@@ -89,7 +90,7 @@ def test_a_retry_that_is_edited_and_expires_dies_without_a_place_in_line(
 
 
 def _before(database: Database) -> int:
-    """Return the first due time of the job, as its event has it."""
+    """Return the first due time of the job, according to its event."""
     (row,) = auditlog.rows(database, "SELECT detail FROM job_event WHERE type = 'enqueued'")
     due: int = json.loads(row["detail"])["due_ms"]
     return due

@@ -1,4 +1,4 @@
-"""Everyday queries of a long log: no query scans a large table, and the answers agree with the log."""
+"""Everyday queries of a long log: no query scans a large table, and each answer agrees with the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def long_log(database: Database) -> Database:
 
 
 def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:
-    """Checks query plans: with ten million events a scan takes seconds (scripts/measure/once/run ten-million)."""
+    """Checks query plans. With ten million events a scan takes seconds (see scripts/measure/once/run ten-million)."""
     questions = ten_million.questions(long_log)
     assert len(questions) == 4 + len(ten_million.everyday()) >= 17
 
@@ -38,7 +38,7 @@ def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:
 
 
 def test_events_of_jobs_are_found_by_an_index_on_job_ids(long_log: Database) -> None:
-    """Checks that the query does not read all events of the queue: that took 1.7 s with ten million events."""
+    """Checks that the query does not read all events of the queue, which took 1.7 s with ten million events."""
 
     def ask(database: Database) -> None:
         with database.readers.connect() as connection:
@@ -110,7 +110,7 @@ def test_a_moment_from_the_index_equals_the_moment_computed_from_all_claims(
     assert compared > 100
 
 
-def test_one_seed_always_generates_the_same_log() -> None:
+def test_a_seed_always_generates_the_same_long_log() -> None:
     first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
 
     assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)

@@ -1,4 +1,5 @@
-"""The mirror's fast fold agrees with rq_core.model.events, and the fields that it keeps in addition are right."""
+"""The fast fold of the mirror (the way in which it computes rows from events) agrees with rq_core.model.events. The
+additional fields that it keeps are right."""
 
 import gc
 import json
@@ -33,7 +34,8 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs. Most are legal by the table of transitions, some are not."""
+    """Random entries of a few jobs. Most entries are legal according to the table of transitions, and some entries are
+    not."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -45,7 +47,8 @@ class Story:
         self.now_ms = EPOCH
 
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return the next entry: one transition of the table, for every job that is in its source state."""
+        """Return the next entry: one transition of the table, for every job that is in the source state of the
+        transition."""
         if self.random.random() < 0.05:
             return self._freed()
         arrow = self.random.choice(ARROWS)
@@ -69,7 +72,7 @@ class Story:
         return at, raw
 
     def _freed(self) -> tuple[OutboxId, dict[str, str]]:
-        """Return an entry that changes the state of no job."""
+        """Return an entry that does not change the state of any job."""
         self.seq += 1
         arrays = [[i, "send/tenant=acme"] for i in self.random.sample(self.ids, 2)]
         said = {"type": "freed", "at": str(self.now_ms), "by": "ops", "jobs": json.dumps(arrays)}
@@ -143,8 +146,8 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_take_all_reads_each_entry_as_take_reads_it(seed: int) -> None:
-    """Checks an invalid entry among valid entries: it is not accepted, and the valid entries are."""
+def test_the_method_take_all_reads_each_entry_in_the_same_way_as_the_method_take(seed: int) -> None:
+    """Checks an invalid entry among valid entries. Only the valid entries are accepted."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -170,7 +173,7 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
-    """Checks that the lines, which the chain hashes, equal the rows, which the database keeps."""
+    """Checks that the lines, from which the chain is hashed, equal the rows, which the database keeps."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
     log[7] = log[7][0], log[7][1] | {"jobs": '[["a"], 5, ["b", 1, 2, 3, 4, 5, 6, 7]]'}
@@ -183,7 +186,8 @@ def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> Non
 
 
 def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
-    """Checks that reference counts free a batch: a mirror seldom runs the cycle collector, and batches are large."""
+    """Checks that Python frees a batch without the cycle collector. A mirror seldom runs the cycle collector, and
+    batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
     for intake in entries.take_all([story.entry() for _ in range(20)]):
@@ -199,7 +203,7 @@ def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
 
 
 def fold_in_batches(story: list[tuple[OutboxId, dict[str, str]]], sizes: Sequence[int]) -> Folder:
-    """Fold in batches as the mirror does: each batch begins with the rows of the batch before."""
+    """Fold entries in batches as the mirror does. Each batch begins with the rows that the previous batch has left."""
     jobs: dict[str, tuple[Any, ...]] = {}
     events = []
     attempts: dict[tuple[str, str], dict[str, Any]] = {}
@@ -243,7 +247,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
-    """Checks against history.fold, on which all other readers rely."""
+    """Checks the fast fold against history.fold, which all other readers use."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
     records, _ = history.fold_all(history.decode(str(at), raw) for at, raw in told)
@@ -258,7 +262,7 @@ def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
 
 
 class ByTheTable(Folder):
-    """A folder that uses the table of effects only, without the fast steps."""
+    """A fold that uses only the table of effects, without the fast steps."""
 
     _steps: ClassVar = {
         **dict.fromkeys(EFFECTS, Folder._by_the_table),
@@ -303,7 +307,7 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_the_table_has_a_kind() -> None:
-    """Checks that each field in machine.py has a kind, so that its values are checked before they are written to a
+    """Checks that each field in machine.py has a kind, so that each value is checked before it is written to a
     column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
@@ -325,7 +329,7 @@ def test_words_for_states_and_outcomes_come_from_the_table() -> None:
 
 
 def fold(*told: tuple[str, int, list[Any]]) -> Folder:
-    """Fold entries that are given as (event, at_ms, one job's array)."""
+    """Fold entries. Each entry is given as (event, at_ms, array of one job)."""
     folder = Folder("q", ())
     for seq, (event, at_ms, array) in enumerate(told):
         raw = {"type": event, "at": str(at_ms), "by": "w-1", "jobs": json.dumps([array])}
@@ -334,7 +338,7 @@ def fold(*told: tuple[str, int, list[Any]]) -> Folder:
 
 
 def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
-    """Checks that the wait does not begin at the promotion, which happens inside the later claim."""
+    """Checks that the waiting time does not begin at the promotion, which happens only inside the later claim."""
     folder = fold(
         ("enqueued", 1000, ["a", None, 2000, "send", "normal", 3, 3]),
         ("promoted", 2600, ["a", 1]),
@@ -369,9 +373,9 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
 def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_split_into_batches() -> (
     None
 ):
-    """Checks an audit log that begins between a claim and its end.
+    """Checks an audit log that begins between a claim and the end of the claim.
 
-    The mirror, a refold and verify make the same row of the claim.
+    The mirror, a new fold and verify compute the same row for the claim.
     """
     baseline = [
         "a", "running", "send", "normal", 3, 3, 1, None, 1, 0, 0, 0, "7-0", "w-1", 10, None,
@@ -394,7 +398,9 @@ def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_fold_and_derivation_agree_on_a_log_that_begins_with_a_claim(seed: int) -> None:
+def test_the_mirror_and_verify_compute_the_same_rows_from_a_log_that_begins_with_a_claim(
+    seed: int,
+) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(300)]
     claims = [n for n, (_, raw) in enumerate(told) if raw["type"] == "claimed"]

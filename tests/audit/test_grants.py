@@ -1,6 +1,6 @@
-"""With the rights of `rq-core audit grants ROLE` each role does its work in PostgreSQL.
+"""Rights in PostgreSQL: with the rights of `rq-core audit grants ROLE`, each role can do its work.
 
-An error says which right is missing.
+If a right is missing, the error names this right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
-    """Create the role, give it the rights that the command prints, and return the database's URL for the role."""
+    """Create the role, give it the rights that the command prints, and return the URL of the database for the role."""
     made: list[tuple[str, Database]] = []
     name = postgres_url.rpartition("/")[2]
 
@@ -67,7 +67,7 @@ def as_(superuser: psycopg.Connection, postgres_url: str) -> Iterator[As]:
 
 @pytest.fixture
 def owner(as_: As, superuser: psycopg.Connection) -> Database:
-    """Revoke PUBLIC's default rights, so that only granted rights allow anything."""
+    """Revoke the default rights of PUBLIC, so that only granted rights allow an action."""
     superuser.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     superuser.execute(f"REVOKE ALL ON DATABASE {superuser.info.dbname} FROM PUBLIC")
     owner = as_("owner")
@@ -116,7 +116,7 @@ def test_each_role_can_do_its_work_with_its_grants(
 def test_a_role_without_write_access_cannot_switch_a_log_on_or_off(
     client: Client, valkey_url: str, owner: Database, as_: As
 ) -> None:
-    """Checks that `audit off` changes nothing in Redis if it lacks the right in SQL."""
+    """Checks that `audit off` changes nothing in Redis if the role lacks the right in SQL."""
     mirror, reader = as_("mirror"), as_("reader")
     Fleet(client, 3).run(5)
 

@@ -1,4 +1,5 @@
-"""Queries about a batch of many jobs read a bounded number of claims, and say that there are more claims."""
+"""Queries about a batch of many jobs: each query reads a limited number of claims, and says if there are more
+claims."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ BEGAN_MS = 1_795_000_000_000
 JOBS = 200
 STEP_MS = 100
 RAN_MS = 1_000
-"""So ten run at a time, under a cap of ten."""
+"""The running time of a job (ms). With it, ten jobs run at a time under a cap of ten."""
 MOST = 50
 
 
 @pytest.fixture
 def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """Write one batch of jobs that are all ready at once and end; MOST replaces the limit of 5,000."""
+    """Write one batch of jobs. All jobs are ready at the same time, and end. The constant MOST takes the place of the
+    limit of 5,000."""
     monkeypatch.setattr(moments, "COUNTED_MAX", MOST)
     monkeypatch.setattr(waits, "COUNTED_MAX", MOST)
     jobs = [
@@ -85,7 +87,9 @@ def test_audit_at_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     assert [each.job_id for each in moment.waiting] == [f"b{n:03}" for n in range(JOBS - 30, JOBS)]
 
 
-def test_audit_why_judges_a_long_wait_by_the_last_claims_before_its_end(batch: Database) -> None:
+def test_audit_why_explains_a_long_wait_by_the_last_claims_before_the_end_of_the_wait(
+    batch: Database,
+) -> None:
     (why,) = waits.why(batch.readers, "b150", QUEUE)
 
     (wait,) = why.waits
@@ -102,7 +106,7 @@ def test_audit_why_judges_a_long_wait_by_the_last_claims_before_its_end(batch: D
     assert f"at least {wait.others_claimed} claims of other jobs began meanwhile" in said
 
 
-def test_audit_why_judges_a_short_wait_by_every_claim_made_during_it(batch: Database) -> None:
+def test_audit_why_explains_a_short_wait_by_every_claim_during_the_wait(batch: Database) -> None:
     (why,) = waits.why(batch.readers, "b020", QUEUE)
 
     (wait,) = why.waits

@@ -1,6 +1,6 @@
-"""`audit verify` finds a false value in every column that people read.
+"""Lies: `audit verify` finds a false value in every column that people read.
 
-One test is generated from the schema.
+A test is generated for each column of the schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROVED: Final = (
     "job", "job_attempt", "claim_minute", "mirror_cursor", "mirror_epoch", "mirror_loss",
     "mirror_batch", "quarantine", "job_event",
 )  # fmt: skip
-"""The tables of which each column is proved, but for those in WITHOUT_PROOF."""
+"""The tables in which every column is proved, except for the columns in WITHOUT_PROOF."""
 
 ELSEWHERE: Final = {
     "audit_meta": "the name of the database: every chain begins with its hash",
@@ -43,7 +43,7 @@ WITHOUT_PROOF: Final = {
     ("mirror_cursor", "prefix"): "Redis knows it: with another one the mirror and --redis refuse: test_sources.py",
     ("mirror_cursor", "stamp"): "Redis has the same: with another one the mirror and --redis refuse: test_sources.py",
 }  # fmt: skip
-"""Columns in which a lie is not found, and why."""
+"""The columns in which verify finds no false value, each with the reason."""
 
 COLUMNS: Final = [
     (table, column)
@@ -59,14 +59,14 @@ class Log:
 
     database: Database
     poison: Callable[[], None]
-    """Have the mirror put something into quarantine."""
+    """A function that makes the mirror put an entry into quarantine."""
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
         key = ", ".join(column.name for column in table.primary_key)
         return auditlog.rows(self.database, f"SELECT * FROM {table.name} ORDER BY {key}")
 
     def put(self, table: Table, row: dict[str, Any]) -> None:
-        """Insert a row without any check."""
+        """Insert a row without checks by the database."""
         self.run(table.insert(), row)
 
     def remove(self, table: Table, row: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def lies(rows: list[dict[str, Any]], column: Column[Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Return rows that have a value in the column, if there are any, and a false value for each."""
+    """Return rows that have a value in the column, if there are such rows, and a false value for each row."""
     saying = [row for row in rows if row[column.name] is not None] or rows
     names = [key.name for key in column.table.primary_key]
     keys = {tuple(row[name] for name in names) for row in rows}

@@ -1,4 +1,5 @@
-"""Lost or changed state lines of jobs whose events have left the outbox: the doctor's findings and repairs."""
+"""Lost or changed state lines of jobs whose events are no longer in the outbox: the findings and the repairs of the
+doctor."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LOST = ["named", "lane", "late", "low", "moved", "runs"]
 
 @pytest.fixture
 def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
-    """Make jobs whose events only SQL has."""
+    """Make jobs whose events are only in SQL."""
     with Seed(valkey_url, real_clock=True) as made:
         mirror = Mirror(Outbox(made.client), database, made.queue)
         made.enqueue("first")

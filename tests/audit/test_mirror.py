@@ -1,4 +1,4 @@
-"""The mirror copies every entry once, in order, and keeps its counts and chain."""
+"""The mirror copies every entry once and in order, and its counts and its chain are right."""
 
 from collections.abc import Callable
 from typing import Any
@@ -155,9 +155,10 @@ def test_the_database_refuses_changes_to_logged_rows(
 def test_the_database_refuses_to_replace_an_event(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks SQLite's INSERT OR REPLACE, which skips the DELETE triggers unless a setting enables them.
+    """Checks INSERT OR REPLACE in SQLite, which skips the DELETE triggers unless a setting enables them.
 
-    On PostgreSQL an event with another time has another key, so that the mirror checks for it and verify reports it.
+    On PostgreSQL an event with another time has another key. There the mirror checks for such an event, and verify
+    reports it.
     """
     writer.life("a")
     auditlog.drain(mirror)
@@ -179,9 +180,9 @@ def test_the_database_refuses_to_replace_an_event(
 def turns_of_two(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], at: str
 ) -> tuple[Mirror, list[TurnOutcome]]:
-    """Run two mirrors: at this step of the first one's turn the second makes its turn.
+    """Run two mirrors. When the first mirror reaches this step of its turn, the second mirror makes a whole turn.
 
-    Returns both results and the first.
+    Returns both results, and the first mirror.
     """
     first, second = make_mirror(), make_mirror()
     first.turn()
@@ -224,7 +225,8 @@ def test_a_trim_that_arrives_late_is_counted_once(
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
 ) -> None:
-    """Checks a first mirror that stops between commit and trim, and resumes after the second mirror continued."""
+    """Checks a first mirror that stops between its commit and its trim. It resumes after the second mirror has
+    continued."""
     first, second = make_mirror(), make_mirror()
     writer.life("a", "b", "c")
 
@@ -338,10 +340,10 @@ def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     ]  # fmt: skip
 
 
-def test_a_loss_is_recorded_only_for_the_epoch_that_lost_entries_though_entry_numbers_were_used_again(
+def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_used_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the baseline which the mirror then requests adds no second loss.
+    """Checks that the baseline, which the mirror then requests, does not record a second loss.
 
     The baseline begins an epoch in the same batch and continues from the last entry.
     """
@@ -369,7 +371,7 @@ def test_a_loss_is_recorded_only_for_the_epoch_that_lost_entries_though_entry_nu
 def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the epoch begins a batch of its own, since it does not continue the entry before it."""
+    """Checks that the epoch begins a batch of its own, since it does not continue the previous entry."""
     enqueue(writer, "a")
     auditlog.drain(mirror)
     enqueue(writer, "b")
@@ -450,8 +452,8 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
 def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a Redis that is unreachable between commit and trim: the later trim subtracts both batches from the
-    backlog."""
+    """Checks a Redis that is unreachable between commit and trim. The later trim subtracts the entries of both batches
+    from the backlog."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

@@ -1,6 +1,7 @@
-"""Outages: SQL is down, slow or restored from a backup, a mirror is stopped, or an operator cuts the stream.
+"""Outages: SQL is down, slow or restored from a backup, a mirror is suspended, or an operator removes entries from the
+stream.
 
-Workers continue, nothing is mirrored twice, and missing events are recorded.
+Workers continue, no event is mirrored twice, and missing events are recorded.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that jobs end while SQL is unreachable, and that all their events are mirrored afterwards."""
+    """Checks that running jobs end while SQL is unreachable, and that all their events are mirrored afterwards."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "LAG_TOLD", 20)
     monkeypatch.setattr(service, "LAG_EVERY_S", 0.05)
@@ -119,7 +120,7 @@ def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
 
 @pytest.fixture
 def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """Return a function ``stopped(url, step)``, which starts a mirror that suspends itself (SIGSTOP) at this step.
+    """Return a function ``stopped(url, step)``. It starts a mirror that suspends itself (SIGSTOP) at this step.
 
     The mirror is killed after the test.
     """
@@ -145,7 +146,7 @@ def test_postgres_ends_the_transaction_of_a_stopped_mirror(
 ) -> None:
     """Checks that another mirror takes over within the stated timeouts.
 
-    When the first mirror resumes, it does no harm.
+    When the first mirror resumes, it causes no damage.
     """
     assert max(IDLE_TIMEOUT_MS, STALLED_MS) <= 60_000
     database = Database(postgres_url)
@@ -186,7 +187,8 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Checks that other mirrors wait for the file's lock and log no false message, and that readers can still read."""
+    """Checks that other mirrors wait for the lock on the file and log no false message, and that readers can still
+    read."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")
@@ -213,7 +215,8 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
 def restorable(
     audit_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> Iterator[tuple[Database, Callable[[], None], Callable[[], Database]]]:
-    """Yield a database, a function that backs it up, and a function that replaces it by the backup."""
+    """Yield a database, a function that makes a backup of it, and a function that replaces the database by the
+    backup."""
     database = Database(audit_url)
     lay_schema(database)
     opened = [database]

@@ -1,5 +1,5 @@
-"""Pages of ended claims and of events: each row is on one page, no page reads more rows than its bound, and no
-statement scans a table."""
+"""Pages of ended claims and pages of events: each row is on exactly one page, no page reads more rows than its limit,
+and no statement scans a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def long_log(database: Database) -> Database:
 
 
 def all_pages(database: Database, wanted: Wanted, **options: Any) -> list[Ended]:
-    """Return the pages of a list, from its beginning to its end."""
+    """Return the pages of a list, from the beginning of the list to its end."""
     pages = [claims.ended_claims(database.readers, wanted, **options)]
     while pages[-1].next is not None:
         assert len(pages) < 1_000
@@ -121,7 +121,7 @@ def test_a_page_without_matches_ends_at_its_bound_and_says_how_far_back_it_read(
 
 
 def test_a_page_ends_when_its_time_limit_has_passed(long_log: Database) -> None:
-    """Checks that each page gets further than the page before, however slow the database is."""
+    """Checks that each page gets further than the previous page, however slow the database is."""
     now = [0.0]
 
     def clock() -> float:
@@ -142,7 +142,7 @@ def test_a_search_for_successes_needs_a_queue(database: Database) -> None:
 # Events.
 
 
-def test_pages_of_events_can_be_turned_back_and_forth(long_log: Database) -> None:
+def test_pages_of_events_can_be_read_forward_and_backward(long_log: Database) -> None:
     expected = [
         (r["epoch"], r["seq"], r["ordinal"])
         for r in auditlog.rows(
@@ -192,7 +192,7 @@ INDEX_OF = {
     "events of a job": ("job_event_job", "_job_id_queue_epoch_seq_idx"),
     "instants": ("job_event_tick", "_queue_case_at_ms_idx"),
 }
-"""The index that each statement reads, on SQLite and in PostgreSQL's partitions of job_event."""
+"""The index that each statement uses, on SQLite and in PostgreSQL's partitions of job_event."""
 
 
 def test_no_query_of_a_page_scans_a_large_table(long_log: Database) -> None:
@@ -212,8 +212,8 @@ def test_no_query_of_a_page_scans_a_large_table(long_log: Database) -> None:
 def test_the_last_instants_of_schedules_are_read_without_reading_other_events(
     long_log: Database,
 ) -> None:
-    """Checks the index: without it SQLite read all events of a queue by the primary key, and the list of schedules took
-    3.5 s with ten million events."""
+    """Checks the index. Without it SQLite used the primary key to read all events of a queue, and the list of schedules
+    took 3.5 s with ten million events."""
     question = ten_million.Question("instants", QUESTIONS["instants"])
 
     plans = ten_million.plans_of(long_log, question, no_scans=True)

@@ -142,8 +142,8 @@ SCOPES: dict[str, Any] = {
 def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the views and `audit at`, which read the scopes of all claims, do not fail because of one unreadable
-    claim."""
+    """Checks that one unreadable claim does not make the views and `audit at` fail. They read the scopes of all
+    claims."""
     good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
     enqueue(writer, "a", "b", "c")
     writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
@@ -258,7 +258,8 @@ def test_an_error_of_ten_megabytes_is_mirrored(
 def test_the_doctor_reports_and_removes_a_number_beyond_the_range_of_sql(
     stray: str, valkey_url: str, database: Database
 ) -> None:
-    """Checks that the mirror neither tries the number again for ever nor logs it as quarantined each time."""
+    """Checks that the mirror does not try to write the number again and again, and does not log it as quarantined each
+    time."""
     with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
         job = NewJob(JobIds()(), "q", profile("task"), "{}")
         client.run(client.calls.enqueue.one(job))
@@ -286,7 +287,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks an event of a later release, which the mirror knows and the schema's CHECK refuses."""
+    """Checks an event type of a later release, which the mirror knows and the CHECK of the schema refuses."""
     ids = [f"j{n}" for n in range(50)]
     for job_id in ids:
         enqueue(writer, job_id)
@@ -315,8 +316,8 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
 def test_an_error_of_a_database_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
-    """Checks errors about values for which a driver raises a built-in exception of Python instead of its own
-    exception."""
+    """Checks errors about values for which a driver raises a built-in exception of Python and not an exception of the
+    driver."""
     row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
     rows = EventRows([tuple((row | {column: value}).values())])
 
@@ -339,7 +340,7 @@ def alter(database: Database, *statements: str) -> None:
 def test_columns_that_an_operator_added_get_their_default(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that jobs which already have a row do not go to quarantine: the staging table has the default too."""
+    """Checks that jobs which already have a row are not put into quarantine. The staging table has the default, too."""
     for table in (
         "job",
         "job_attempt",
@@ -426,8 +427,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that an entry that the mirror cannot fold remains in Redis, where a later release without the bug can read
-    it."""
+    """Checks an entry that the mirror cannot process. The entry stays in Redis, where a later release without the bug
+    can read it."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")
@@ -455,7 +456,7 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
 def test_an_entry_whose_number_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks rows of unknown origin that have the number of a new entry: the rows remain, and the entry is stored in
+    """Checks rows of unknown origin with the number of a new entry. These rows stay, and the new entry is stored in
     quarantine."""
     writer.life("a")
     with database.writing() as connection:
@@ -492,7 +493,7 @@ class Enormous(Exception):
 def test_an_exception_of_a_handler_reaches_sql_through_the_real_scripts(
     error: Exception, valkey_url: str, database: Database
 ) -> None:
-    """Checks the path from the exception in a worker to the row in SQL, with nothing in quarantine."""
+    """Checks the whole way from the exception in a worker to the row in SQL. No entry is put into quarantine."""
     with Client(valkey_url) as client:
         client.run(client.calls.enqueue.many([NewJob(JobIds()(), "q", profile("task"), "{}")]))
         mirror = Mirror(Outbox(client), database, "q")

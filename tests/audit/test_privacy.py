@@ -1,6 +1,6 @@
-"""Secrets in arguments, and with a redactor also in errors, reach no event, table or log line.
+"""Secrets in arguments: they reach no event, table or log line. With a redactor this also holds for secrets in errors.
 
-Real workers and a mirror log at level DEBUG and use the real scripts.
+Real workers and a mirror run with the real scripts and with the log level DEBUG.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """Return an app without the tasks' code. It cannot check the tasks' arguments."""
+    """Return an app without the code of the tasks. It cannot check the arguments of the tasks."""
     with App(valkey_url) as stranger:
         yield stranger
 
@@ -55,7 +55,7 @@ def server(valkey_url: str) -> Iterator[Any]:
 
 
 def contents(server: Any) -> dict[str, str]:
-    """Return everything that Redis has, by key."""
+    """Return all data that Redis has, by key."""
     readers: dict[bytes, Callable[[bytes], Any]] = {
         b"hash": server.hgetall,
         b"list": lambda key: server.lrange(key, 0, -1),
@@ -76,7 +76,7 @@ def tables(database: Database) -> dict[str, str]:
 
 
 def files(database: Database) -> bytes:
-    """Return the bytes of a SQLite database, including bytes that were overwritten."""
+    """Return all bytes in the files of a SQLite database, including bytes of deleted data."""
     if database.dialect != "sqlite":
         return b""
     found = database.path.parent.glob(database.path.name + "*")
@@ -147,7 +147,7 @@ def test_a_secret_argument_is_stored_only_with_the_waiting_job(
 def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
     app: App, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks the traceback, whose context is the handler's error: no redactor has seen that error."""
+    """Checks the traceback of the backoff function. Its context is the handler's error, which no redactor has seen."""
     fails = task.enqueue(SECRET)
     with worker_process(app.redis_url, witness, "--redact", REDACT) as process:
         wait_until(lambda: fails.state() == "dead", "it has failed twice", timeout=30)
@@ -162,7 +162,7 @@ def test_the_traceback_of_a_broken_backoff_function_hides_the_handlers_error(
 
 
 @pytest.mark.parametrize("redact", [None, "tests.kit.secrets:broken"])
-def test_a_failing_redactor_removes_the_text_and_does_not_prevent_the_settlement(
+def test_a_job_is_settled_without_the_text_of_its_error_if_the_redactor_fails(
     redact: str | None, app: App, server: Any, witness: crew.Witness
 ) -> None:
     fails = crew.failing.enqueue(SECRET)

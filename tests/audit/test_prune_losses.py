@@ -1,4 +1,4 @@
-"""A prune after Redis lost events: the remaining log is proven, and the answers of queries state that jobs were
+"""A prune after Redis lost events: the remaining log can be proven, and the answers of queries say that jobs were
 pruned."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.kit.servers import RedisServer
 
 
 class Seasons:
-    """A queue on the test's clock, mirrored in small batches, and a server that may lose data."""
+    """A queue on the test's clock, which is mirrored in small batches, and a server that may lose data."""
 
     def __init__(self, server: RedisServer, database: Database, seed: int) -> None:
         self.server = server
@@ -59,7 +59,7 @@ class Seasons:
         self.mirror()
 
     def go_back(self) -> None:
-        """Restart the server with its last snapshot; the clock continues."""
+        """Restart the server with its last snapshot, while the clock continues."""
         self.server.kill()
         self.server.start()
         self.clock.advance(1_000)
@@ -86,7 +86,7 @@ def seasons(start_redis: Callable[..., RedisServer], database: Database) -> Iter
 def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks a cut after one loss, then after two: each time the remaining log agrees with Redis."""
+    """Checks a cut after one loss, and a cut after two losses. Each time the remaining log agrees with Redis."""
     seasons.run(60)
     seasons.control.save()
     seasons.run(40)
@@ -135,9 +135,9 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
-    """Checks that verify says what it cannot compare when Redis brings back jobs that were pruned from SQL.
+    """Checks that verify says what it cannot compare if Redis brings back jobs that were pruned from SQL.
 
-    A baseline lists the live jobs; verify states that it cannot check what happened before.
+    A baseline lists the live jobs. Verify states that it cannot check the events before the baseline.
     """
     seasons.run(60)
     seasons.control.save()
@@ -153,7 +153,7 @@ def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
 
 
 def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Database) -> None:
-    """Checks that an answer without events says that pruned events may have existed."""
+    """Checks that an answer without events says that there may have been events which were pruned."""
     enqueue(seasons.client, "done", "waits")
     (claim, _) = seasons.client.run(claims.claim(QUEUE, "w-1", 2)).jobs  # both run
     held = [(claim.id, claim.fence)]

@@ -1,4 +1,4 @@
-"""Queries of the log have the same answers on both databases."""
+"""Queries of the log: each query has the same answer on both databases."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ from tests.kit.schemas import lay_schema
 
 
 def hundred_claims(writer: StreamWriter) -> None:
-    """Make claims n from 1 to 100: job n waits n ms and runs 2n ms."""
+    """Make claims with the numbers n from 1 to 100. The job of claim n waits n ms and runs 2n ms."""
     begin = writer.now_ms
     ids = [f"j{n:03}" for n in range(1, 101)]
     writer.now_ms = begin - 1
@@ -74,7 +74,7 @@ def test_a_report_counts_and_measures_claims(
 def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that a single job is not reported as 1,000 jobs per second."""
+    """Checks that one job in a millisecond is not reported as 1,000 jobs per second."""
 
     def throughput(job_id: str, later_ms: int) -> float | None:
         writer.now_ms = begin + later_ms - 1
@@ -184,7 +184,7 @@ def test_history_prints_a_table_or_json(log: str) -> None:
 def test_an_unreadable_row_does_not_hide_other_rows(
     detail: str, writer: StreamWriter, source: StreamSource, sqlite_url: str
 ) -> None:
-    """Checks that each command that meets the row prints the other rows, without a traceback."""
+    """Checks that each command which reads the row prints the other rows, and prints no traceback."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b")
@@ -217,7 +217,8 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch,
     width: int,
 ) -> None:
-    """Checks on 80 columns that the error of a death is readable, and not printed with one letter per line."""
+    """Checks a terminal of 80 columns. The error of a dead job is readable, and is not printed with one letter per
+    line."""
     enqueue(writer, "a-job-with-a-long-name")
     fence = writer.jobs("claimed", ["a-job-with-a-long-name", 1], by="w-on-a-host-with-a-long-name")
     error = {"type": "ValueError", "message": "no such user [red] at all"}
@@ -236,7 +237,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
 def test_a_history_shows_where_the_job_failed(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that the traceback is printed without --json, too."""
+    """Checks that the traceback is also printed without --json."""
     enqueue(writer, "a")
     fence = writer.jobs("claimed", ["a", 1])
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -274,7 +275,7 @@ def test_report_prints_tables_or_json(log: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_commands_accept_relative_times_and_dates(log: str) -> None:
-    """Checks that `at` and `report` accept "ten minutes ago" and not only a date in UTC."""
+    """Checks that `at` and `report` accept "ten minutes ago", and not only dates in UTC."""
     moments = ("10m ago", "00:00", "2026-11-21 10:00")
     for words in (
         *(["at", moment] for moment in moments),
@@ -310,7 +311,7 @@ def test_a_tail_shows_new_events_and_new_queues(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Checks that `tail -n 0 -f` begins with the next event, and also follows a queue that is created later."""
+    """Checks that `tail -n 0 -f` begins with the next event, and that it also follows a queue that is created later."""
     writer.life("a")
     auditlog.drain(make_mirror())
     (last,) = history.queue_tail(database.readers, QUEUE, 1)
@@ -355,7 +356,7 @@ def test_each_command_reports_that_nothing_is_mirrored_yet(database: Database) -
     ],
 )
 def test_an_invalid_value_of_an_option_is_refused(words: list[str], said: str, log: str) -> None:
-    """Checks that a mistyped head is an error of usage, and is not reported as a rewritten log."""
+    """Checks that a mistyped head is reported as an error of usage, and not as a rewritten log."""
     result = call(*words, "--audit", log)
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -456,7 +457,7 @@ def test_an_outdated_schema_is_a_one_line_error(
 
 
 def test_a_refusal_by_the_database_is_a_one_line_error(log: str, database: Database) -> None:
-    """Checks a missing table: the command prints one line and no traceback."""
+    """Checks a missing table. The command prints one line and no traceback."""
     with database.writing() as connection:
         assert connection is not None
         connection.execute(text("ALTER TABLE mirror_cursor RENAME TO gone"))

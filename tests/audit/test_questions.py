@@ -1,5 +1,5 @@
-"""The web page's questions about the log: they have the same answers as the commands, on both databases, within a time
-limit."""
+"""The questions of the web page about the log: each question has the same answer as the command, on both databases,
+within a time limit."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_slow_statement_is_ended_at_its_time_limit(database: Database, audit_u
 def test_a_locked_table_causes_an_error_within_the_time_limit(
     asks: LogQuestions, database: Database
 ) -> None:
-    """Checks PostgreSQL, where another session may hold a lock for hours. (On SQLite, readers do not wait for
+    """Checks PostgreSQL, in which another session may hold a lock for hours. (On SQLite, readers do not wait for
     writers.)"""
     asks.minutes(0, 1, None)
     with database.writing() as lock:

@@ -1,4 +1,5 @@
-"""Sums of the log for metrics: they equal the log, whatever events Redis forgot, and they never fall."""
+"""Sums of the log for metrics: they equal the sums of the events, whatever events Redis forgot, and they never
+decrease."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def address(database: Database) -> str:
 
 
 def logged(database: Database) -> Counter[tuple[str, str, str]]:
-    """Return the claims that events of the log ended, including events that Redis forgot."""
+    """Return the claims that events of the log ended, including the events that Redis forgot."""
     words = ", ".join(f"'{event}'" for event in CLAIM_ENDS)
     found = auditlog.rows(
         database,
@@ -127,7 +128,8 @@ def test_totals_keep_orphaned_claims_after_a_loss(
 
 
 def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Database) -> None:
-    """PostgreSQL read all of eleven million events for a thousand that were forgotten: the look took half a minute."""
+    """Checks the use of the index. Without it, PostgreSQL read all eleven million events to find a thousand forgotten
+    events, and one read of the metrics took half a minute."""
     asked = {"queue": QUEUE, "after_epoch": 1, "after_seq": 5, "before_epoch": 2}
 
     def ask(database: Database) -> object:
@@ -144,10 +146,11 @@ def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Dat
     assert ten_million.full_scans(database, plans) == []
 
 
-def test_a_queue_that_ended_long_ago_has_no_minutes_of_others_read(
+def test_for_a_queue_without_recent_ends_no_minutes_of_other_queues_are_read(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """The minutes of all queues since the end of the quietest one were read, 3.6 s of a look."""
+    """Checks which minutes are read. Earlier, the minutes of all queues since the last end in the quietest queue were
+    read, which took 3.6 s."""
     server = start_redis()
     asked: list[str] = []
     with timed_client(server) as client, server.client(decode_responses=True) as control:
@@ -177,7 +180,7 @@ def test_a_queue_that_ended_long_ago_has_no_minutes_of_others_read(
 def test_a_loss_that_is_mirrored_during_a_read_is_counted_once(
     start_redis: Callable[..., RedisServer], database: Database, statement: str
 ) -> None:
-    """Checks that the reader does not add counts read before the loss to counts read after it."""
+    """Checks that the reader does not add counts from before the loss to counts from after the loss."""
     server = start_redis()
     reader = MetricsReader(address(database))
     with Client(server.url) as client:

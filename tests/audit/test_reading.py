@@ -1,4 +1,5 @@
-"""A batch that is read while SQL writes is used only if SQL's cursor then points to its beginning."""
+"""Reading ahead: a batch that was read while SQL was writing is used only if SQL's cursor then points to the beginning
+of the batch."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ LIMITS = BatchLimits(events=7)
 
 
 class Told(StreamSource):
-    """A source that records from which thread and from which position it was read."""
+    """A source of entries. It records from which thread and from which position it was read."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -88,7 +89,7 @@ def test_a_batch_that_was_read_ahead_and_committed_by_another_mirror_is_dropped(
 def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
-    """Checks that the rows are the same as if the events had been mirrored before Redis lost them."""
+    """Checks that SQL has the same rows as if the events had been mirrored before Redis lost them."""
     writer.life("kept-a", "kept-b")
     survivor = f"{writer.epoch}-{writer.seq}"
     last = writer.log[-1][1]

@@ -1,4 +1,4 @@
-"""The statements and queries of docs/how-to/audit-log.md, run on a log."""
+"""The statements and queries in docs/how-to/audit-log.md, carried out on a log."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""The replay of one queue, without SQL: it accepts honest logs, and names every lie."""
+"""The replay of the log of one queue, without SQL: it accepts true logs, and reports every lie."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def the_violation(log: MemoryWriter, **options: Any) -> Violation:
 
 
 Told = tuple[Any, ...] | Callable[[MemoryWriter], Any]
-"""An entry: the event, and an array for each job, in which F is the fence of the last claim. Or what else happens."""
+"""An entry: its event, and an array for each job. In the array, F is replaced by the fence of the last claim.
+Alternatively, a function that is called with the log."""
 
 
 def tell(log: MemoryWriter, *told: Told) -> None:
@@ -134,7 +135,8 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
-    """Checks an event with and without the field that says that the job is dead, since SQL leaves out null values."""
+    """Checks an event with the field that says whether the job is dead, and an event without this field. SQL leaves out
+    null values."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -171,7 +173,7 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Return the entries of a job a that is replaced by a job b. ``another`` adds an entry that begins a job d."""
+    """Return the entries in which a job b replaces a job a. ``another`` adds an entry that begins a job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -202,7 +204,7 @@ def paused(log: MemoryWriter, *kinds: str) -> None:
 
 
 def two_of_an_entry(log: MemoryWriter, **other: Any) -> None:
-    """Return an entry of two rows; the second row has another event, time or actor."""
+    """Return one entry with two rows. The second row has another event, time or actor."""
     log.jobs("enqueued", waiting("a"), waiting("b"))
     row = dict(zip(EVENT_COLUMNS, log.rows[-1], strict=True)) | other
     log.rows[-1] = tuple(row[name] for name in EVENT_COLUMNS)
@@ -217,7 +219,7 @@ def restored(seq: int | None, due_ms: int | None, target: str) -> Callable[[Memo
 
 
 def told_of(log: MemoryWriter, kind: str, **other: Any) -> None:
-    """Return the entries of a job that is enqueued, claimed and completed, with a change in one event's row."""
+    """Return the entries of a job that is enqueued, claimed and completed. One row of an event is changed."""
     log.queue_event("policy_changed", "lease_ms", "30000", "5000")
     settled(log, "succeeded")
     [at] = [n for n, row in enumerate(log.rows) if row[4] == kind]
@@ -315,11 +317,14 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "two times in an entry": (lambda log: two_of_an_entry(log, at_ms=7), "in one entry with"),
     "two actors in an entry": (lambda log: two_of_an_entry(log, worker="x"), "in one entry with"),
 }  # fmt: skip
-"""What happens, and what the violation says; None: there is none."""
+"""For each contradiction, a function that writes the log, and the words of the violation, or None if there is no
+violation."""
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_replay_reports_an_event_that_contradicts_the_log(log: MemoryWriter, name: str) -> None:
+def test_replay_reports_an_event_that_contradicts_earlier_events(
+    log: MemoryWriter, name: str
+) -> None:
     happens, says = CONTRADICTIONS[name]
     happens(log)
 
@@ -344,7 +349,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
 
 
 def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
-    """Checks the window also after its job has ended."""
+    """Checks the window also after the job that opened it has ended."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence])
@@ -369,7 +374,7 @@ def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
 
 
 def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
-    """Return the entries of a job that succeeds and whose event has these fields about the kept value."""
+    """Return the entries of a job that succeeds. Its event has these fields about the kept value."""
     log.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3, "d", *[None] * 7, keep_ms])
     fence = log.jobs("claimed", ["a", 1])
     log.jobs("succeeded", ["a", fence, *told])
@@ -395,7 +400,7 @@ def remembered(job_id: str = "a", once: int | None = ONCE) -> list[Any]:
 
 
 def end_remembered(log: MemoryWriter, end: str) -> None:
-    """Return the entries of a job with a remembered id that is claimed and then ends with this event."""
+    """Return the entries of a job with a remembered id. The job is claimed and then ends with this event."""
     log.now_ms = ONCE - 1_000
     log.jobs("enqueued", remembered())
     fence = log.jobs("claimed", ["a", 1])
@@ -468,7 +473,7 @@ def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed
 def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     log: MemoryWriter,
 ) -> None:
-    """Checks that the rate may admit a job again after one interval of the new time, as in Redis."""
+    """Checks that the rate may admit a job again after one interval of the new time, in the same way as in Redis."""
     log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
     enqueue(log, *"abcde", lane="2+tenant@1s=acme")
     rate = [["tenant@1s=acme", 10, 1000, 3]]
@@ -482,7 +487,7 @@ def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     assert [] == replay(log).violations
 
 
-def test_replay_forgets_rates_that_have_recovered(log: MemoryWriter) -> None:
+def test_replay_forgets_rates_that_are_no_longer_exhausted(log: MemoryWriter) -> None:
     for n in range(5_000):
         enqueue(log, f"j{n}")
         log.jobs("claimed", [f"j{n}", 1, [[f"ip@1s={n}", 10, 100, 1]]])
@@ -504,7 +509,7 @@ def test_replay_forgets_rates_that_have_recovered(log: MemoryWriter) -> None:
 def test_replay_reports_a_settlement_by_another_worker(
     log: MemoryWriter, end: tuple[Any, ...]
 ) -> None:
-    """Checks a fence that two claims have: the stale worker's settlement is reported."""
+    """Checks two claims with the same fence. The settlement of the stale worker is reported."""
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs(end[0], ["a", fence, *end[1:]], by="w-2")
@@ -519,7 +524,7 @@ def test_replay_reports_a_settlement_by_another_worker(
 
 DUE = 1_795_225_800_000
 BEFORE = [DUE, "normal", None]
-"""What an event says of the job that `delayed` made: when it was due, its priority and its deadline."""
+"""The fields about the job from `delayed` in an event: its due time, its priority and its deadline."""
 LANE = "2+task=send+tenant=acme"
 
 
@@ -579,7 +584,7 @@ def test_replay_accepts_a_lease_expiry_that_another_worker_finds(log: MemoryWrit
 # Of each invariant: what may be, and what may not.
 
 START = 1_795_225_746_504
-"""When the log begins."""
+"""The time at which the log begins, in Unix ms."""
 CLAIMED, SUCCEEDED = ("claimed", ["a", 1]), ("succeeded", ["a", "F"])
 DIED, REQUEUED = ("died", ["a", "F", "final", 1, None]), ("requeued", ["a", 2])
 RETRIED = ("retried", ["a", "F", None, 1, None])
@@ -832,7 +837,7 @@ FORBIDDEN: dict[str, tuple[list[Told], str, str]] = {
 
 @pytest.mark.parametrize("case", FORBIDDEN)
 def test_replay_reports_an_illegal_history(log: MemoryWriter, case: str) -> None:
-    """Checks that the violation is found in the last entry, and names it."""
+    """Checks that the violation is found in the last entry, and that the report names this entry."""
     told, invariant, says = FORBIDDEN[case]
     tell(log, *told)
     found = the_violation(log)
@@ -889,7 +894,7 @@ def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWrit
 
 
 def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
-    """Checks a promoted replica that lacked a claim, so that the job was claimed again with claim number 1."""
+    """Checks a promoted replica that lacked a claim, so that the job was claimed again with the claim number 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
     fence = log.jobs("claimed", ["a", 1])

@@ -1,4 +1,5 @@
-"""Results, remembered ids and name windows that only SQL knows: the doctor repairs some, and leaves others."""
+"""Results, remembered ids and name windows that only SQL knows: the doctor repairs some of them, and leaves others
+unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def drain(level: tuple[Seed, Callable[[], Any]]) -> Callable[[], Any]:
 
 @pytest.fixture
 def seed(level: tuple[Seed, Callable[[], Any]]) -> Seed:
-    """Make jobs that ended in several ways; only SQL has their events."""
+    """Make jobs that ended in several ways. Their events are only in SQL."""
     made, drain = level
     both: dict[str, Any] = {"remember_ms": 2 * HOUR, "call": CALL, "keep_ms": HOUR}
     made.enqueue("done", **both)
@@ -76,7 +77,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """Return the queue's contents after the same command has run with these options."""
+    """Run the same command with these options, and return the contents of the queue afterwards."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]
@@ -173,7 +174,7 @@ def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Checks a call that was answered with another job, and so appended no event."""
+    """Checks a call that was answered with another job, so that the call appended no event."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []
@@ -217,7 +218,7 @@ def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_fr
 def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_log_is_incomplete(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
-    """Checks that the line stays: without it another job of the id could begin."""
+    """Checks that the line stays. Without it another job with the id could begin."""
     pruned(seed, database, drain)
     other = seed.running("other")
     drain()
@@ -235,7 +236,8 @@ def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_l
 def test_after_a_gap_the_doctor_does_not_repair_the_expiry_that_a_producer_requested(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
-    """Checks an id that may have had another job in the gap, with another requested expiry and the same end."""
+    """Checks an id that another job may have had in the gap. That job may have requested another expiry, and may have
+    ended in the same way."""
     happens(seed, database, drain)
     forge(seed, "done", " until=1", " until=0")
     before = line_of(seed, "done")
@@ -279,7 +281,7 @@ def test_the_reuse_of_an_id_before_the_mirror_has_copied_it_is_no_difference(
 
 
 def move(seed: Seed, by: int) -> tuple[str, str]:
-    """Change the stored expiry of the throttled name, and return the old and the new field."""
+    """Change the stored expiry of the name of the throttled job, and return the old and the new field."""
     stands: str = seed.snapshot()["slots"][FIELD]
     job_id, until = stands.split(" ")
     lied = int(until) + by

@@ -1,5 +1,5 @@
-"""The doctor never reports a true record of an ended job as false, whatever the queue does and whatever events the log
-lacks."""
+"""Records of ended jobs: the doctor never reports a true record as false, whatever the queue does and whatever events
+the log lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """The ways in which the log comes to lack events."""
+    """The reasons why the log may lack events."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client
@@ -80,7 +80,7 @@ WAYS: list[Callable[[Missing], None]] = [
 def test_correct_results_names_and_ids_are_never_reported_as_differences(
     client: Client, database: Database, seed: int, ways: list[Callable[[Missing], None]]
 ) -> None:
-    """Checks jobs that keep results, names and ids, in a random order that the seed repeats."""
+    """Checks jobs with results, names and ids, in a random order. The same seed gives the same order."""
     fleet, dice = Fleet(client, seed, ties=True), random.Random(seed)
     missing = Missing(client, database, fleet)
     fleet.run(5)

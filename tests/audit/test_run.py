@@ -1,4 +1,4 @@
-"""The mirror as a service: new queues, outages of Redis and SQL, and its stop."""
+"""The mirror as a service: it finds new queues, survives outages of Redis and SQL, and stops in order."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def serving(
     source: StreamSource, database: Database, **options: Any
 ) -> Iterator[Callable[[], None]]:
-    """Run the service in a thread; yield a function that stops it and waits for its end."""
+    """Run the service in a thread. Yield a function that stops the service and waits for its end."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -81,8 +81,8 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
 def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that an operator who starts the mirror for the first time, or mistypes the name of a queue, sees what the
-    mirror does."""
+    """Checks the log lines that tell an operator what the mirror does, at its first start or after a mistyped name of a
+    queue."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:
@@ -101,7 +101,7 @@ def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_wai
 def test_the_mirror_service_does_not_log_a_queue_of_another_database_as_mirrored(
     source: StreamSource, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that the refusal comes without an earlier line that names this database as the queue's mirror."""
+    """Checks that no line before the refusal names this database as the mirror of the queue."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
     writer = StreamWriter(source, "mail")
     source.attach("mail", "db-1", 0)
@@ -129,7 +129,7 @@ def test_only_the_named_queues_are_mirrored(source: StreamSource, audit_url: str
 
 
 def test_run_once_mirrors_all_entries_of_all_queues(source: StreamSource, audit_url: str) -> None:
-    """Checks a new database: the command also creates the tables."""
+    """Checks a new database, in which the command also creates the tables."""
     writers = [StreamWriter(source, name) for name in ("a", "b", "c")]
     for writer in writers:
         for n in range(50):
@@ -159,7 +159,7 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
 def test_before_the_mirror_stops_it_tries_a_postponed_queue_again(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was unreachable and answers again: its entries are mirrored before the service
+    """Checks a queue whose server was unreachable and answers again. Its entries are mirrored before the service
     stops."""
     stop = threading.Event()
     stop.set()
@@ -172,7 +172,7 @@ def test_before_the_mirror_stops_it_tries_a_postponed_queue_again(
 
 
 class FailingSource(StreamSource):
-    """A source whose server is unreachable while ``away`` is set."""
+    """A source whose server is unreachable while the attribute ``away`` is set."""
 
     away = False
 

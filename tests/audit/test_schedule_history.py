@@ -1,5 +1,5 @@
-"""`rq-core schedule history`: for each instant, a sentence that says from the log why it was late, skipped or
-missed."""
+"""The command `rq-core schedule history`: for each instant, a sentence from the log says why the instant was late,
+skipped or missed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINUTE = 60_000
 
 
 class Scene:
-    """A queue with schedules, workers that serve them now and then, and its log."""
+    """A queue with schedules, workers that fire the schedules at times, and the log of the queue."""
 
     def __init__(self, seed: Seed, client: Client, database: Database) -> None:
         self.seed = seed
@@ -111,7 +111,7 @@ def test_a_worker_without_free_places_is_not_reported_as_absent(scene: Scene) ->
     assert "looks every 5 s (the last before was w-1, at 20" in told
 
 
-def test_the_history_says_that_workers_were_absent_and_then_claimed_other_jobs_first(
+def test_the_history_says_that_no_worker_ran_and_that_workers_then_claimed_other_jobs_first(
     scene: Scene,
 ) -> None:
     scene.put(every=86_400)
@@ -139,7 +139,7 @@ def test_the_history_says_that_a_full_backlog_delayed_an_instant(scene: Scene) -
     assert "nothing was enqueued: the backlog of the audit log was full" in scene.says()
 
 
-def test_the_history_names_the_job_that_kept_an_instants_job_out_and_what_that_job_did(
+def test_the_history_names_the_job_that_caused_a_skipped_instant_and_what_that_job_did(
     scene: Scene,
 ) -> None:
     scene.put()

@@ -1,4 +1,5 @@
-"""Schedules in the log: each instant must be the one that the log named as next (I15), and verify reports every lie."""
+"""Schedules in the log: each instant must be the instant that the log named as the next one (I15), and verify reports
+every lie."""
 
 from __future__ import annotations
 
@@ -58,9 +59,9 @@ class Schedule:
         self.log.jobs("enqueued", [job_id, 1, None, "ping", "normal", 3, 3, "d"])
 
     def told(self, outcome: str = "fired", **lies: Any) -> None:
-        """Return the event of the next instant, with ``lies`` in place of its fields.
+        """Append the event of the next instant. The values in ``lies`` replace true fields of the event.
 
-        The skipped instants are those of ``passed``.
+        The number ``passed`` says how many instants are skipped before.
         """
         at = self.next + STEP * lies.pop("passed", 0)
         self.log.now_ms = max(self.log.now_ms, at + 5)
@@ -216,7 +217,7 @@ def nth(kind: str, number: int) -> Callable[[list[dict[str, Any]]], int]:
 
 
 def without(kind: str, number: int) -> Lying:
-    """Remove an entry, and number the later entries as if it had never existed."""
+    """Remove an entry, and number the later entries as if the removed entry had never existed."""
 
     def lie(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         gone = nth(kind, number)(rows)

@@ -1,5 +1,5 @@
-"""Schedules while operators change the queue's log: they prune it, attach it later, switch it off and on, or delete the
-queue."""
+"""Schedules while operators change the log of the queue: they prune it, attach it later, switch it off and on, or
+delete the queue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def put(seed: Seed, name: str = "beat", **rule: Any) -> None:
 
 
 def go_on(seed: Seed, times: int = 3) -> None:
-    """Let a worker fire due schedules several times, and run the jobs of every second time."""
+    """Let a worker fire the due schedules several times, and run the enqueued jobs every second time."""
     for number in range(times):
         seed.advance(60_000)
         answer = seed.client.run(tick("q", "w-1"))

@@ -116,7 +116,8 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
 
 
 def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
-    """Checks all differences on one log: each remains, and verify must name the next beside the earlier ones."""
+    """Checks all differences on one log. Each difference stays, and verify must name the next difference in addition to
+    the earlier ones."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE
     for statements, says in (*ON_BOTH, *of_one):
         lie(log, statements)
@@ -127,7 +128,7 @@ def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Datab
 
 
 def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
-    """Checks an index without a row, so that `history` says that the job is unknown."""
+    """Checks an index without a row. Because of the missing row, `history` would say that the job is unknown."""
     path = log.path
     log.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -1,4 +1,5 @@
-"""Settings and limits that a client wrote without the scripts: SQL's log finds them after the outbox was trimmed."""
+"""Settings and limits that a client changed without the scripts: the doctor finds them from the log in SQL, after the
+outbox was trimmed."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def cap(client: Client, scope: str, limit: str) -> None:
 
 @pytest.fixture
 def mirrored(client: Client, database: Database) -> Database:
-    """Yield a queue whose changes of settings and limits are all mirrored and trimmed."""
+    """Yield a queue. All changes of its settings and limits are mirrored and trimmed."""
     enqueue(client, "a")
     configure(client, lease_ms=5_000)
     configure(client, paused=1)

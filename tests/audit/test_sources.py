@@ -1,4 +1,4 @@
-"""Two sources of one audit database: a second Redis or prefix takes no queue from the first."""
+"""Two sources of one audit database: a second Redis, or a second prefix, takes no queue away from the first source."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Source:
         self.client.run(self.client.calls.enqueue.many(jobs))
 
     def contents(self) -> dict[bytes, Any]:
-        """Return every key of the prefix with its value."""
+        """Return every key with this prefix, and its value."""
         with redis.Redis.from_url(self.client.url) as plain:
             keys: list[bytes] = sorted(plain.scan_iter(f"{self.client.prefix}:*"))
             return {key: plain.dump(key) for key in keys}
@@ -89,7 +89,7 @@ def second(make_second: Callable[..., Source], other_url: str) -> Source:
 
 @pytest.fixture
 def first(client: Client, url: str, database: Database) -> Source:
-    """Yield a source whose two waiting jobs are mirrored."""
+    """Yield a source with two waiting jobs. Both are mirrored."""
     first = Source(client, "mail", url, database)
     first.add("a", "b")
     first.mirror()
@@ -172,7 +172,7 @@ def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
 ) -> None:
     """Checks that the next run records no losses for the first Redis.
 
-    It also attaches no queue that is not mirrored yet.
+    The command also does not attach a queue that is not mirrored yet.
     """
     theirs, second = at_another_database(make_second(other_url, queue=queue), tmp_path)
     there, here, log = first.contents(), second.contents(), contents_of_log(first)
@@ -227,9 +227,9 @@ def test_verify_states_once_why_redis_cannot_be_compared(first: Source, second: 
 
 
 def at_another_database(source: Source, directory: Path) -> tuple[str, Source]:
-    """Mirror a queue into a database of its own, beside a queue that no mirror copies.
+    """Mirror a queue into another database. A second queue on the same server has no mirror.
 
-    Returns that database's audit id.
+    Returns the audit id of that database.
     """
     theirs = Database(f"sqlite:///{directory / 'theirs.db'}")
     source.add("c")
@@ -247,7 +247,7 @@ def contents_of_log(source: Source) -> list[Any]:
 
 
 def stamps(source: Source) -> tuple[str | None, str | None]:
-    """Return a queue's stamps in Redis and in SQL."""
+    """Return the stamps of a queue in Redis and in SQL."""
     found = auditlog.one(
         source.database, "SELECT stamp FROM mirror_cursor WHERE queue = :q", q=source.queue
     )
@@ -261,8 +261,8 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an empty Redis that may have lost everything. The running mirror of another Redis shows that it has
-    not."""
+    """Checks an empty Redis that may have lost all its data. The running mirror of another Redis shows that no data
+    were lost."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -280,7 +280,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
 def test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_refused(
     first: Source, second: Source
 ) -> None:
-    """Checks a new, empty server at another address, after which the old server comes back."""
+    """Checks a new, empty server at another address. Later the old server comes back."""
     before = stamps(first)
     second.mirror()
     restored = audit("restore", "--apply", "--wait", "1", *second.words)
@@ -345,7 +345,7 @@ def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite
 ) -> None:
     """Checks a writer whose Redis does not answer.
 
-    If the mirror waited for this writer, its other queues would be delayed, too.
+    If the mirror waited for this writer, the other queues of the mirror would be delayed, too.
     """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)

@@ -1,4 +1,4 @@
-"""A SQLite database that the mirror's user may not write: one error names the cause and the remedy."""
+"""A SQLite database that the user of the mirror may not write: one error names the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.wait import wait_until
 from tests.kit.witness import WITNESS
 
 BOUND = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-"""What runs a command without root's right to write any file."""
+"""The beginning of a command that runs without root's right to write any file."""
 HOW = "give the user these rights, or name another file"
 
 
@@ -35,7 +35,7 @@ def rq_core(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def audit(tmp_path: Path, valkey_url: str, client: Client) -> Iterator[Path]:
-    """Yield a log in its own directory without files of a mirror, and a job that waits to be mirrored."""
+    """Yield a log in a directory of its own, without files of a mirror, and a job that waits to be mirrored."""
     directory = tmp_path / "logs"
     directory.mkdir()
     path = directory / "audit.db"

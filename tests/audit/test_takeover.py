@@ -1,4 +1,4 @@
-"""Two mirrors, each a process of its own; one of them is stopped in the middle of a transaction."""
+"""Two mirrors, each in its own process. One mirror is suspended in the middle of a transaction."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from tests.kit.schemas import lay_schema
 from tests.kit.wait import wait_until
 
 TAKEOVER_MS = 1_500
-"""Instead of half a minute (a transaction that idles) and a minute (one within a COPY)."""
+"""The timeout (ms) of a transaction. By default it is half a minute for an idle transaction and a minute for a
+transaction within a COPY."""
 
 Start = Callable[..., Child]
 
 
 @pytest.fixture
 def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
-    """Start the mirror's service on a database, and kill it at the end if it still runs."""
+    """Start the mirror's service on a database. At the end of the test, kill the service if it still runs."""
     with contextlib.ExitStack() as stack:
 
         def start(database: Database, *rest: str) -> Child:
@@ -43,7 +44,7 @@ def start(valkey_url: str, tmp_path: Path) -> Iterator[Start]:
 def stopped_mirror(
     client: Client, database: Database, fleet: Fleet, start: Start, step: str
 ) -> Child:
-    """Start a mirror of the fleet's queue that stops itself at this step, and let the workers continue."""
+    """Start a mirror of the fleet's queue that suspends itself at this step. Let the workers continue."""
     lay_schema(database)
     fleet.run(20)
     stopped = start(database, step, str(TAKEOVER_MS))
@@ -60,7 +61,7 @@ def level(client: Client) -> bool:
 
 
 def assert_whole(client: Client, database: Database) -> None:
-    """Assert that the log has no gap, no event twice and none missing, and that the chain holds."""
+    """Assert that the log has no gap, has each event exactly once, and has a valid chain."""
     kinds = auditlog.rows(database, "SELECT kind FROM mirror_epoch")
     assert {row["kind"] for row in kinds} == {"started"}
     assert verify(database).verdict is LogVerdict.HOLDS
@@ -73,8 +74,8 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Checks that the takeover happens within the timeout, and that the first mirror notices it when it resumes, and
-    does no harm."""
+    """Checks that the takeover happens within the timeout. When the first mirror resumes, it notices the takeover and
+    causes no damage."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)
@@ -107,7 +108,7 @@ def test_another_mirror_takes_over_from_a_stopped_mirror(
 def test_another_mirror_on_sqlite_waits_until_the_stopped_mirror_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
-    """Checks that the other mirror says that it waits: a stopped process keeps its lock on the file."""
+    """Checks that the other mirror logs that it waits. A suspended process keeps its lock on the file."""
     database = Database(sqlite_url)
     fleet = Fleet(client, 2)
     stopped = stopped_mirror(client, database, fleet, start, "projected")

@@ -1,4 +1,5 @@
-"""`audit verify` reads each row of each table, whatever its key; the schema refuses keys that no mirror writes."""
+"""Rows with unusual keys: `audit verify` reads each row of each table, whatever the key of the row, and the schema
+refuses keys that no mirror writes."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ REFUSED = {
         "events, jobs, passed) SELECT queue, 1, 'orphaned', epoch, 1, epoch, 0, epoch, 1, 0, 0, 0 FROM mirror_cursor"
     ),
 }
-"""Rows that no mirror writes, by what is wrong with them."""
+"""Rows that no mirror writes, by the reason why the schema refuses the row."""
 
 OF_NO_QUEUE = {
     table: f"INSERT INTO {table} ({{columns}}) SELECT {{others}} FROM {table} LIMIT 1"
@@ -101,7 +102,9 @@ def test_verify_finds_rows_of_a_queue_that_was_never_mirrored(log: Database, tab
         assert f"queue {ghost!r} has rows in {table} and no cursor" in said
 
 
-def test_a_loss_row_that_refers_to_itself_does_not_hang_queries(log: Database) -> None:
+def test_a_row_of_a_loss_that_refers_to_itself_does_not_cause_endless_queries(
+    log: Database,
+) -> None:
     if log.dialect == "postgresql":
         with log.writing(wait=True) as connection:
             assert connection is not None

@@ -1,4 +1,5 @@
-"""`audit verify` on a mirrored log: an unchanged log holds, and every planted lie is found and named."""
+"""The command `audit verify` on a mirrored log: an unchanged log is proven, and every planted lie is found and
+named."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class Log:
                 connection.execute(text(statement), values)
 
     def change(self, row: Row, **values: Any) -> None:
-        """Rewrite one event."""
+        """Rewrite one event in SQL."""
         sets = ", ".join(f"{name} = :new_{name}" for name in values)
         named = {f"new_{name}": value for name, value in values.items()}
         self.run((f"UPDATE job_event SET {sets} WHERE {KEY}", {**key(row), **named}))
@@ -70,7 +71,7 @@ class Log:
         self.run((f"INSERT INTO job_event ({columns}) VALUES ({marks})", row))
 
     def chain_again(self) -> None:
-        """Compute the chain again from the changed rows, as an attacker with all rights could."""
+        """Compute the chain again from the changed rows, as an attacker with all rights could do."""
         log = self.events()
         prev = genesis(audit_id(self.database), QUEUE)
         statements = []
@@ -139,7 +140,7 @@ def test_verify_prints_json(log: Log, database: Database) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 30, 100_000])
-def test_the_size_of_reads_does_not_change_the_verdict(
+def test_the_verdict_does_not_depend_on_the_number_of_rows_in_each_read(
     log: Log, database: Database, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sql_audit.proof.log.READ_EVENTS", size)
@@ -147,7 +148,7 @@ def test_the_size_of_reads_does_not_change_the_verdict(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_verify_checks_a_log_that_grows_meanwhile_up_to_the_events_at_its_start(
+def test_verify_checks_a_growing_log_up_to_the_last_event_at_the_start_of_verify(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     count = len(log.events())
@@ -181,7 +182,8 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap that is higher than the stored cap, so that one holder too many seems allowed."""
+    """Lie: a claim carries a cap that is higher than the stored cap, so that the log seems to allow one holder too
+    many."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -189,7 +191,7 @@ def raised_cap(log: Log) -> Row:
 
 
 def missing_end(log: Log) -> Row:
-    """Lie: the end of a claim is made an event without effect, so that the next claim overlaps."""
+    """Lie: the end of a claim is turned into an event without effect, so that the next claim overlaps this claim."""
     claimed = log.events("claimed")
     for end in log.events("rolled_back") + log.events("lease_expired"):
         again = [r for r in claimed if r["job_id"] == end["job_id"] and r["seq"] > end["seq"]]
@@ -210,7 +212,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: the log has a claim of a job that only waited while one of its scopes was full."""
+    """Lie: the log has a claim of a job that only waited, at a time when one of its scopes was full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -250,7 +252,7 @@ def stale_fence(log: Log) -> Row:
 
 
 def skipped_claim(log: Log) -> Row:
-    """Lie: a job's claim number skips one."""
+    """Lie: the claim numbers of a job skip a number."""
     row = log.events("claimed")[5]
     log.change(row, claim=row["claim"] + 1)
     return row
@@ -263,14 +265,14 @@ def too_many_failures(log: Log) -> Row:
 
 
 def missing_entry(log: Log) -> Row:
-    """Lie: an entry is missing; verify names the entry after it."""
+    """Lie: an entry is missing. Verify names the entry after the missing entry."""
     gone = log.events("discarded")[0]
     log.delete(gone)
     return next(r for r in log.events() if r["seq"] > gone["seq"])
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: a rate is recorded as slower than it was, so that a claim seems earlier than the rate allows."""
+    """Lie: the log has a rate that is slower than the true rate, so that a claim seems earlier than the rate allows."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -376,7 +378,7 @@ def test_verify_names_the_batch_of_a_changed_event(
 def test_verify_finds_minutes_with_a_wrong_count_of_claims(
     log: Log, database: Database, lie: str
 ) -> None:
-    """Checks the minutes because everyday questions are answered from them."""
+    """Checks the minutes, because the answers to everyday questions come from them."""
     log.run((lie, {}))
 
     result = verify(database)

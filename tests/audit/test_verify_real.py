@@ -1,4 +1,5 @@
-"""`audit verify` on the events of the real scripts: a queue with caps and rates, and Redis compared with SQL."""
+"""The command `audit verify` on the events of the real scripts: a queue with caps and rates, and Redis compared with
+SQL."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
 def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """Checks an entry that SQL could not read: if Redis has further events of the entry's jobs, this proves no
+    """Checks an entry that SQL could not read. If Redis has later events of the jobs in this entry, this proves no
     violation."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
@@ -157,7 +158,7 @@ def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violatio
 
 
 TOO_DEEP = f'{{"fence":{"[" * 30_000}{"]" * 30_000}}}'
-"""JSON that Python cannot read."""
+"""JSON that Python cannot read because it is nested too deep."""
 
 
 def test_verify_reports_an_event_with_json_that_is_nested_too_deep(
@@ -248,7 +249,7 @@ def test_verify_reports_an_edited_state_line_as_drift(
 def test_verify_reports_a_row_that_differs_from_its_outbox_entry_as_drift(
     client: Client, database: Database, mirror_all: Callable[[], int], column: str, value: Any
 ) -> None:
-    """Checks a chain that was computed again: the outbox still has the last mirrored entry."""
+    """Checks a chain that was computed again after the change. The outbox still has the last mirrored entry."""
     client.run(client.calls.enqueue.many([NewJob("a", QUEUE, Profile("send"), "{}")]))
     client.run(claims.claim(QUEUE, "w-1", 1))
     mirror_all()
@@ -292,7 +293,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def kept(client: Client, mirror_all: Callable[[], int]) -> Callable[[str, str], None]:
-    """Run a job of this id with this result; only SQL then has its events, since the outbox is trimmed."""
+    """Run a job with this id and this result. Afterwards only SQL has its events, since the outbox is trimmed."""
     mirror_all()
 
     def run(job_id: str, value: str) -> None:
@@ -314,7 +315,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Claim a job whose result is kept, settle it with this result, and return its id and fence."""
+    """Claim a job whose result is kept, settle it with this result, and return the id and the fence of the job."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -323,7 +324,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
-    """Return the results line and the value that Redis keeps of an ended job."""
+    """Return the results line of an ended job, and the value that Redis keeps for the job."""
     asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
     line, value = client.run(client.calls.delivery.ask(asked))
     return line, value
@@ -393,7 +394,8 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """Checks differences that do not change the sizes of the keys, so that only the log shows them."""
+    """Checks differences that do not change the sizes of the keys, so that only a comparison with the log finds
+    them."""
     says = plant(client, kept)
 
     for _ in range(2):
@@ -456,9 +458,9 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     unseen: Callable[[Client, Database, Callable[[Client], None]], None],
     again: Callable[[Client], None],
 ) -> None:
-    """Checks an id whose earlier job ended in the log, and whose later job ran in the gap.
+    """Checks an id with two jobs. The earlier job ended in the log, and the later job ran in the gap.
 
-    The baseline after the gap is complete: this must not make the later result a violation.
+    The baseline after the gap is complete. The result of the later job must not be reported as a violation.
     """
     kept("a", '"1"')
     unseen(client, database, again)
@@ -533,7 +535,7 @@ def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_agai
 def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
-    """Checks that the result of the id's second job is not compared with the end of its first job."""
+    """Checks that the result of the second job with the id is not compared with the end of the first job."""
     kept("a", '"1"')
     held = succeed(client, "a", '"2"')
     assert client.run(claims.complete(QUEUE, "w-1", [held])) == {"a": "gone"}
@@ -589,7 +591,7 @@ def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
 def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
-    """Checks that the doctor repairs what it can from Redis, and names what only SQL has."""
+    """Checks that the doctor repairs what it can repair from Redis, and names the data that only SQL has."""
 
     def doctor(*arguments: str) -> Any:
         url = database.address.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""`audit verify` exits with 2 if PostgreSQL refuses a query, which proves no violation."""
+"""The command `audit verify` exits with 2 if PostgreSQL refuses a query, since a refused query proves no violation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_SPACE = (
     "$$ BEGIN RAISE 'could not write to file: No space left on device' USING ERRCODE = 'disk_full'; END $$; "
     "CREATE VIEW job_attempt AS SELECT * FROM no_space(); COMMIT"
 )
-"""What a query says whose sort does not fit on the disk."""
+"""SQL statements that make each query of job_attempt fail, as if the disk were full."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The report of a window of time: it counts the right claims, and reads only the window."""
+"""The report about a window of time: it counts exactly the claims of the window, and reads only the rows of the
+window."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def long_log(database: Database) -> Database:
 
 
 def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: Database) -> None:
-    """Checks that the counts equal those computed from all claims."""
+    """Checks that the counts equal counts that are computed from all claims."""
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
     since = ends["a"] + (ends["z"] - ends["a"]) // 3
     until = ends["a"] + (ends["z"] - ends["a"]) // 2
@@ -64,10 +65,10 @@ def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: D
     assert found.slowest[0].ran_ms == longest
 
 
-def test_a_report_within_a_window_of_all_time_equals_the_report_without_a_window(
+def test_a_report_about_a_window_over_the_whole_log_equals_the_report_without_a_window(
     long_log: Database,
 ) -> None:
-    """Checks that both reports agree except on jobs without an ended claim."""
+    """Checks that both reports agree, except about jobs without an ended claim."""
     whole = reports.report(long_log.readers)
     found = window.report_within(long_log.readers)
 
@@ -80,12 +81,13 @@ def test_a_report_within_a_window_of_all_time_equals_the_report_without_a_window
 
 
 STEPS_MAX = 250
-"""Steps of SQLite's machine for each claim that a report looks at: 160 and 130. Sorting the claims took 340 to 360."""
+"""The highest number of steps of SQLite's machine for each claim that a report reads. Measured: 160 and 130. A sort of
+the claims took 340 to 360."""
 
 
 @pytest.mark.parametrize("ask", [window.report_within, reports.report], ids=["window", "whole"])
 def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Report]) -> None:
-    """Checks the query plan: a sort for one day took nine seconds in a log of 7.7 million events."""
+    """Checks the query plan. A sort for one day took nine seconds in a log of 7.7 million events."""
     steps = 0
 
     def note() -> None:

@@ -1,4 +1,4 @@
-"""A producer on the test's clock, and helpers that read from the log what Redis forgot."""
+"""A producer on the test's clock, and helpers that read from the log which data Redis forgot."""
 
 from __future__ import annotations
 

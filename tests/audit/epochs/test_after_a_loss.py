@@ -60,7 +60,7 @@ def test_restore_lists_the_lost_jobs_and_the_revived_jobs(
 
 
 class Stopped(Exception):
-    """Raised in place of a mirror's step: the mirror stops here."""
+    """Raised in a step of a mirror, so that the mirror stops there."""
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -164,7 +164,7 @@ def _after(entry_id: str) -> tuple[int, int]:
 
 
 def tail_of(server: RedisServer) -> Path:
-    """Return the append-only file to which the server currently writes."""
+    """Return the append-only file into which the server writes now."""
     return max((server.directory / "appendonlydir").glob("*.incr.aof"))
 
 
@@ -213,7 +213,7 @@ def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
 ) -> None:
     """Checks a Redis that twice loads a state from before the mirror was attached.
 
-    The second time is between the mirror's commit of a new epoch and its call that attaches the queue in Redis.
+    The second time is after the mirror has committed a new epoch and before its call attaches the queue in Redis.
     """
     server = start_redis()
     broken: list[str] = []
@@ -247,7 +247,8 @@ def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
 def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a Redis that loads an old state twice. The second state is from before Redis noticed the first loss."""
+    """Checks a Redis that loads an old state twice. The second state is from a time before Redis noticed the first
+    loss."""
     server = start_redis(appendonly="yes", appendfsync="always")
 
     def go_back(content: bytes) -> None:

@@ -1,4 +1,5 @@
-"""Redis lost everything while no mirror ran, and no client used the queue since: the log still records the loss."""
+"""Redis lost all its data while no mirror ran, and no client has used the queue since then. The log still records the
+loss."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def lose_everything(server: RedisServer) -> None:
 
 
 def mirror_once(client: Client, database: Database) -> None:
-    """Run a mirror of all queues once, from its start."""
+    """Start a mirror of all queues, and let it run once."""
     run_mirror(Outbox(client), database, stop=threading.Event(), once=True)
 
 
@@ -65,7 +66,7 @@ def found_by(done: Result) -> list[str]:
 def test_a_mirror_that_starts_after_a_loss_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that the mirror also looks for the queues of the log, not only for those in Redis' list."""
+    """Checks that the mirror also looks for the queues in the log, and not only for the queues in Redis' list."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -111,7 +112,7 @@ def test_doctor_and_verify_report_a_loss_that_no_mirror_has_recorded(
 def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a new queue that has neither an audit log nor a stamp; it may be on another server."""
+    """Checks a new queue that has neither an audit log nor a stamp. Such a queue may also be on another server."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)
@@ -140,8 +141,8 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify can still report agreement for the other queues, though the deleted queue cannot be
-    compared."""
+    """Checks that verify can still report agreement for the other queues, though it cannot compare the deleted
+    queue."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -159,7 +160,7 @@ def test_a_deleted_queue_agrees_with_its_log(
 def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that verify does not say that the whole log holds because the other queues hold."""
+    """Checks that verify does not report the whole log as proven because the logs of the other queues are proven."""
     with client:
         enqueue(client, "a")
         client.run(client.calls.delivery.handshake("kept"))
@@ -177,7 +178,7 @@ def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
 
 
 def forge_away(database: Database, queue: str) -> None:
-    """Delete all rows of a queue from SQL, as the owner of the tables can."""
+    """Delete all rows of a queue from SQL. The owner of the tables can do this."""
     with lying(database) as connection:
         for table in metadata.tables.values():
             if "queue" in table.columns:
@@ -187,7 +188,7 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that a log whose last event says that it was switched off is complete up to that event."""
+    """Checks a log whose last event says that the log was switched off. Such a log is complete up to this event."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

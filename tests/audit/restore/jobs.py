@@ -1,4 +1,4 @@
-"""Helpers for a queue that loses its data: enqueue jobs, claim them, and read what was restored."""
+"""Helpers for a queue that loses its data: they enqueue and claim jobs, and read which jobs were restored."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def restored(database: Database) -> Counter[str]:
 
 @contextmanager
 def mirroring(url: str, database: Database) -> Iterator[None]:
-    """Run a mirror while the block runs."""
+    """Run a mirror during the block."""
     stop = threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The command `audit restore`, and an app whose lost jobs it restores."""
+"""The command `audit restore`, and an app whose lost jobs the command restores."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_command_exits_with_1_when_the_mirror_is_behind_redis(
 def test_a_worker_runs_a_restored_job_with_its_original_arguments(
     redis_url: str, database: Database, tmp_path: Any
 ) -> None:
-    """Checks that the arguments are those that the producer gave: no redactor changes them."""
+    """Checks that the arguments are exactly the producer's arguments, and that no redactor has changed them."""
     seen = crew.Witness(tmp_path / "witness.jsonl")
     with App(redis_url, redact="tests.kit.secrets:redact", audit_payload="full") as app:
         app.queue("digest", audit_payload="digest")

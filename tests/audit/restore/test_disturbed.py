@@ -1,4 +1,4 @@
-"""A restore while other processes use the queue, or a restore that is killed half-way."""
+"""A restore while other processes use the queue, and a restore that is killed half-way."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.kit.fleet import QUEUE
 def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
-    """Checks keys that are deleted while Redis' history continues, so that the job is still alive according to the
-    log."""
+    """Checks keys that are deleted while the history of Redis continues. According to the log the job is then still
+    alive."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)
@@ -72,7 +72,8 @@ def test_restore_refuses_arguments_that_do_not_match_their_digest(
 def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     client: Client, database: Database
 ) -> None:
-    """Checks a job that ended before the restore: without the mirror's events it would look lost."""
+    """Checks a job that ended before the restore. Without the events that the mirror has not yet copied, the job would
+    look lost."""
     client.run(client.calls.enqueue.many([job("a"), job("b")]))
     drain(client, database)
     assert run_all(client) == ["a", "b"]
@@ -89,7 +90,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
 def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Checks a restore that is the first client after the loss, while a mirror runs."""
+    """Checks a restore that is the first client of Redis after the loss, while a mirror runs."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     flush(client)
@@ -104,7 +105,8 @@ def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
 def test_two_concurrent_restores_restore_each_job_once(
     client: Client, database: Database, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a second restore that listed the lost jobs before the first restored them and workers ran them."""
+    """Checks a second restore that listed the lost jobs early. Since then the first restore has restored the jobs, and
+    workers have run them."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
@@ -153,7 +155,8 @@ def test_restore_skips_a_job_that_its_producer_has_enqueued_again(
 def test_restore_waits_while_the_backlog_is_full(
     client: Client, database: Database, redis_url: str
 ) -> None:
-    """Checks that the restore goes on whenever the mirror has emptied the backlog, which each of its calls fills."""
+    """Checks that the restore continues whenever the mirror has emptied the backlog. Each call of the restore fills the
+    backlog again."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)
@@ -179,7 +182,7 @@ def test_restore_waits_while_the_backlog_is_full(
 def test_a_second_run_of_a_killed_restore_restores_each_job_once(
     client: Client, database: Database, redis_url: str, calls: int
 ) -> None:
-    """Checks a restore that is killed before or after a call, so that it never learnt the call's answer."""
+    """Checks a restore that is killed before or after a call, so that it did not learn the answer to the call."""
     names = [f"j-{n:04}" for n in range(2 * IDS_CHUNK + 50)]
     client.run(client.calls.enqueue.many(job(name) for name in names))
     drain(client, database)

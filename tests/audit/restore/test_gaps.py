@@ -31,7 +31,7 @@ FINISHED = [f"done-{n}" for n in range(7)]
 
 @pytest.fixture
 def engine() -> object:
-    """Use one engine: the effects of a gap do not depend on the engine."""
+    """Use only one engine, since the effects of a gap do not depend on the engine."""
     from tests.kit.servers import engines
 
     return engines()[0]
@@ -39,7 +39,8 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """Restore a backup of SQL from before seven jobs ended, and mirror until it has all entries of Redis again."""
+    """Restore a backup of SQL from a time before seven jobs ended. Then mirror until SQL has all entries of Redis
+    again."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:
@@ -49,7 +50,7 @@ def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
 
 
 def finish_unseen(client: Client, database: Database) -> None:
-    """Run seven jobs to their end, and trim their events from Redis. The last mirrored entry stays, as the anchor."""
+    """Run seven jobs to their ends, and trim their events from Redis. The last mirrored entry stays as the anchor."""
     assert complete(client, claim(client, len(FINISHED))) == {}
     client.run(client.calls.enqueue.many([job("anchor")]))
     drain(client, database)
@@ -110,10 +111,10 @@ def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
     assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
 
 
-def test_the_loss_of_a_job_is_uncertain_if_a_gap_follows_its_last_event_and_no_baseline_follows_the_gap(
+def test_the_loss_of_a_job_is_uncertain_after_a_gap_without_a_later_baseline(
     client: Client, database: Database
 ) -> None:
-    """Checks a Redis that is flushed before its baseline after the gap has listed the live jobs."""
+    """Checks a Redis that is flushed after the gap, before its baseline has listed the live jobs."""
     client.run(client.calls.enqueue.many([job("a")]))
     drain(client, database)
     with copied(database) as backup:

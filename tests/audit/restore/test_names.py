@@ -1,4 +1,4 @@
-"""Unique names after a loss: a lost job whose name another job holds is listed, and not restored."""
+"""Unique names after a loss: if another job holds the name of a lost job, the lost job is listed and not restored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def lose_all(client: Client, database: Database) -> None:
 def test_restore_lists_a_lost_job_whose_name_another_job_took(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
-    """Checks that the lost job is not run beside the job that its producer enqueued again with the same name."""
+    """Checks that the lost job does not run in addition to the job that its producer enqueued later with the same
+    name."""
     enqueue(client, "lost", rule)
     lose_all(client, database)
     assert ("other",) == enqueue(client, "other", rule).ids
@@ -94,11 +95,11 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_of_two_lost_jobs_with_one_name_the_holder_of_the_name_is_restored_with_the_name(
+def test_only_the_holder_of_a_name_is_restored_with_the_name_if_two_lost_jobs_had_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
-    """Checks also a debounced job whose claim freed its name, so that a second job took it. Both jobs are restored, but
-    only the holder of the name gets the name again."""
+    """Checks several rules for names. With debounce, a claim of the first job freed the name, so that a second job took
+    the name. Both jobs are restored, but only the second job gets the name again."""
     enqueue(client, "first", rule)
     held = claim(client, 1)
     second = enqueue(client, "second", rule).ids
@@ -156,8 +157,8 @@ def holder(client: Client) -> str | None:
 def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that the revived job is removed first; otherwise the lost job would not get its name, or would not be
-    restored."""
+    """Checks that the revived job is removed first. Otherwise the lost job would be restored without its name, or would
+    not be restored."""
     server = start_redis()
     with Client(server.url) as client:
         client.run(client.calls.enqueue.many([unique("first"), job("other")]))
@@ -225,7 +226,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_window_is_restored_if_redis_forgot_both_its_beginning_and_the_end_of_its_job(
+def test_the_window_of_a_name_is_restored_if_redis_forgot_its_beginning_and_the_end_of_its_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -248,8 +249,8 @@ def test_a_window_is_restored_if_redis_forgot_both_its_beginning_and_the_end_of_
 
 
 def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
-    """Checks two windows of one name, where an operator freed the name between them. A window that is over blocks no
-    job."""
+    """Checks two windows of one name. An operator freed the name between the windows. A window that has ended keeps no
+    job out."""
     throttle(client, "first")
     run_all(client)
     client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
@@ -282,7 +283,8 @@ def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database:
 def test_restore_does_not_read_expired_names(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that not all ended throttled jobs are read, even if an expiry has more digits than the present time."""
+    """Checks that restore does not read all throttled jobs that have ended, even if an expiry has more digits than the
+    present time."""
     windows_ms = {"over-1": 1, "over-2": 1, "hour": 3_600_000, "ages": 9_000_000_000_000}
     for job_id, window_ms in windows_ms.items():
         ties = ties_of(unique="keep", window_ms=window_ms)

@@ -1,6 +1,7 @@
-"""After a loss `audit restore --apply` restores lost jobs and removes revived ones.
+"""The command `audit restore --apply` restores lost jobs and removes revived jobs after a loss.
 
-The servers are real and really lose data. The tests end when `audit verify` holds and workers have run every job.
+The servers are real and really lose data. At the end of each test, `audit verify` proves the log, and workers have run
+every job.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tests.kit.wait import wait_until
 
 
 def test_jobs_in_every_state_are_restored_after_a_flush(client: Client, database: Database) -> None:
-    """Checks waiting, delayed, dead, failed and blocked jobs: each is restored in its state, and runs."""
+    """Checks waiting, delayed, dead, failed and blocked jobs. Each job is restored in its state, and runs."""
     client.run(client.calls.caps.set(QUEUE, [("tenant", "1", -1)]))
     client.run(
         client.calls.enqueue.many(

@@ -25,7 +25,7 @@ KEPT = ties_of(keep_ms=HOUR_MS, audit_result=FULL)
 
 
 def succeed(client: Client, value: str) -> list[str]:
-    """Claim all waiting jobs, settle them with this result, and return their ids."""
+    """Claim all waiting jobs, settle each of them with this result, and return their ids."""
     held = claim(client, 100)
     values = dict.fromkeys(range(1, len(held) + 1), pack_result(value, FULL))
     assert {} == client.run(claims.complete(QUEUE, "w-1", list(held.items()), values))
@@ -65,9 +65,9 @@ def test_a_restored_job_keeps_its_result_and_wakes_the_waiting_caller(
 def test_verify_accepts_the_result_of_a_job_whose_successor_redis_forgot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a replica that lagged behind its primary.
+    """Checks a replica that lagged behind its primary and was promoted.
 
-    The replica has only the first job of an id. SQL also has the second job of this id, which only the lost primary
+    The replica has only the first job with an id. SQL also has a second job with this id, which only the lost primary
     had.
     """
     pair = Pair(start_redis)

@@ -1,4 +1,5 @@
-"""Restores the live changes of schedules that Redis lost; workers declare the schedules of their code again."""
+"""The command `audit restore` restores schedules that operators changed and that Redis lost. Workers declare the
+schedules of their code again."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KEY = queue_keys(QUEUE)("schedules")
 
 
 class Scene:
-    """A queue with its log, operators, and workers whose code declares ``nightly`` and ``beat``."""
+    """A queue with its log, operators, and workers whose code declares the schedules ``nightly`` and ``beat``."""
 
     def __init__(self, client: Client, database: Database) -> None:
         self.client, self.database = client, database
@@ -80,7 +81,7 @@ def brief(lost: list[LostSchedule]) -> list[tuple[str, str]]:
     return [(each.name, each.wants) for each in lost]
 
 
-def test_restore_puts_live_schedules_back_after_a_flush(scene: Scene) -> None:
+def test_restore_restores_live_schedules_after_a_flush(scene: Scene) -> None:
     scene.put("tenant", every=60)
     scene.put("halted", cron="0 8 * * *", tz="Europe/Berlin", overlap="queue")
     scene.change("halted", "pause")
@@ -107,7 +108,7 @@ def test_restore_puts_live_schedules_back_after_a_flush(scene: Scene) -> None:
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_puts_an_operators_changes_back_over_what_workers_declared_again(
+def test_restore_restores_an_operators_changes_of_a_schedule_that_workers_have_declared_again(
     scene: Scene,
 ) -> None:
     scene.declare()
@@ -128,7 +129,7 @@ def test_restore_puts_an_operators_changes_back_over_what_workers_declared_again
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_removes_a_schedule_again_whose_removal_redis_lost(scene: Scene) -> None:
+def test_restore_removes_a_schedule_again_if_redis_lost_its_removal(scene: Scene) -> None:
     scene.declare()
     scene.change("beat", "remove")
     scene.lose()
@@ -141,7 +142,7 @@ def test_restore_removes_a_schedule_again_whose_removal_redis_lost(scene: Scene)
     assert {} == scene.lost()
 
 
-def test_restore_does_not_put_back_a_schedule_that_an_operator_gave_back_to_the_code(
+def test_restore_does_not_restore_a_schedule_that_an_operator_has_released_to_the_code(
     scene: Scene,
 ) -> None:
     scene.declare()
@@ -184,8 +185,11 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
-def test_a_rule_that_was_set_alone_is_put_back_with_the_job_that_the_log_has(scene: Scene) -> None:
-    """`rq-core schedule set` without --task does not know whether the log should have the job's arguments."""
+def test_a_rule_that_was_changed_without_its_job_is_restored_with_the_job_in_the_log(
+    scene: Scene,
+) -> None:
+    """Checks `rq-core schedule set` without --task. Such a command does not know whether the log should have the
+    arguments of the job."""
     scene.put("tenant", every=60)
     scene.put("tenant", spec_max=0, every=90)
     scene.lose()
@@ -195,8 +199,9 @@ def test_a_rule_that_was_set_alone_is_put_back_with_the_job_that_the_log_has(sce
     assert "90000" in scene.stored()["tenant"].rule
 
 
-def test_a_schedule_that_no_code_declares_and_was_resumed_is_put_back(scene: Scene) -> None:
-    """The resume makes it a rule that was set live: no worker declares it after a loss."""
+def test_a_resumed_schedule_that_no_code_declares_is_restored(scene: Scene) -> None:
+    """Checks a schedule that an operator has resumed, so that it is a schedule of the operator. No worker declares it
+    after a loss."""
     scene.put("nightly", "code", every=60)
     entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)
     scene.client.run(scene.client.calls.delivery.ask([["HSET", KEY, "nightly", entry]]))
@@ -209,7 +214,7 @@ def test_a_schedule_that_no_code_declares_and_was_resumed_is_put_back(scene: Sce
     assert ("on", "live") == (scene.stored()["nightly"].state, scene.stored()["nightly"].source)
 
 
-def test_restore_puts_a_deleted_entry_of_a_schedule_back_under_the_next_version(
+def test_restore_restores_a_deleted_entry_of_a_schedule_with_the_next_version(
     scene: Scene,
 ) -> None:
     scene.put("tenant")
@@ -227,7 +232,7 @@ def test_restore_puts_a_deleted_entry_of_a_schedule_back_under_the_next_version(
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_restore_does_not_take_back_a_change_that_is_not_mirrored_yet(
+def test_restore_does_not_undo_a_change_of_a_schedule_that_is_not_mirrored_yet(
     scene: Scene, client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.put("tenant")
@@ -239,7 +244,7 @@ def test_restore_does_not_take_back_a_change_that_is_not_mirrored_yet(
     assert "7200000" in scene.stored()["tenant"].rule
 
 
-def test_the_survey_prints_which_schedules_restore_would_put_back_but_no_arguments(
+def test_restore_without_apply_prints_the_schedules_to_restore_without_their_arguments(
     scene: Scene,
 ) -> None:
     scene.put("tenant")
