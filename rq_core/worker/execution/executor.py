@@ -37,6 +37,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.saver import LoopHome, Saver, ThreadHome
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
@@ -79,8 +80,11 @@ class Executor:
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
+        saver: Saver | None = None,
     ) -> None:
-        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process."""
+        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
+        ``saver`` saves the steps of durable jobs."""
+        self._saver = saver
         self._tasks = tasks
         self._worker = worker
         self._timeout = timeout
@@ -175,12 +179,22 @@ class Executor:
             running.begun = False
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
+        if self._saver is not None:
+            running.context.home = self._home(self._saver, running)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
             running.handler = start_task(self._run_async(running))
         else:
             self._launch_thread(running)
+
+    @staticmethod
+    def _home(saver: Saver, running: Running) -> LoopHome | ThreadHome:
+        """Return what saves the steps of a handler that runs in this process."""
+        kept = running.task.options.audit_result
+        if running.task.is_async:
+            return LoopHome(saver, running.context, kept)
+        return ThreadHome(saver, running.context, kept, asyncio.get_running_loop())
 
     def _launch_thread(self, running: Running) -> None:
         self._begin_time(running)

@@ -36,7 +36,7 @@ class World(Protocol[State]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the search found."""
+    """The result of a search."""
 
     states: int
     problem: str = ""

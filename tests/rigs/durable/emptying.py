@@ -21,7 +21,7 @@ class Duty(NamedTuple):
 
 
 class Boxes(NamedTuple):
-    """What Redis has, and who empties what."""
+    """The boxes in Redis, and the workers that empty them."""
 
     life: int
     """Which job of the id lives; 0: none."""

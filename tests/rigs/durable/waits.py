@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What Redis has of the job."""
+    """The job as Redis has it."""
 
     state: str = "ready"
     fence: int = 0
@@ -141,7 +141,8 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the least fence that nobody knows: only whether fences are equal matters, so the states are finite."""
+        """Return the least fence that no worker and no entry has. Only whether fences are equal matters, so there are
+        finitely many states."""
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
