@@ -138,7 +138,7 @@ async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
     assert [(1, "note")] == entries_saved(client, handle.id)
 
 
-async def test_an_isolated_handler_has_no_steps_and_is_told_so(
+async def test_steps_in_an_isolated_handler_are_refused(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.durable_apart.enqueue()
