@@ -288,7 +288,7 @@ def error_of(value: str) -> JobError | None:
         said: Any = json.loads(value[len(ERROR_HEAD) : value.find("\n")])
         lines = said.get("traceback")
         return JobError(str(said["type"]), str(said["message"]), lines and str(lines))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -239,7 +239,7 @@ def from_json(name: str, text: str) -> Recurrence:
             if f"{option}_ms" in said
         }
         return recurrence(name, **said, **seconds)
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         must = f"must be the JSON of a schedule that this version can read ({error})"
         raise InvalidOption.of("schedule", text, must) from None
 

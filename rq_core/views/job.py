@@ -132,7 +132,7 @@ def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[st
         return document
     try:
         return document | {"value": json.loads(value)}
-    except ValueError:
+    except (ValueError, RecursionError):
         return document | {"value": None}
 
 

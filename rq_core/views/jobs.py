@@ -240,5 +240,5 @@ def _limit(job: JobState, name: str, default: int) -> int | None:
 def _part(spec: str, name: str) -> Any:
     try:
         return json.loads(spec)[name]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -38,7 +38,8 @@ def when(row: ScheduleRow) -> str:
     """Return the rule of a schedule in words: its cron expression and time zone, or its interval."""
     said = _rule(row)
     if "every_ms" in said:
-        return f"every {span(said['every_ms'])}"
+        every_ms = said["every_ms"]
+        return f"every {span(every_ms) if isinstance(every_ms, int) else '?'}"
     cron, tz = said.get("cron", "?"), said.get("tz", "UTC")
     return str(cron) if tz == "UTC" else f"{cron} {tz}"
 
@@ -88,6 +89,6 @@ def last_told(row: ScheduleRow, _now_ms: float) -> str:
 def _rule(row: ScheduleRow) -> dict[str, Any]:
     try:
         said = json.loads(row.schedule.rule)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}

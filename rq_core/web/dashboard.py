@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -45,7 +46,7 @@ from rq_core.web.access import (
 )
 from rq_core.web.pages import ALSO, PAGES, Now, Page
 from rq_core.web.search import PageQuery, asked_of
-from rq_core.web.sources import NO_LOG, RecentAnswers, Sources
+from rq_core.web.sources import NO_LOG, WITHIN_S, RecentAnswers, Sources, strange
 from rq_core.web.views import Facts
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ _AGES: Final = re.compile(
 """Texts of a page that say an age or the present moment."""
 SHOWN_MAX: Final = 100
 """Documents of one page that are kept for a second: as many kinds of viewers."""
+LEFT_OUT: Final = (
+    ("logged",),
+    ("found",),
+    ("log", "logged"),
+    ("state", "found"),
+    ("state", "found", "log", "logged", "inbox"),
+)
+"""Facts that a page is tried without, one row after the other, if it cannot be made with all of them."""
 FORM_MAX: Final = 4_096
 """Bytes of a form that are read."""
 
@@ -229,10 +238,23 @@ class _Site:
         if made is None:
             (state, found), (log, logged) = answers.present, answers.past
             facts = Facts(asked, access, now_ms, state, log, found, logged, answers.inbox)
-            made = self._made(page, request, facts)
+            made = self._shown(page, request, facts)
             if len(answers.shown) < SHOWN_MAX:
                 answers.shown[viewer] = made
         return made.answer(request)
+
+    def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
+        """Make the document of a page. An answer that cannot be shown is left out, as one that did not come."""
+        try:
+            return self._made(page, request, facts)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
+            wrong = error
+        why = strange(wrong, "this cannot be shown")
+        for names in LEFT_OUT:
+            known: Any = {name: why for name in names if getattr(facts, name) is not None}
+            with contextlib.suppress(Exception):
+                return self._made(page, request, dataclasses.replace(facts, **known))
+        raise wrong
 
     def _made(self, page: Page, request: Request, facts: Facts) -> _Made:
         """Make the document of a page."""
@@ -260,21 +282,25 @@ class _Site:
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared reading of all queues, and the page's further data in Redis."""
+        until = time.monotonic() + WITHIN_S
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
             return state, None
         now = Now(asked, now_ms, state=state)
-        return state, await self._sources.ask_redis(lambda calls: plan(calls, now))
+        left_s = until - time.monotonic()
+        return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
         """Read the shared look at the audit log, and what the page also asks of it."""
+        until = time.monotonic() + WITHIN_S
         log, question = await self._sources.log(), page.log
         if log is None:
             return None, NO_LOG if page.of_past or asked.of_ended else None
         if question is None or isinstance(log, Unread):
             return log, None
         now = Now(asked, now_ms, log=log)
-        return log, await self._sources.ask_log(lambda asks: question(asks, now))
+        left_s = until - time.monotonic()
+        return log, await self._sources.ask_log(lambda asks: question(asks, now), left_s=left_s)
 
     def _render(
         self, request: Request, template: str, status: int = 200, **values: Any

@@ -52,6 +52,7 @@ _A_MOMENT_MS: Final = 1_000_000_000_000
 
 Document = dict[str, Any]
 
+LOG_PATH: Final = "/audit"
 _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreNoWorker": ("/workers", ""),
     "RqCoreCodeSkew": ("/workers", ""),
@@ -61,9 +62,9 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreJobsWait": ("/jobs", "ready"),
     "RqCoreJobsDie": ("/dead", ""),
     "RqCoreScheduleLate": ("/schedules", ""),
-    "RqCoreMirrorBehind": ("/audit", ""),
-    "RqCoreBacklogHalf": ("/audit", ""),
-    "RqCoreAuditDown": ("/audit", ""),
+    "RqCoreMirrorBehind": (LOG_PATH, ""),
+    "RqCoreBacklogHalf": (LOG_PATH, ""),
+    "RqCoreAuditDown": (LOG_PATH, ""),
 }
 """The page that shows more of a cause, and the states of its jobs, by the alert; by default, the queue's page."""
 
@@ -81,6 +82,11 @@ def cause_row(each: Cause) -> Document:
         "look": [_command(line, each.queue) for line in alert.look],
         "do": alert.do,
     }
+
+
+def urgency(row: Document) -> str:
+    """Return the class of a cause in a template: whether it is urgent now or later."""
+    return "now" if row["pages"] else "later"
 
 
 def _path_of(cause: Cause) -> str:

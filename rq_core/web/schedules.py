@@ -126,7 +126,7 @@ def _next(found: ScheduleRow) -> list[Document]:
     try:
         rule: Recurrence = from_json(found.name, stored.rule)
         instants = list(islice(rule.instants(stored.next_ms - 1), NEXT))
-    except (RqCoreError, ValueError):
+    except (RqCoreError, ValueError, OverflowError):
         return []
     return [{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,21 @@ NO_LOG: Final = Unread(
     " (and `rq-core audit run --audit URL`, which fills it)"
 )
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+
+def strange(error: Exception, what: str) -> Unread:
+    """Return what a page says in place of an answer that raised an error of no known kind; the log gets the rest.
+
+    The error's own text may repeat what a job carries.
+    """
+    log.error("%s", what, exc_info=error)
+    return Unread(
+        f"{what} ({type(error).__name__}): there is data that rq-core does not write, or a bug; rq-core audit verify"
+        " --audit URL checks the log, rq-core doctor checks Redis, and the log of this page's server says more"
+    )
 
 
 class RecentAnswers:
@@ -117,26 +132,38 @@ class Sources:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")
 
-    async def ask_redis(self, plan: Callable[[Operations], Plan[T]]) -> T | Unread:
-        """Carry out a plan that reads."""
+    async def ask_redis(
+        self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Carry out a plan that reads. ``left_s``: what the page's other questions have left of its time."""
         return await self._within(
-            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis"
+            self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
 
-    async def ask_log(self, question: Callable[[AuditQuestions], T]) -> T | Unread:
-        """Ask the audit log a question."""
+    async def ask_log(
+        self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
+    ) -> T | Unread:
+        """Ask the audit log a question, likewise."""
         questions = self._questions
         if questions is None:
             return NO_LOG
-        return await self._within(self._of_log, lambda: question(questions), "the audit log")
+        return await self._within(
+            self._of_log, lambda: question(questions), "the audit log", left_s
+        )
 
     async def _within(
-        self, threads: ThreadPoolExecutor, ask: Callable[[], T], whom: str
+        self,
+        threads: ThreadPoolExecutor,
+        ask: Callable[[], T],
+        whom: str,
+        left_s: float = WITHIN_S,
     ) -> T | Unread:
         asked = asyncio.get_running_loop().run_in_executor(threads, ask)
         try:
-            return await asyncio.wait_for(asked, WITHIN_S)
+            return await asyncio.wait_for(asked, left_s)
         except TimeoutError:
             return Unread(f"no answer from {whom} within {WITHIN_S:g} s")
         except RqCoreError as error:
             return Unread.of(error)
+        except Exception as error:  # noqa: BLE001 - rows and keys may be forged
+            return strange(error, f"the answer of {whom} cannot be read")

@@ -33,6 +33,7 @@ from rq_core.web.minutes import (
     rows_by_queue,
 )
 from rq_core.web.rows import (
+    LOG_PATH,
     Document,
     cause_row,
     dead_row,
@@ -45,6 +46,7 @@ from rq_core.web.rows import (
     shown_rows,
     since_of,
     steps_of,
+    urgency,
     wait_row,
     without_carried,
     worker_row,
@@ -154,10 +156,11 @@ def overview_page(facts: Facts) -> Document:
     }
     minutes = rows_by_queue(facts.logged)
     since = first_minute(facts.now_ms, SPARK_MINUTES)
-    wrong = {each["queue"] for each in document["causes"]}
+    # The causes that page come first.
+    wrong = {each["queue"]: urgency(each) for each in reversed(document["causes"])}
     for queue in found.queues:
         row = queue_row(queue, facts.now_ms)
-        row["wrong"] = queue.queue in wrong
+        row["wrong"] = wrong.get(queue.queue, "")
         rows = minutes.get(queue.queue)
         if minutes or isinstance(facts.logged, list):
             row["minutes"] = count_minutes(rows or (), since, SPARK_MINUTES)
@@ -344,10 +347,16 @@ def at_page(facts: Facts) -> Document:
 
 def audit_page(facts: Facts) -> Document:
     """Return the document of the log: its end, what is missing from it, and what is proven."""
-    document: Document = {"queues": [], "findings": None}
+    document: Document = {"causes": [], "queues": [], "findings": None}
+    rows = [cause_row(each) for each in facts.causes]
+    document["causes"] = [each for each in rows if each["path"] == LOG_PATH]
     if isinstance(facts.log, LogOverview):
         behind = {q.queue: q for q in facts.queues}
+        read = {} if isinstance(facts.logged, Unread | None) else facts.logged
+        proofs = {each["queue"]: each for each in read.get("proofs", ())}
         for each in facts.log.queues:
+            lacks = _proof_lacks(proofs.get(each.queue), each.events, facts.now_ms)
+            proven = 0 if lacks == NOT_OF_LOG else each.proven_events or 0
             live = behind.get(each.queue)
             document["queues"].append(
                 {
@@ -362,7 +371,8 @@ def audit_page(facts: Facts) -> Document:
                     "orphaned_events": each.orphaned_events,
                     "proven_events": each.proven_events,
                     "proven_at_ms": each.proven_at_ms,
-                    "unproven_events": each.events - (each.proven_events or 0),
+                    "proof_lacks": lacks,
+                    "unproven_events": each.events - proven,
                 }
             )
     document["unmirrored"] = [q.queue for q in facts.queues if not q.audit]
@@ -373,6 +383,20 @@ def audit_page(facts: Facts) -> Document:
             findings["quarantine"] = [each | {"reason": None} for each in findings["quarantine"]]
         document["findings"] = findings
     return document
+
+
+NOT_OF_LOG: Final = "it is not of this log"
+
+
+def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
+    """Return what the record of the last proof lacks; empty if it lacks nothing. Its row is protected by nothing."""
+    if proof is None:
+        return ""
+    if not proof["of_this_log"] or proof["events"] > events:
+        return NOT_OF_LOG
+    if proof["at_ms"] > now_ms + MINUTE_MS:
+        return "its time is still to come"
+    return "" if proof["verdict"] == "holds" else "in part: something could not be proved"
 
 
 def _log_queues(facts: Facts) -> list[str]:

@@ -69,9 +69,13 @@ _QUARANTINE: Final = text(
     f"SELECT queue, kind, reason, epoch, seq FROM quarantine ORDER BY id DESC LIMIT {ROWS_MAX}"
 )
 _PROOFS: Final = text(
-    "SELECT queue, at_ms, verdict, epoch, seq, events FROM mirror_proof WHERE id IN "
-    "(SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
+    "SELECT queue, at_ms, verdict, epoch, seq, events, "
+    "EXISTS (SELECT 1 FROM mirror_batch b WHERE b.queue = p.queue AND b.batch = p.batch AND b.head = p.head) OR "
+    "EXISTS (SELECT 1 FROM mirror_prune c WHERE c.queue = p.queue AND c.cut_batch >= p.batch) AS of_this_log "
+    "FROM mirror_proof p WHERE id IN (SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
 )
+"""``of_this_log``: the chain has the head that was proven, or a prune removed its batch. Nothing else protects these
+rows: see :mod:`sql_audit.proof.record`."""
 
 
 T = TypeVar("T")

@@ -145,16 +145,17 @@ class MetricsReader:
         for row in cursors:
             proof, lost = proofs.get(row.queue), losses.get(row.queue)
             queues.append(
+                # SQLite stores any text in a column of numbers: int raises an error before the collector adds it up.
                 QueueLog(
                     queue=row.queue,
-                    events=row.events,
-                    last_at_ms=row.at_ms,
-                    gaps=row.gaps,
-                    quarantined=row.quarantined,
+                    events=int(row.events),
+                    last_at_ms=None if row.at_ms is None else int(row.at_ms),
+                    gaps=int(row.gaps),
+                    quarantined=int(row.quarantined),
                     losses=lost.losses if lost else 0,
                     orphaned_events=orphaned.get(row.queue, 0),
-                    proven_events=proof.events if proof else None,
-                    proven_at_ms=proof.at_ms if proof else None,
+                    proven_events=int(proof.events) if proof else None,
+                    proven_at_ms=int(proof.at_ms) if proof else None,
                 )
             )
         history = (epoch, tuple(sorted((queue, lost.last) for queue, lost in losses.items())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -335,3 +336,23 @@ def test_without_the_extra_the_page_names_the_package_to_install() -> None:
 
     assert done.stdout.startswith("501 text/plain")
     assert "pip install '/path/to/rq-core[metrics]' (your clone" in done.stdout
+
+
+def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
+    collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
+) -> None:
+    """SQLite stores any text in a column of numbers."""
+    with (
+        Seed(valkey_url, real_clock=True) as seed,
+        contextlib.closing(Database(sqlite_url)) as database,
+        contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as forger,
+    ):
+        lay_schema(database)
+        seed.enqueue("a")
+        drain(seed.client, database)
+        forger.execute("UPDATE mirror_cursor SET events = 'many'")
+        forger.commit()
+
+    found = parsed(exposition(collector_at(valkey_url, audit_url=sqlite_url)))
+
+    assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)

@@ -24,7 +24,9 @@ QUEUE: Final = "mail"
 def _works(seed: Seed, *, places: int = 10, busy: int = 0) -> None:
     """Register a running worker."""
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", (seed.queue,), places, busy, 0)
-    seed.client.run(worker_registry.announce("rqc", "w-1", says, [seed.queue], ["t"]))
+    seed.client.run(
+        worker_registry.announce("rqc", "w-1", says, [seed.queue], ["crash", "send", "t"])
+    )
 
 
 def no_worker(seed: Seed) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,3 +114,24 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 
     assert [each["queue"] for each in document["queues"]] == [QUEUE]
     assert any(each["queue"] == "broken" for each in document["causes"])
+
+
+@pytest.mark.alone
+def test_all_questions_of_a_page_to_a_slow_redis_have_one_bound_of_time(
+    busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its two questions in turn, of a second each, had twice the time that one question may take."""
+    page = browse(log=False)
+    sources: Any = page.app.state.sources  # type: ignore[attr-defined]
+    run = sources._client.run
+
+    def late(plan: Any) -> Any:
+        time.sleep(1.0)
+        return run(plan)
+
+    monkeypatch.setattr(sources._client, "run", late)
+
+    with within(2.0):
+        document = page.get(as_json(ADDRESSES["job"])).json()
+
+    assert [each["what"] for each in document["unread"]] == ["this page"]
