@@ -1,12 +1,14 @@
 --[[ attach: a mirror takes a queue's outbox into its audit database, or gives it up (`mode` on or off).
 
-Until then the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has the
-whole of it, the history simply begins there; otherwise a new epoch starts, and the mirror asks for a baseline of the jobs that are alive.
+Until then the outbox is a ring of recent events. If the queue began empty in this epoch and the ring still has all its
+events, the log begins with them. Otherwise a new epoch begins, and the mirror asks for a baseline of the jobs that are
+alive.
 
-`known` is an epoch that SQL has: a queue that is in an earlier one (Redis forgot, and its clock is behind or the same
-numbers were given again) leaves it for one beyond, since what has a number that SQL has passed cannot be mirrored.
-`stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it; a queue that has another is that of another
-Redis, and is refused. If `stamp` is empty, nothing is compared.
+`known` is an epoch that SQL has. A queue that is in an earlier epoch (Redis forgot data, and its clock is behind, or
+the same numbers were given again) begins an epoch greater than `known`, since an event cannot be mirrored if SQL has
+passed its number. `stamp` is the mark by which SQL knows this queue of this Redis. A queue without a mark gets it. A
+queue with another mark is that of another Redis, and the call is refused. If `stamp` is empty, nothing is compared.
+
 Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
@@ -16,7 +18,8 @@ Later: trimmed
 Args: by audit_id stamp mode known:int
 Uses: clock(clock_ms) meta(facts set_fact read_facts write_facts) epoch(same_history) emit(emit_queue quoted)
     next_epoch(next_epoch) wake(push_token) gate_opens(note_gate wake_if_gate_opens)
-Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused stamp STAMP | refused arguments mode | epoch. BASELINE asks for baseline calls
+Returns: ok on|baseline|off | refused elsewhere AUDIT_ID | refused stamp STAMP | refused arguments mode | epoch.
+    BASELINE asks for baseline calls
 Invariants: I5, I7
 ]]
 

@@ -1,9 +1,10 @@
---[[ baseline: the log begins in the middle of a queue's life. Each call writes down some of the jobs that are
-alive, as they stand at that moment; the last one marks the baseline complete, in the log too, so that a reader of only
-the log knows from which entry on it is complete. Sending it twice is harmless.
+--[[ baseline: the log begins in the middle of a queue's life. Each call writes the present state of some of the jobs
+that are alive. The last call marks the baseline as complete, also in the log, so that a reader of the log alone knows
+from which entry on it is complete. Sending it twice is harmless.
 
-CURSOR is 0 in the first call, and in each further one what the call before it answered: `jobs` is scanned here, about MOST
-jobs in a call, so that no arguments travel. Fewer if their arguments are long: Redis can only read a value as a whole.
+CURSOR is 0 in the first call, and the answer of the previous call in each later one. The script scans `jobs` itself, so
+that the calls carry no jobs: about MOST jobs in a call, or fewer if their arguments are long, since Redis can only read
+a value as a whole.
 
 Flags: allow-oom
 Keys: jobs state
@@ -15,8 +16,8 @@ Returns: ok CURSOR | epoch. CURSOR is 0 after the last jobs
 Invariants: I5, I7
 ]]
 
-local SCANNED = '10'          -- jobs that are read at a time
-local BYTES_MAX = 1024 * 1024  -- of values, after which a call reads no more
+local SCANNED = '10'          -- number of jobs that are read at a time
+local BYTES_MAX = 1024 * 1024  -- bytes of values after which a call reads no more
 
 read_facts()
 if not same_history(facts) then
@@ -38,7 +39,7 @@ for i = 1, #ids do
   if line then
     part[#part + 1] = baseline_of(ids[i], read_line(line))
   end
-  -- Redis may give more than it was asked for, and an event is to stay small.
+  -- Redis may return more jobs than it was asked for, and an event must stay small.
   if #part == most or i == #ids then
     parts[#parts + 1], part = part, {}
   end

@@ -1,5 +1,5 @@
---[[ cancel: an operator or a producer cancels jobs. One that waits is gone at once; one that runs is flagged, and its
-worker learns of it when it next extends its leases.
+--[[ cancel: an operator or a producer cancels jobs. A job that waits is removed at once. A job that runs is marked, and
+its worker sees the mark when it next extends its leases.
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, running -cancel_requested-> cancelling
 Flags: allow-oom

@@ -1,22 +1,24 @@
---[[ cap: an operator, or the code of a worker, changes how many a scope takes. It holds at once for every worker; lowering
-it ends no claim, and what a rise lets in is opened here.
+--[[ cap: an operator, or the code of a worker, changes how many a scope takes. The change holds at once for every
+worker. Lowering a limit ends no claim; if a limit rises, this call opens the lanes that may now be served.
 
-A record's version is the one that the change was made from (0: nothing was stored, -1: whatever is); if it is another by
-now nothing is changed. SOURCE is live, or code for what a task declares: code never replaces a live limit, nor brings
-back one that it had declared before, so that an old worker that starts again cannot write an old value back.
+VERSION is the version of the limit that the change is based on (0: nothing was stored, -1: any version). If another
+version is stored by now, nothing is changed. SOURCE is live, or code for a limit that a task declares. Code never
+replaces a live limit, and does not set a limit again that it declared before, so that an old worker that starts again
+cannot write an old value back.
 
-The limit `code` ends a live one: what code declared last holds again. What code declares until then is noted for that.
-A key for which code declares nothing goes back to its family; where there is nothing to go back to, the call is refused.
+The limit `code` ends a live limit: the limit that code declared last is in force again. Until then, limits that code
+declares are only noted. A key for which code declares nothing gets the limit of its family; if the family has none
+either, the call is refused.
 
-A task's first cap counts what runs already: those jobs get the scope and hold it. What waits already takes it up when
-claim meets it.
+The first cap of a task counts jobs that run already: they get the scope and hold it. Jobs that wait get the scope when
+a claim reaches them.
 
 Flags: allow-oom
 Args: slot number:int by why source
 Each: scope limit version:int
 Uses: call(open_call close_call) changing(check_caps decide_caps write_caps)
 Returns: ok {SCOPE changed|same|kept|conflict VERSION LIMIT}… | refused arguments SCOPE | refused undeclared SCOPE | epoch.
-    VERSION and LIMIT are those that are stored now; of a key that is back at its family, 0 and the family's
+    VERSION and LIMIT are those that are stored now; 0 and the family's limit for a key that has its family's limit again
 Invariants: I3, I5, I10
 ]]
 

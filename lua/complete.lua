@@ -1,12 +1,12 @@
---[[ complete: the holder of a claim reports success, and claims nothing meanwhile (that is `turn`). The job leaves Redis; its
-history is in the outbox.
+--[[ complete: the holder of a claim reports success, and claims nothing meanwhile (that is `turn`). The job leaves
+Redis; its history is in the outbox.
 
 Transitions: running -succeeded-> none, cancelling -succeeded-> none
 Flags: allow-oom
 Keys: jobs
 Args: slot number:int worker
 Each: id fence
-Tail: what a handler returned, JSON, or ! and why it is not kept; its note is the digest, see include/results/success_results
+Tail: a handler's result as JSON, or ! and why it is not kept; its note is the digest, see include/results/success_results
 Unread: jobs
 Uses: call(open_call close_call) parts(run_parts) success(decide_success emit_success write_success)
     queue_cap(wake_if_below_cap) lane_opening(free_places) lane_write(check_lanes write_lanes)

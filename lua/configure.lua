@@ -26,7 +26,8 @@ local answer = {}
 for i = 1, each_count do
   local field, value = each(i)
   local old = fact(field)
-  -- A value that an operator wrote by hand and that is no number counts as the default; the call writes a number over it.
+  -- A value that an operator wrote by hand and that is not a number counts as the default. The call overwrites it with
+  -- a number.
   local same = old == value and (not facts[field] or tonumber(facts[field]) == value)
   answer[#answer + 1], answer[#answer + 2] = field, same and 'same' or 'changed'
   if not same then
@@ -37,7 +38,7 @@ for i = 1, each_count do
     end
     set_fact(field, value)
     if field == 'fair' and value == 1 then
-      -- Ages become virtual times, and back: what came first so far stays first.
+      -- Ages become virtual times, or virtual times become ages. A lane that came first so far still comes first.
       set_fact('fair_clock', math.max(fact('fair_clock'), fact('sequence')))
     elseif field == 'fair' then
       set_fact('sequence', math.max(fact('sequence'), fact('fair_top')))

@@ -1,8 +1,8 @@
 --[[ delete: an operator removes a queue that has no jobs and no claims.
 
-The first call appends `queue_deleted`. Where no mirror is attached it removes all keys at once; else the call is sent again
-until the mirror has that event, which is the last one, and removes them then. A queue that was used meanwhile gets another
-such event. Sending it twice is harmless, so it takes no call slot.
+The first call appends `queue_deleted`. If no mirror is attached, it also removes all keys at once. Otherwise the caller
+sends the call again until the mirror has this event as the last one; that call removes the keys. A queue that was used
+meanwhile gets another such event. Sending it twice is harmless, so it takes no call slot.
 
 Flags: allow-oom
 Keys: every

@@ -1,19 +1,20 @@
---[[ edit: an operator or a producer changes when jobs that wait will run: their priority, their due time, their deadline.
+--[[ edit: an operator or a producer changes when jobs that wait will run: their priority, their due time, their
+deadline.
 
-PRIORITY is a name. DUE and EXPIRES are Unix ms, or `+` and ms from now; `+0` is at once. EXPIRES `-` takes the deadline away. What is empty
-stays as it is. LINE is
-the state line on which the change rests; empty: whichever the job has.
+PRIORITY is a name. DUE and EXPIRES are Unix ms, or `+` and ms from now; `+0` is at once. EXPIRES `-` removes the
+deadline. An empty argument leaves an option unchanged. LINE is the state line that the caller expects; empty: the job
+is edited whatever its line.
 
-A job that gets another priority joins the tail of that line, in the lane of that priority if it has one. A job that is to
-run now returns to its old place, if it had one.
+A job with a new priority joins the tail of the jobs of that priority, in a lane of that priority if it is in a lane. A
+job that becomes ready returns to its old place in line, if it had one.
 
 Transitions: ready -edited-> ready, ready -edited-> scheduled, scheduled -edited-> ready, scheduled -edited-> scheduled
 Args: slot number:int by why priority due expires
 Each: id line
 Uses: call(open_call close_call) backlog(refuse_backlog) editing(check_edit decide_edit write_edit)
 Returns: ok {ID edited|same|changed|never|running|cancelling|dead|gone}… | refused audit_backlog BACKLOG BOUND |
-    refused arguments priority|due|expires | epoch. changed: its line is another one; never: it could begin at its
-    deadline at the earliest
+    refused arguments priority|due|expires | epoch. changed: the job has another line; never: the job would become ready
+    at its deadline or later
 Invariants: I6, I8, I10, I19
 ]]
 

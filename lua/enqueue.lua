@@ -1,14 +1,15 @@
---[[ enqueue: a producer hands over jobs. All new ones are accepted together; an id that is live is a duplicate, and
-what happens to a job whose scopes are full is said with it. A job that waits past its deadline yields its id (see enqueue/id_overdue).
+--[[ enqueue: a producer hands over jobs. All new jobs are accepted together. A job whose id is live or remembered is a
+duplicate. A job that waits past its deadline yields its id (see enqueue/id_overdue).
 
-FULL, which comes in KINDS, is empty (the job waits), or rules: `discard|SCOPE|N` and `reject|SCOPE|N` for a scope that is
-full, counting what holds it and what waits in the job's lane, and `most|N` for how many may wait in the lane. N is the cap
-in the producer's code, for as long as no worker has stored one; it may be left out.
+FULL, a part of KINDS, is empty (the job waits for a full scope), or has rules: `discard|SCOPE|N` and `reject|SCOPE|N`
+for a full scope, which count the jobs that hold it and those that wait in the job's lane; and `most|N` for the number
+of jobs that may wait in the lane. N is the cap in the producer's code; it holds while no worker has stored a cap, and
+may be left out.
 
-A unique job has its name behind its digest, after a space (see enqueue/name_requests); one whose id is remembered has there what its call is
-compared by (see include/results/idempotency).
+The digest of a unique job is followed by a space and its name (see enqueue/name_requests). The digest of a job whose id
+is remembered is followed by the digest by which calls are compared (see include/results/idempotency).
 
-KINDS says once what many jobs of the call have in common (see enqueue/kinds.lua); KIND is a place in it, from 1.
+KINDS has the parts that many jobs of the call have in common (see enqueue/kinds); KIND is a place in it, from 1.
 
 Transitions: none -enqueued-> ready, none -enqueued-> scheduled, none -discarded-> none, ready -replaced-> none,
     scheduled -replaced-> none, ready -expired-> none, scheduled -expired-> none
@@ -17,8 +18,10 @@ Each: id kind digest lane spec
 Uses: call(open_call close_call) backlog(refuse_backlog) kinds(kinds_from)
     accepting(check_records decide_records emit_records write_records)
 Returns: ok {PLACE duplicate|mismatch|discarded|rejected|held|replaced WHAT}… | refused audit_backlog BACKLOG BOUND |
-    refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the jobs of the call from 1; WHAT is - for a
-    duplicate and for a mismatch (a duplicate whose task or arguments are others), the job that holds the name of one that is held, the job that was replaced by one that was accepted, else the scope
+    refused results_full IDS BOUND SETTING | refused arguments kinds|kind|id|digest | with | epoch. PLACE counts the
+    jobs of the call from 1; WHAT is - for a duplicate, and for a mismatch (a duplicate with another task or other
+    arguments); for held, the job that holds the name; for replaced, the job that was replaced by an accepted one; else
+    the scope
 Invariants: I1 (the outbox entry and the jobs are one write), I6, I10
 ]]
 

@@ -1,5 +1,5 @@
---[[ extend: a worker is alive and keeps its leases. It also learns here which of its claims are lost, and which
-jobs must be cancelled. Sending it twice is harmless, so it takes no call slot; it is never audited.
+--[[ extend: a worker is alive and keeps its leases. The answer names the claims that the worker has lost, and the jobs
+that must be cancelled. Sending it twice is harmless, so it takes no call slot. It has no event.
 
 Flags: allow-oom
 Keys: state leases

@@ -1,5 +1,6 @@
---[[ fail: the holder of a claim reports failure. The worker says whether and when the job should be retried;
-this script counts the failure and decides, so that no worker can grant an attempt that the job does not have.
+--[[ fail: the holder of a claim reports failure. The worker says whether the job should be retried, and when. This
+script counts the failure and decides whether an attempt is left, so that no worker can give a job more attempts than it
+has.
 
 Transitions: running -retried-> scheduled, running -retried-> ready, running -died-> dead,
     cancelling -cancelled-> none
@@ -7,8 +8,8 @@ Flags: allow-oom
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
 Uses: call(open_call close_call now) state(count) emit(emit) outcomes(end_claims make_ready make_dead write_outcomes)
-Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the
-    word that a final failure dies with; ERROR is a JSON object
+Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the reason of
+    the death for a final failure; ERROR is a JSON object
 Invariants: I2, I3, I4 (failures ≤ max_attempts), I6, I9, I10
 ]]
 

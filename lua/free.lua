@@ -1,5 +1,5 @@
---[[ free: an operator frees names of unique jobs. The job that holds such a name lives on without it, if it has not ended, and another
-one may take it.
+--[[ free: an operator frees names of unique jobs. A job that holds such a name continues without it, if it has not
+ended, and another job may take the name.
 
 Flags: allow-oom
 Keys: state expiring slots

@@ -1,8 +1,9 @@
---[[ handshake: a client meets a queue. It makes the queue if it is missing, and starts a new epoch when Redis'
-history is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
+--[[ handshake: a client meets a queue. It creates the queue if it is missing, and starts a new epoch if Redis' history
+is not the one that the queue remembers. Sending it twice is harmless, so it takes no call slot.
 
-The new epoch is greater than any that could have been used: the one before, the stream's last entry, the
-caller's floor, and the clock in case all of those were lost. No other history has it (see include/call/next_epoch).
+The new epoch is greater than any that could have been used: greater than the previous one, the stream's last entry, the
+caller's floor, and the clock, in case all of those were lost. No other history has the same epoch (see
+include/call/next_epoch).
 
 The same history under another name begins no epoch (see include/call/history_names).
 
@@ -28,7 +29,7 @@ local now = clock_ms()
 local started = '-'
 local replid, info = server_replid()
 note_history_name(replid, info)
--- Of a promoted replica: the history that its primary had, and that it went on with.
+-- If the server is a promoted replica, this is the name of the history that it continued from its primary.
 local went_on_from = info and info:match('master_replid2:(%x+)')
 local old_epoch, old_replid = facts.epoch, facts.replid
 if facts.epoch and facts.replid ~= replid and is_history_name(facts.replid) then
@@ -47,7 +48,7 @@ else
     started = 'replid_changed'
   end
   local alive, capped = redis.call('HLEN', state) + redis.call('HLEN', jobs), redis.call('HLEN', caps)
-  -- A lost meta loses the count of places in line; the clock is ahead of any that could have been given.
+  -- If `meta` is lost, the last place in line is lost as well. The clock is greater than any place that was given.
   local sequence = facts.sequence or (alive > 0 and now or 0)
   local epoch = next_epoch(
     now, math.max(tonumber(old_epoch) or 0, tonumber(last and last:match('^%d+')) or 0, floor - 1), replid)
@@ -63,12 +64,12 @@ else
   end
   set_fact('sequence', sequence)
   if not old_epoch and capped > 0 then
-    -- Limits outlive a lost meta: without these no script would look at them.
+    -- Limits survive the loss of `meta`. Without these facts no script would look at the limits.
     set_fact('caps_by_task', 1)
     set_fact('caps_by_key', 1)
   end
   if not old_epoch and alive > 0 then
-    -- Nor for what ends with a job.
+    -- Nor would a script run the parts that end with a job.
     for i = 1, #PART_FACTS do
       set_fact(PART_FACTS[i], 1)
     end

@@ -1,7 +1,7 @@
 --[[ listen: a client waits for ends of jobs, so scripts publish ends for the next minute (include/ends/publish_ends).
-The client calls again while it waits; no client takes it back.
+The client repeats the call while it waits. No call ends the publishing early.
 
-Sending it twice is harmless, so it takes no call slot; it is never audited.
+Sending it twice is harmless, so it takes no call slot. It has no event.
 
 Flags: allow-oom
 Meta: epoch awaited
@@ -15,8 +15,8 @@ if not know_facts(now) then
   return {'epoch'}
 end
 local told_until = fact('awaited')
--- Most calls find that another one came shortly before: the facts of a queue do not change with each client that waits. One that is
--- farther away was set before the clock went back.
+-- Most calls find that another client has called shortly before: then the queue's facts do not change. A time that is
+-- farther ahead than a call sets was set before the clock went back.
 if told_until < now + LISTEN_MS / 2 or told_until > now + LISTEN_MS then
   told_until = now + LISTEN_MS
   set_fact('awaited', told_until)

@@ -1,5 +1,5 @@
---[[ register: a worker says how jobs of its tasks are treated, so that producers that know a task only by name give
-them the same scopes. It stays when the worker goes; the last to start wins.
+--[[ register: a worker says how jobs of its tasks are treated, so that producers that know a task only by name give its
+jobs the same scopes. The policy stays when the worker ends. If workers differ, that of the last one to start is stored.
 
 Flags: allow-oom
 Keys: tasks wake

@@ -1,13 +1,13 @@
---[[ repair: carry out what the doctor derived from a snapshot: plain edits of single members. All edits of one finding
-are made, or none if one of their members is no longer as it WAS in the snapshot: then the queue has moved on, and the
-doctor looks again. So a queue is mended while it works. Sending it twice is harmless.
+--[[ repair: carry out the edits of single members that the doctor derived from a snapshot. All edits of one finding
+are made, or none if one of their members no longer has the value that it WAS in the snapshot: then the queue has
+changed, and the doctor looks again. So a queue can be repaired while it works. Sending it twice is harmless.
 
-An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty: none. The same value twice
-only says what must not have moved. WAS `<` is any lower number. A score that begins with `+` counts from now on.
-Some keys are edited in their own way. `line` is the state of a job (its line in `state`, else what `jobs` says of one that
-only waits), `head` the first member of `waiting` in a lane; neither is written. `ready:N`: the
-id goes to the head of the list, by its place in line, VALUE; an entry too many is harmless, since claim passes over it.
-`outbox`: a baseline event of the job. `wake`: one token is left, whatever the edits are.
+An edit names a member of KEY, the value that it WAS, and the VALUE that it gets; empty: no value. An edit with the same
+value twice changes nothing, but ensures that the member has not changed. WAS `<` means any lower number. A score that
+begins with `+` counts from now. Some keys are edited in their own way. `line` is the state line of a job (in `state`
+or, for a job that only waits, in `jobs`), `head` the first member of `waiting` in a lane; neither is written.
+`ready:N`: the id is put at the head of the list, by its place in line, VALUE; an extra entry is harmless, since a claim
+skips it. `outbox`: a baseline event of the job is appended. `wake`: one token is left, whatever the edits are.
 
 Flags: allow-oom
 Keys: ready wake
@@ -17,7 +17,7 @@ Each: finding:int key member was value
 Unread: ready
 Uses: clock(clock_ms) meta(read_facts write_facts facts) epoch(same_history) emit(emit) state(read_line) ready(return_ready)
     wake(wake_needed push_token) baseline_of(baseline_of) members(name_keys has_kept note_member write_members)
-Returns: ok MENDED | epoch. MENDED is how many findings
+Returns: ok MENDED | epoch. MENDED is the number of repaired findings
 Invariants: I8, I10
 ]]
 
@@ -30,7 +30,7 @@ check_keys()
 wake_needed()
 name_keys()
 
-local moved = {}          -- findings with a value that has moved
+local moved = {}          -- findings with a member that has changed
 for i = 1, each_count do
   local finding, key, member, was, value = each(i)
   if not has_kept(key, member, was, value) then

@@ -1,6 +1,7 @@
 --[[ requeue: an operator gives dead jobs another life: their failures and losses are forgotten, their claims are
-counted on, and they join the tail of the line. They have no deadline any more. A unique job that holds its name until it ends takes it
-again; if another job holds it, the job stays dead, unless the other one waits and its deadline is over.
+counted on, and they join the tail of the line. They lose their deadline. A unique job that holds its name until it ends
+takes the name again. If another job holds the name, the job stays dead, unless the other job waits and its deadline is
+over.
 
 Transitions: dead -requeued-> ready
 Keys: jobs state dead expiring

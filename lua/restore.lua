@@ -1,20 +1,25 @@
---[[ restore: what a loss took and what it brought back is put right, as SQL knows it.
+--[[ restore: jobs that a loss of Redis took are put back, and jobs that it brought back are removed, as SQL knows them.
 
-`restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its state line
-as it was, ready, scheduled or dead, without its place in line, its due time and since when. One that is ready joins the
-tail with a new place in line: its old one may be another job's by now. One that is scheduled is ready if DUE_MS is over.
-No rule of a full scope keeps it out, since it was accepted once. One that is alive is left alone. One whose name another job holds that is
-not overdue, or whose id is remembered since another one ended, is not put back.
-`missing`: the same for a job that the log takes for alive too; a baseline says first that it was not.
-`remember`: the id of a job that has ended is remembered again up to DUE_MS; LINE is its field of `results`. An id that is in
-use, or is remembered, is left alone. There is no event: nothing happens to a job.
-`name`: the name of a job that has ended is held again up to the instant that its LINE says (`stands=until:MS`). One that another job holds is
-left alone. There is no event either.
-`remove`: a job that had ended and that is alive again goes, if its line still reads LINE. One with a claim in force stays:
-its handler may be half-way.
+`restore`: a job that Redis does not have is enqueued again under its own id, with its counters. LINE is its last state
+line (ready, scheduled or dead), without `seq`, `due` and `since`. A ready job joins the tail with a new place in line,
+since another job may have its old place by now. A scheduled job is ready if DUE_MS is over. No rule of a full scope
+keeps the job out, since it was accepted once. A job that is alive is not changed. A job is not restored if another job
+that is not overdue holds its name, or if its id is remembered because another job of the id has ended.
 
-AFTER is the entry of the last restore that the caller knows of, or `-`. If it was another, what the caller read in SQL may
-be what that one has put right by now: the call is refused.
+`missing`: the same for a job that is alive according to the log; a baseline event first says that Redis did not have
+it.
+
+`remember`: the id of a job that has ended is remembered again until DUE_MS; LINE is its field of `results`. An id that
+is in use, or is remembered, is not changed. There is no event, since no job changes.
+
+`name`: the name of a job that has ended is held again until the instant in its LINE (`stands=until:MS`). A name that
+another job holds is not changed. There is no event either.
+
+`remove`: a job that had ended and is alive again is removed, if its line is still LINE. A job with a claim in force
+stays, since its handler may be running.
+
+AFTER is the entry of the last restore that the caller knows, or `-`. If another restore came after that, the call is
+refused: the caller may have read in SQL what that restore has changed.
 
 Transitions: none -restored-> ready, none -restored-> scheduled, none -restored-> dead, ready -removed-> none,
     scheduled -removed-> none, dead -removed-> none
@@ -23,9 +28,11 @@ Args: slot number:int by why after
 Each: id kind due_ms:int line detail spec
 Uses: call(open_call close_call) backlog(refuse_backlog) meta(facts set_fact)
     restoring(check_restore decide_restore emit_restore write_restore)
-Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND | refused restored ENTRY |
+Returns: ok ENTRY {ID restored|removed|remembered|named|known|held|STATE|gone}… | refused audit_backlog BACKLOG BOUND |
+    refused restored ENTRY |
     refused arguments kind | with | epoch. ENTRY is the AFTER of the next call; known: the id is remembered
-    already; named: its name is held again; gone: its moment is over, or there is nothing to remove; STATE is that of a job that was left alone
+    already; named: its name is held again; gone: its time is over, or there is nothing to remove; STATE is that of a
+    job that was not changed
 Invariants: I1, I6, I10
 ]]
 

@@ -1,7 +1,7 @@
---[[ rollback: the holder of a claim gives it back, having done nothing. It spends no attempt. The job returns to
-its place in line, in another lane if the policy of its task has changed, at once or after a delay that the worker asks
-for. A job whose task or arguments the worker does not know waits, longer each time, for a worker that knows them, and
-dies when none came for too long.
+--[[ rollback: the holder of a claim gives it back, having done nothing. It spends no attempt. The job returns to its
+place in line, in another lane if the policy of its task has changed, at once or after a delay that the worker asks for.
+A job whose task or arguments the worker does not know waits, longer each time, for a worker that knows them, and dies
+if no such worker claims it for too long.
 
 Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, running -died-> dead,
     cancelling -cancelled-> none
@@ -11,8 +11,8 @@ Each: id fence reason error lane delay_ms:int
 Uses: call(open_call close_call now) state(count rank) emit(emit quoted)
     outcomes(end_claims make_ready make_scheduled make_dead write_outcomes)
 Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
-    unknown_arguments, or any other word for a plain return; LANE is empty, or the lane that the job belongs into;
-    DELAY_MS is 0 but for a plain return that is to wait
+    unknown_arguments, or any other word for a plain return; LANE is empty, or the lane to which the job belongs;
+    DELAY_MS is 0, except for a plain return after which the job waits
 Invariants: I2, I3, I4 (no failure counted), I6, I9, I10
 ]]
 
@@ -26,7 +26,7 @@ local answer, refusals, cancelled = end_claims(function(i, job)
   local id, fence, reason, failure, lane, delay_ms = each(i)
   local moved, due = 'null'
   if lane ~= '' then
-    -- A claim does not tell the worker the job's priority.
+    -- A claim does not give the worker the job's priority.
     lane = rank(job) .. lane:sub(2)
   end
   if lane ~= '' and lane ~= job.lane then

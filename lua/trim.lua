@@ -1,6 +1,6 @@
---[[ trim: the mirror has committed the outbox up to an entry, which stays as the anchor of its next read.
-Sending it twice is harmless, and so is an anchor that Redis has forgotten: then nothing is trimmed, since what it does
-have shows the mirror what was forgotten.
+--[[ trim: removes the entries of the outbox that the mirror has committed. The last of them stays, as the anchor of the
+mirror's next read. If Redis has lost the anchor, nothing is trimmed, since the remaining entries show the mirror which
+events were lost. Sending the call twice is harmless.
 
 Flags: allow-oom
 Keys: outbox
@@ -12,7 +12,7 @@ Returns: ok trimmed|already|absent | refused elsewhere AUDIT_ID | refused off | 
 Invariants: I7 (only the audit database that the queue is attached to may trim)
 ]]
 
---- True if outbox id `a` comes after `b`.
+--- Return whether outbox id `a` comes after `b`.
 local function after(a, b)
   local a_epoch, a_n = a:match('^(%d+)-(%d+)$')
   local b_epoch, b_n = b:match('^(%d+)-(%d+)$')
@@ -30,7 +30,7 @@ elseif facts.audit_id ~= audit_id then
 elseif not after(upto, facts.trimmed or '0-0') then
   return {'ok', 'already'}
 end
--- An entry that is not there cannot be the anchor, and an empty outbox would read as a lost one.
+-- A missing entry cannot be the anchor; and if the outbox became empty, it would count as lost.
 if #redis.call('XRANGE', outbox, upto, upto) == 0 then
   return {'ok', 'absent'}
 end
@@ -40,8 +40,8 @@ note_gate()
 redis.call('XTRIM', outbox, 'MINID', upto)
 set_fact('trimmed', upto)
 if all then
-  -- The mirror has all, or nothing is left behind the anchor. Entries that came back with an old RDB, that the mirror
-  -- could not number, or that another client removed were never taken off the backlog.
+  -- The mirror has all events, or the outbox has none after the anchor. So the backlog becomes 0: it may still count
+  -- entries that came back with an old RDB, that the mirror could not number, or that another client removed.
   jobs, size = fact('backlog_jobs'), fact('backlog_bytes')
 end
 set_fact('backlog_jobs', math.max(0, fact('backlog_jobs') - jobs))

@@ -10,8 +10,8 @@
 
     add.enqueue(1, b=2)
 
-Importing it is cheap: a public name's module is imported when the name is first asked for; redis-py,
-pydantic and asyncio's clients when they are first used.
+Importing the package is cheap: the module of a public name is imported when the name is first used, and so are
+redis-py, pydantic and asyncio's clients.
 """
 
 from typing import TYPE_CHECKING

@@ -340,7 +340,7 @@ _SEVERAL_SERVERS = {
     "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
     "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
 }
-"""The question to a caller whose URL names more than one server, by the end of its scheme."""
+"""The question in the error's text for a URL that names more than one server, by the end of its scheme."""
 
 
 class ServerUnsuitable(ServerError):

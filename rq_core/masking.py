@@ -1,7 +1,7 @@
 r"""Masks passwords in texts: every URL and every message that people may read passes through :func:`masked`.
 
-It rather masks too much than too little: it replaces the text after the name of a user or of a secret, up to the last
-place at which the secret can end.
+If in doubt, it masks too much: it replaces the text after the name of a user or of a secret, up to the last place at
+which the secret can end.
 
 A handler's error may have any text, so each expression here must take linear time: it tries a run of word characters at
 its beginning only, without backtracking (``++``), and searches the password before an ``@`` within one word.

@@ -1,4 +1,5 @@
---[[ changing: what becomes of each limit of a call, and what the new ones let in. Everything is decided before anything is written.
+--[[ changing: decides the outcome of each record of a `cap` call, and which jobs the new limits admit. Everything is
+decided before anything is written.
 
 Keys: state caps leases scheduled
 Later: caps_by_task
@@ -10,12 +11,12 @@ Uses: call(now) meta(set_fact) emit(emit_queue quoted) state(read_line write_lin
 ]]
 
 local stored         -- by record: the entry of its scope
-local entries, removed   -- scopes and entries that are written, and scopes whose entry goes
-local changed        -- what the events say
-local first, sweeps  -- scopes of tasks that had no cap, and scopes or families that are looked at again
+local entries, removed   -- scopes with the entries to write, and scopes whose entries are removed
+local changed        -- the `cap_changed` events
+local first, sweeps  -- scopes of tasks that had no cap, and scopes or families to re-evaluate
 local lines          -- ids and lines of running jobs that hold a new scope
-local unfinished     -- when, and with which members of `scheduled`, claims go on with a family
-local queue_before, claimed   -- the queue's cap before the call, and how many jobs are claimed
+local unfinished     -- times and members of `scheduled` at which claims continue with a family
+local queue_before, claimed   -- the queue's cap before the call, and the number of claimed jobs
 
 local function reset()
   stored, queue_before, claimed = nil, nil, nil
@@ -39,7 +40,7 @@ local function check_caps()
   return nil
 end
 
---- Running jobs of a task hold its new scope. Their lanes name it from now on.
+--- Let the running jobs of a task hold its new scope, and write the scope into their lanes.
 local function count_running(scope)
   local task = scope:sub(6)
   local ids = redis.call('ZRANGE', leases, 0, -1)
@@ -57,7 +58,8 @@ local function count_running(scope)
   end
 end
 
---- What code declares for a scope whose live limit ends: that limit, and whether it is the family's; nil if nothing is declared.
+--- Return the limit that code declares for a scope whose live limit ends, and whether it is that of the scope's family;
+--- nil if code declares no limit.
 local function declared_limit(scope, old)
   if old and old.code then
     return old.code, false
@@ -67,7 +69,7 @@ local function declared_limit(scope, old)
   return above and above.limit, true
 end
 
---- What becomes of a record. `gone`: the scope goes back to its family.
+--- Return the outcome of a record. `gone` is true if the scope returns to its family's limit.
 local function outcome_of(old, limit, version, origin, gone)
   if gone and not old or old and not gone and old.limit == limit and (old.source == origin or source == 'code') then
     return 'same'
@@ -79,7 +81,7 @@ local function outcome_of(old, limit, version, origin, gone)
   return 'changed'
 end
 
---- Note what a new limit may let in.
+--- Note which scopes and families to re-evaluate, or wake a worker, since a new limit may admit more jobs.
 local function note_room(scope, limit, old)
   if scope == 'queue' then
     local most = tonumber(limit)
@@ -98,7 +100,7 @@ local function note_room(scope, limit, old)
   end
 end
 
---- A scope gets another limit. Returns its entry.
+--- Give a scope another limit. Returns its new entry.
 local function change(scope, limit, old, origin, gone)
   local entry = {
     limit = limit, version = (old and old.version or 0) + 1, source = origin, was = old and old.was or '',
@@ -109,7 +111,7 @@ local function change(scope, limit, old, origin, gone)
   end
   changed[#changed + 1] = '["' .. scope .. '",' .. quoted(old and old.limit) .. ',' ..
     (gone and 'null' or '"' .. limit .. '"') .. ',' .. entry.version .. ']'
-  -- A key that is removed is looked at as if it had its family's limit.
+  -- A scope whose entry is removed is re-evaluated with its family's limit.
   assume_limit(scope, limit)
   if gone then
     removed[#removed + 1] = scope
@@ -121,7 +123,8 @@ local function change(scope, limit, old, origin, gone)
   return entry
 end
 
---- Decide about a record. Returns its outcome, and the entry that is stored now; nil and a reply that refuses the call.
+--- Decide about a record. Returns its outcome and the entry that is stored after the call; or nil and a reply that
+--- refuses the call.
 local function decide_cap(i)
   local scope, limit, version = each(i)
   local old, origin, gone = read_entry(stored[i]), source, false
@@ -144,7 +147,7 @@ local function decide_cap(i)
   return outcome, now_stored
 end
 
---- What the new limits let in. They are looked at as if they were stored.
+--- Re-evaluate the scopes and families with new limits, as if these were stored.
 local function let_in()
   for _, scope in ipairs(first) do
     count_running(scope)

@@ -1,6 +1,7 @@
---[[ entries: what an entry of `caps` says: the limit that holds, and what code has declared. ]]
+--[[ entries: reads and writes the entries of `caps`: the limit in force, and the limits that code has declared. ]]
 
---- An entry of `caps`, taken apart; nil for none. `code` is what code declares, `was` what it declared before.
+--- Parse an entry of `caps`; nil for no entry. `code` is the limit that code declares, `was` the limits that it
+--- declared before.
 local function read_entry(text)
   if not text then
     return nil
@@ -21,7 +22,7 @@ local function has_declared(entry, limit)
   return limit == entry.code or (',' .. entry.was .. ','):find(',' .. limit .. ',', 1, true)
 end
 
---- Code declares another limit. The one before is remembered, so that it does not come back.
+--- Code declares another limit. Remember the previous one, so that older code cannot set it again.
 local function declare(entry, limit)
   if entry.code then
     entry.was = entry.was == '' and entry.code or entry.was .. ',' .. entry.code

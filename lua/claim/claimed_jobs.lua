@@ -1,4 +1,4 @@
---[[ claimed_jobs: collects the jobs of a claim, and writes their event, the reply, the answer that the slot keeps and
+--[[ claimed_jobs: collects the jobs of a claim. It writes their event, the reply, the answer that the slot keeps, and
 their new lines.
 
 Keys: state jobs leases
@@ -11,23 +11,23 @@ Uses: call(now now_text) state(count write_line) meta(fact) batch(call_many add_
 
 local taken           -- number of claimed jobs
 local taken_bytes     -- bytes of their values
-local queue_said      -- the queue's own cap, as the event has it; nil if it has none
-local claimed         -- the event's jobs
-local reply_words     -- `ok`, the header, then two of each job
+local queue_said      -- the queue's own cap as JSON for the event; nil if it has none
+local claimed         -- the jobs in the event
+local reply_words     -- `ok`, the header, then two words for each job
 local ids             -- their ids
-local heads, places   -- of a job whose line is of the usual form: its head and its place in line; of any other its record, and false
+local heads, places   -- of a job whose line has the usual form: its head and its place in line; of any other job: its record, and false
 
 local function reset()
   taken, taken_bytes, queue_said = 0, 0, nil
   claimed, reply_words, ids, heads, places = nil, nil, nil, nil, nil
 end
 
---- Whether the claim is full: no more jobs may be taken.
+--- Return whether the claim is full: no more jobs may be taken.
 local function is_full()
   return taken >= limit or taken_bytes >= bytes_max
 end
 
---- Begin the reply. `said` is the queue's own cap as the event has it; nil if it has none.
+--- Begin the reply. `said` is the queue's own cap as JSON for the event; nil if it has none.
 local function open_reply(said)
   check_keys()
   queue_said = said
@@ -35,8 +35,8 @@ local function open_reply(said)
   reply_words = {'ok', ''}
 end
 
---- Return what the reply says of a job: its id; its lane, if it has one; and how often it was claimed, failed and
---- lost its worker, if it was claimed before.
+--- Return a job's word in the reply: its id; its lane, if it has one; and the numbers of its claims, failures and
+--- losses, if it was claimed before.
 local function word_of(id, lane, job)
   if job and (job.claim > 1 or job.failed or job.lost) then
     return id .. ' ' .. (lane == '' and '-' or lane) .. ' ' .. job.claim .. ' ' .. (job.failed or 0) .. ' ' .. (job.lost or 0)
@@ -44,7 +44,7 @@ local function word_of(id, lane, job)
   return lane == '' and id or id .. ' ' .. lane
 end
 
---- Take a job: with its head and its place in line, or with its record. `limits` are those of its lane. Returns
+--- Take a job, given by its head and its place in line, or by its record. `limits` are those of its lane. Returns
 --- whether the claim is full.
 local function take(id, spec, limits, lane, head, seq, job)
   spec = spec or redis.call('HGET', jobs, id) or ''
@@ -111,7 +111,7 @@ local function write_taken(fence)
   add_many(leases, leased)
 end
 
---- Return the reply, with this header; and the answer that the slot is to keep.
+--- Return the reply, with this header, and the answer for the slot to keep.
 local function close_reply(header)
   reply_words[2] = header
   return reply_words, taken == 0 and header or header .. ' | ' .. (taken == 1 and ids[1] or table.concat(ids, ' '))

@@ -1,17 +1,24 @@
---[[ claiming: what a claim is, whichever script makes it: `claim`, or `turn`, which reports successes as well.
+--[[ claiming: makes a claim, for each script that claims: `claim`, and `turn`, which also reports successes.
 
-The plot:
-1. Sweep (sweep/sweep): what is due in the queue, whichever worker claims. Expired leases end, due jobs become ready, jobs that
-   have waited for too long expire (sweep/expiry), rates that were spent resume, what has expired is forgotten.
-2. How many jobs may be taken at all: the queue may be paused, or at its own cap.
-3. Select (claim/select): for each priority, the oldest first, merge three sources of plain jobs (claim/plain_jobs: those
-   that return from the sweep, the list, those that join) with the open lanes (claim/open_lanes: those of Redis, page by page;
-   include/caps/lane_states: those that the call has met). A job in a lane is taken if all its scopes have room; else
-   the lane is blocked, and what stood behind it may come (include/caps/lane_opening). claim/fast_path takes ordinary jobs.
-4. Write: the sweep's events, the claimed event, whose number is the fence, then lines, leases, lists and lanes.
+The steps:
 
-Everything is read and decided before anything is written: jobs that the sweep makes ready can be claimed in the same call
-without touching a list, and a scope that refuses leaves no trace of those that had been acquired before it.
+1. Sweep (sweep/sweep): do the due work of the queue, whichever worker claims. Expired leases end, due jobs become
+ready, jobs past their deadline expire (sweep/expiry), exhausted rates resume, and expired names, ids and slots are
+forgotten.
+
+2. Find out how many jobs may be taken at all: the queue may be paused, or at its own cap.
+
+3. Select (claim/select): for each priority, merge three sources of plain jobs (claim/plain_jobs: jobs that return from
+the sweep, the list, jobs that join its tail) with the open lanes (claim/open_lanes: the lanes in Redis, page by page;
+include/caps/lane_states: the lanes that the call has met), the oldest job first. A job in a lane is taken if all its
+scopes have room. Otherwise the lane is blocked, and lanes that waited for it may be opened (include/caps/lane_opening).
+claim/fast_path takes ordinary jobs.
+
+4. Write: the events of the sweep; the claimed event, whose entry id is the fence; then lines, leases, lists and lanes.
+
+Everything is read and decided before anything is written. So jobs that the sweep makes ready can be claimed in the same
+call without being written into a list, and if a scope refuses a job, the places that the job had acquired in other
+scopes are never written.
 
 Keys: state jobs leases fair
 Args: limit sweep_max
@@ -24,17 +31,18 @@ Uses: call(now now_text keep_answer) parts(run_parts) meta(fact) state(read_line
     claimed_jobs(taken open_reply word_of emit_claimed write_taken close_reply)
 ]]
 
-local next_due   -- when something is due next; '-' if nothing is scheduled
-local more       -- whether something is left that another claim may take
-local fence      -- of the jobs that are taken
+local next_due   -- time at which the next scheduled member is due; '-' if nothing is scheduled
+local more       -- whether jobs are left that another claim may take
+local fence      -- the fence of the jobs that are taken
 local has_ticks  -- whether schedules are due
-local outrun     -- keys of a fair queue that its clock has passed
+local outrun     -- keys of a fair queue whose finish times its clock has passed
 
 local function reset()
   next_due, more, fence, has_ticks, outrun = nil, nil, nil, nil, nil
 end
 
---- The reply to a claim that is sent again: the jobs that are still held under its fence, specs read again.
+--- Return the reply to a claim that is sent again: the jobs that are still held under its fence. Their specs are read
+--- again.
 local function replay(answer)
   local header, rest = answer:match('^([^|]*) |(.*)$')
   local reply = {'ok', header or answer}
@@ -54,8 +62,8 @@ local function replay(answer)
   return reply
 end
 
---- Decide what the claim takes, after `ended` claims that their holder settles in the same call. Returns how many jobs it
---- takes.
+--- Decide which jobs the claim takes. `ended` is the number of claims that the worker settles in the same call. Returns
+--- the number of jobs.
 local function decide_claim(ended)
   local unfinished
   next_due, unfinished, has_ticks = sweep()
@@ -89,7 +97,8 @@ local function decide_claim(ended)
     next_due = now
   end
   outrun = is_fair() and redis.call('ZRANGEBYSCORE', fair, '-inf', fact('fair_clock'), 'LIMIT', '0', digits(sweep_max)) or nil
-  -- What became claimable above called for a worker, but this call may have taken it: a worker is needed for what is left.
+  -- Jobs that became claimable above called for a worker, but this call may have taken them. Whether a worker is needed
+  -- is decided again for the jobs that are left.
   wake_not_needed()
   if more or not gated and next_due ~= '-' and next_due <= now then
     wake_needed()
@@ -117,7 +126,8 @@ local function write_claim()
   write_lanes()
 end
 
---- End the call, and return the reply. `refused` are ids and why their success is refused, each with a space before it.
+--- End the call, and return the reply. `refused` has the ids whose success is refused and the reasons, each with a
+--- space before it.
 local function close_claim(refused)
   local header = now_text .. ' ' .. (next_due ~= '-' and digits(next_due) or '-') .. (has_ticks and (more and ' 3 ' or ' 2 ') or more and ' 1 ' or ' 0 ') .. fence .. refused
   local reply, answer = close_reply(header)

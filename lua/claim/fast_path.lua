@@ -1,12 +1,11 @@
---[[ fast_path: ordinary jobs are taken one after the other without the general code: the heads of successive lanes, or
-successive jobs of one lane. Then each costs little more than a plain one. It stops at the first job that does not come
-next in order, or that has anything special; such a job is not touched, and served by the general code.
+--[[ fast_path: takes ordinary jobs one after the other without the general code: the heads of successive lanes, or
+successive jobs of one lane. Each then costs little more than a plain job. It stops at the first job that is not next in
+order, or that has anything special; it does not touch such a job, and leaves it to the general code.
 
-The entry is `take_fast`. A lane that gave its head here is no lane like others until `rejoin`, which the general code calls
-before it could come first again. The exit is `leave_fast`, when all jobs are taken.
+The entry is `take_fast`. A lane whose head was taken here is not in lane_states until `rejoin`, which the general code
+calls before that lane could come first again. The exit is `leave_fast`, when all jobs are taken.
 
-If nothing in this file did anything, claims would take the same jobs and write the same bytes, and cost more: a test
-shows it.
+Without this file, claims would take the same jobs and write the same bytes at a higher cost: a test shows this.
 
 Meta: caps_by_task
 Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(acquire_all hold_all limits_in_force)
@@ -16,10 +15,10 @@ Uses: lane_names(LANE_SHAPES shape_of base_of order_at id_of is_of_task) scopes(
     fresh_lines(fresh_head place_behind) call(now) meta(facts) place(padded)
 ]]
 
-local noted = {}      -- lanes that gave their heads, as name, first members, name, first members, …
+local noted = {}      -- lanes whose heads were taken, as name, first members, name, first members, …
 local heads = {}      -- these heads
-local noted_first     -- the first order among them now, as text, or nil
--- What the call writes of them: orders and names; names and places; names of those that are empty now.
+local noted_first     -- the lowest order among these lanes now, as text, or nil
+-- What the call writes about these lanes: orders and names; names and places; names of lanes that are empty now.
 local opening, places, shut = {}, {}, {}
 
 local function reset()
@@ -29,7 +28,7 @@ local function reset()
   end
 end
 
---- An open lane of Redis has given its head. `behind` is its order now, nil if it is empty.
+--- Note that the head of an open lane in Redis was taken. `behind` is the lane's order now; nil if it is empty.
 local function note_fast(name, members, behind)
   local to = #heads
   noted[2 * to + 1], noted[2 * to + 2], heads[to + 1] = name, members, members[1]
@@ -45,7 +44,7 @@ local function note_fast(name, members, behind)
   end
 end
 
---- They become lanes like others, since one of them comes first again.
+--- Add the noted lanes to lane_states, since one of them comes first again.
 local function rejoin()
   if #noted == 0 then
     return
@@ -69,7 +68,7 @@ local function rejoin()
   end
 end
 
---- Take the heads of Redis' lanes before the order `rival`. Returns the name of the last lane, or nil.
+--- Take the heads of lanes in Redis whose order is before `rival`. Returns the name of the last lane, or nil.
 local function take_heads(rival)
   if noted_first and noted_first < rival then
     rival = noted_first
@@ -107,7 +106,8 @@ local function take_heads(rival)
   return last
 end
 
---- Take more jobs of a lane that was just served. `next_plain` is the order of the plain job that comes next.
+--- Take more jobs of a lane from which the general code has just taken one. `next_plain` is the order of the next plain
+--- job.
 local function take_more(lane, next_plain)
   local shape = lane.shape
   if lane.where ~= 'open' or is_fair() or lane.added or has_gaps() or may_be_blocked()
@@ -120,7 +120,7 @@ local function take_more(lane, next_plain)
   local base, limits = base_of(lane.name), nil
   local members, at = lane.members, lane.at
   local first = at
-  local head, beginning = nil, nil   -- those of the job before
+  local head, beginning = nil, nil   -- of the previous job
   while members[at] and not is_full() do
     local member = members[at]
     local line, spec = line_of(lane, member)
@@ -145,8 +145,9 @@ local function take_more(lane, next_plain)
   end
 end
 
---- The entry: take what comes next as long as it is ordinary. With `lane`, which was just served, jobs of that lane before
---- the plain job that comes next; else the heads of Redis' lanes before the order `rival`. Returns the last of these lanes.
+--- The entry: take jobs in order as long as they are ordinary. With `lane`, from which a job was just taken, take jobs
+--- of that lane whose order is before the next plain job; otherwise take the heads of lanes in Redis whose order is
+--- before `rival`. Returns the name of the last lane.
 local function take_fast(lane, rival)
   if lane then
     take_more(lane, rival)
@@ -155,7 +156,7 @@ local function take_fast(lane, rival)
   return take_heads(rival)
 end
 
---- The exit: what is left here is written with the other lanes.
+--- The exit: let the noted lanes be written with the other lanes.
 local function leave_fast()
   if #noted > 0 then
     leave_all(heads)

@@ -1,7 +1,7 @@
 --[[ fresh_lines: reads the state line of a job in a lane that was never claimed, if it has the usual form. ]]
 
---- Return, of the line of a job in this lane that was never claimed, the part before its place in line, without the
---- state; and the place; else nil.
+--- Parse the line of a job in this lane. If the job was never claimed and the line has the usual form, return the text
+--- between the state and the place in line, and the place; else nil.
 local function fresh_head(name, line)
   if not line or #line > LINE_MAX then
     return nil
@@ -13,8 +13,8 @@ local function fresh_head(name, line)
   return nil
 end
 
---- Return the place in line of a job whose line has this beginning, up to the place: most jobs of a lane are of one
---- task. Nil if it has another.
+--- Return the place in line of a job whose line has this beginning up to the place; nil if the line has another
+--- beginning. Most jobs of a lane are of one task, so their lines begin alike.
 local function place_behind(beginning, line)
   local size = #beginning
   return line and line:sub(1, size) == beginning and line:match('^(%d+) since=', size + 1) or nil

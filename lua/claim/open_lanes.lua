@@ -1,8 +1,8 @@
---[[ open_lanes: reads the open lanes that Redis has, in order, in pages that double, with their first members; and
-the lines and specs of their heads, with one command for many.
+--[[ open_lanes: reads the open lanes in Redis, in order, in pages that double in size, with their first members; and
+the lines and specs of the heads of many lanes with one command.
 
-A lane's order is that of its head, so it is not read from `open`; except in a fair queue. In a queue that was fair a
-little while ago, lanes still have a virtual time as their order until they are served once.
+A lane's order is that of its head, so it is not read from `open`, except in a fair queue. In a queue that was fair
+until a little while ago, a lane keeps a virtual time as its order in `open` until a job is taken from it.
 
 Keys: state jobs open
 Args: limit
@@ -13,16 +13,16 @@ Uses: batch(read_many) digits(digits) place(padded PLACE_WIDTH) lane_names(order
 ]]
 
 local PAGE_MAX = 100
-local FIRST_PLACE = ('0'):rep(PLACE_WIDTH - 1)   -- the lowest order of a priority, behind the digit of the priority
+local FIRST_PLACE = ('0'):rep(PLACE_WIDTH - 1)   -- the lowest order of a priority, after the digit of the priority
 
 local stored_open  -- how many lanes are open in Redis; nil: not asked yet
-local page         -- lanes side by side, see `turn_over`
-local page_at      -- the lane that comes next
-local page_upto    -- the last one whose members were read
-local next_page    -- where the next page begins; below 0: there is no page left
-local page_step    -- and its size
-local ahead        -- lines and specs of the heads of the lanes behind `from` up to `upto`
-local head_member, head_line, head_spec   -- of the last lane that `meet_stored` met
+local page         -- successive lanes, see `turn_over`
+local page_at      -- index of the next lane
+local page_upto    -- index of the last lane whose members were read
+local next_page    -- index in `open` at which the next page begins; below 0: there is no further page
+local page_step    -- the size of the next page
+local ahead        -- lines and specs of the heads of the lanes after `from`, up to `upto`
+local head_member, head_line, head_spec   -- of the lane that `meet_stored` met last
 
 local NO_PAGE = {names = {}}
 local NO_AHEAD = {upto = 0}
@@ -33,7 +33,7 @@ local function reset()
   head_member, head_line, head_spec = nil, nil, nil
 end
 
---- Return how many lanes are open in Redis.
+--- Return the number of lanes that are open in Redis.
 local function count_stored()
   if not stored_open then
     stored_open = is_plain_queue() and 0 or redis.call('ZCARD', open)
@@ -53,7 +53,7 @@ local function turn_over()
   else
     names = redis.call('ZRANGE', open, digits(next_page), digits(last))
   end
-  -- Orders as text; the first members, and the id of the first one.
+  -- `orders` are text; `members` are first members; `heads` are the ids of the first of them.
   page = {names = names, orders = orders, members = {}, heads = {}}
   page_at, page_upto = 1, 0
   next_page = #names == page_step and last + 1 or -1
@@ -61,7 +61,7 @@ local function turn_over()
   ahead = NO_AHEAD
 end
 
---- Read the first members of the next lanes, of as many as may be served.
+--- Read the first members of the next lanes: as many lanes as the claim may take jobs from.
 local function read_members()
   local takes_orders = not is_fair()
   local names, orders = page.names, page.orders
@@ -79,7 +79,7 @@ local function read_members()
   end
 end
 
---- Return the order of the next lane, after skipping those that this call has met, or nil.
+--- Return the order of the next lane; nil without one. Lanes that this call has met are skipped.
 local function stored_order()
   local names = page.names
   while page_at > #names or is_met(names[page_at]) do
@@ -98,7 +98,7 @@ local function stored_order()
   return page.orders[page_at]
 end
 
---- Return the next lane, as `stored_order` has found it: the line and the spec of its head, its name, its first
+--- Return the facts of the lane that `stored_order` has found: the line and the spec of its head, its name, its first
 --- members, and the id of the first one.
 local function stored_lane()
   local at = page_at
@@ -113,12 +113,12 @@ local function stored_lane()
   return ahead.lines[at - from], ahead.specs[at - from], page.names[at], page.members[at], page.heads[at]
 end
 
---- Go on to the lane after the one that was served.
+--- Go on to the lane after this one.
 local function pass_stored()
   page_at = page_at + 1
 end
 
---- Make the next lane one that the call has met.
+--- Add the next lane to the lanes that the call has met.
 local function meet_stored(order)
   local line, spec, name, members = stored_lane()
   head_member, head_line, head_spec = members[1], line, spec
@@ -127,8 +127,8 @@ local function meet_stored(order)
   return lane
 end
 
---- Return the line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, like
---- those of the plain lists.
+--- Return the line of a lane's first job, and its spec if it was read, too. Lines are read in steps that double, as for
+--- the plain lists.
 local function line_of(lane, member)
   local members, at, lines = lane.members, lane.at, lane.lines
   if member == head_member then

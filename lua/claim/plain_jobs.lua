@@ -1,7 +1,9 @@
---[[ plain_jobs: takes the plain jobs of a priority, in order: those that return, the list, those that join its tail.
+--[[ plain_jobs: takes the plain jobs of a priority, in order: jobs that return to the list's head, the list itself,
+jobs that join its tail.
 
-Entries of the list without a job (it was cancelled, or came back by another entry) are skipped, `sweep_max` of them
-per call. Steps begin small and double, so that large payloads, which the byte bound leaves for later, are not read.
+Entries of the list without a job (the job was cancelled, or returned as another entry) are skipped, at most `sweep_max`
+of them per call. Pages begin small and double, so that few large payloads are read that the byte bound leaves for a
+later call.
 
 Keys: state jobs ready
 Meta: ties
@@ -13,24 +15,24 @@ Uses: state(read_line count rank) stored_lines(waiting_line) claimed_jobs(take) 
     plain_queue(is_plain_queue)
 ]]
 
-local FRESH = {}     -- priority → the pattern of a value's first line…
-local FRESH_LINES = {}   -- …that of a state line that says the same…
-local FRESH_NAMED = {}   -- …and that of the line of such a job that is unique
+local FRESH = {}     -- priority → the pattern of the first line of a value…
+local FRESH_LINES = {}   -- …that of a state line with the same contents…
+local FRESH_NAMED = {}   -- …and that of such a line of a unique job
 
-local returning, joining, decided   -- what the sweep has made of plain jobs
-local lengths_by     -- by priority: entries of the lists
-local given = {}     -- ids that were given out from a list
+local returning, joining, decided   -- the plain jobs that the sweep moved
+local lengths_by     -- by priority: lengths of the lists
+local given = {}     -- ids that were taken from a list
 local skipped        -- number of entries without a job
-local passed = {}    -- by priority: entries that leave the head of the list
-local left_heads = {}   -- by priority: jobs that return and are left behind, as `return_ready` takes them
-local left_tails = {}   -- by priority: ids of those that join
-local has_left = false  -- whether there are any of either
+local passed = {}    -- by priority: number of entries to remove from the head of the list
+local left_heads = {}   -- by priority: jobs that return and were not taken, as `return_ready` takes them
+local left_tails = {}   -- by priority: ids of jobs that join and were not taken
+local has_left = false  -- whether any job is in `left_heads` or `left_tails`
 
 local source         -- the priority's sources, see `open_source`; nil if it has no plain jobs
 local entries, entry_lines, entry_specs   -- a page of its list…
-local entry          -- …and which of it comes next
-local entries_read   -- how many entries of the list were skipped or given out
--- What `peek_plain` has found: its source, or nil, and the job: its id, spec, head and place in line, or its record.
+local entry          -- …and the index of its next entry
+local entries_read   -- number of entries of the list that were skipped or taken
+-- The job that `peek_plain` has found: its source, or nil; its id, spec, head and place in line; or its record.
 local next_kind, next_id, next_spec
 local next_job
 local next_head
@@ -48,9 +50,9 @@ local function reset()
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
 end
 
---- How the value of a job begins, or how its state line looks, if it was never claimed, the way nearly all do. The text before its
---- place in line goes into the line of its claim as it is. The value is not taken apart: Lua looks at each byte of each text that is
---- made, and its arguments may be long.
+--- Make the patterns of the usual first line of a value, and of the usual state line, of a job that was never claimed.
+--- The text before the place in line is copied into the line of the claim. The value is not split: Lua hashes each byte
+--- of a text that it makes, and the arguments may be long.
 local function make_patterns()
   for name, at in pairs(PRIORITY_RANK) do
     local said = name == DEFAULT_PRIORITY and '' or ' priority=' .. name
@@ -60,8 +62,8 @@ local function make_patterns()
   end
 end
 
---- What a job's line says, or the first line of its value, if it has none, before its place in line, and that place; nil unless it is
---- a job of this priority that was never claimed, and in no lane.
+--- Return the text before the place in line, and the place, from a job's line or, without one, from the first line of
+--- its value. Return nil unless the job is of this priority, was never claimed, and is in no lane.
 local function fresh_of(priority, line, spec)
   local head, seq
   if line and #line > LINE_MAX then
@@ -77,7 +79,7 @@ local function fresh_of(priority, line, spec)
   if head and #head <= LINE_MAX then
     return head, seq
   end
-  -- One letter of the task, then whatever comes: with all of its letters there, Lua would try each number of them.
+  -- The pattern has one letter of the task, then anything: with `+` for all letters, Lua would try each number of them.
   if line then
     head, seq = line:match('^ready (task=%S.-) seq=(%d+) since=%d+$')
   else
@@ -110,7 +112,7 @@ local function open_lists()
   returning, joining, decided = swept_jobs()
 end
 
---- Begin with a priority. False if it has no plain jobs.
+--- Begin with a priority. Returns false if it has no plain jobs.
 local function open_source(priority)
   next_kind = nil
   if not FRESH[priority] then
@@ -129,14 +131,14 @@ local function open_source(priority)
   end
   source = {
     priority = priority, length = length,
-    returning = back, returned = 1, joining = new, joined = 1,   -- lists of records, and which comes next
-    step = 4,                                                    -- how many entries of the list to read next
+    returning = back, returned = 1, joining = new, joined = 1,   -- lists of records, each with the index of the next one
+    step = 4,                                                    -- number of entries of the list to read next
   }
   entries, entry, entries_read = {}, 1, 0
   return true
 end
 
---- Whether the next entry of the list has a job; if so the job has been read.
+--- Return whether the next entry of the list has a job, which then has been read.
 local function read_entry(most)
   if entry > #entries then
     local step = source.step
@@ -178,7 +180,8 @@ local function found_job(kind, job)
   return kind
 end
 
---- Read the next plain job, into next_id and so on. `most` more can be used. Returns nil at the end of the list.
+--- Find the next plain job, and set next_id and the other variables. `most` more jobs can be taken. Returns nil at the
+--- end of all sources.
 local function peek_plain(most)
   if next_kind then
     return next_kind
@@ -205,8 +208,8 @@ local function peek_plain(most)
   return nil
 end
 
---- Return the job that was read, and go on to the next: id, spec, head, place in line, its record, if it was read,
---- and its line, if it has one.
+--- Return the job that was found, and go on to the next one: id, spec, head, place in line; its record, if that was
+--- read; its line, if it has one.
 local function pass_plain()
   local line
   if next_kind == 'list' then
@@ -222,12 +225,12 @@ local function pass_plain()
   return next_id, next_spec, next_head, next_seq, next_job, line
 end
 
---- Take the plain job that was found, and those behind it on the page as long as they were never claimed either. Only while
---- nothing else can come first, since nothing else is looked at.
+--- Take the plain job that was found, and the jobs after it on the page that were never claimed either. Only for a call
+--- in which no other job can come first, since no other source is looked at.
 local function take_run()
   local priority, at = source.priority, entry
   local id, spec, head, seq = next_id, next_spec, next_head, next_seq
-  local usual = head                  -- most jobs of a run begin alike: that is cheaper to see than by patterns
+  local usual = head                  -- most jobs of a run begin alike; comparing the text is cheaper than matching a pattern
   local beginning = head .. ' seq='
   local beginning_of_line = 'ready ' .. beginning
   repeat
@@ -256,12 +259,12 @@ local function take_run()
   entry, entries_read, next_kind = at, entries_read + at - entry, nil
 end
 
---- Return the task of the job that was read.
+--- Return the task of the job that was found.
 local function next_task()
   return next_job and next_job.task or next_head:match('^task=(%S+)')
 end
 
---- Collect what is left in the sources of this priority. Returns how many jobs that are.
+--- Keep the jobs that are left in the sources of this priority. Returns their number.
 local function close_source()
   local from, priority = source, source.priority
   local left = from.length - entries_read

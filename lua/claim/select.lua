@@ -1,4 +1,5 @@
---[[ select: which jobs a claim takes: by priority; in each the oldest first, from the plain list and from the open lanes.
+--[[ select: selects the jobs of a claim: for each priority, the oldest first, from the plain list and from the open
+lanes.
 
 Keys: state caps
 Meta: caps_by_task
@@ -13,14 +14,15 @@ Uses: meta(facts) call(now) state(read_line count) stored_lines(waiting_line) pl
     fast_path(take_fast rejoin noted_first)
 ]]
 
-local moves                -- visits of lanes that gave no job, and jobs that were moved or have expired
-local capped_tasks         -- task's scope → whether the task has a cap, as far as it was read; nil: not asked yet
+local moves                -- number of visits to lanes that gave no job, and of jobs that were moved or have expired
+local capped_tasks         -- task's scope → whether the task has a cap; nil: no cap was read yet
 
 local function reset()
   moves, capped_tasks = 0, nil
 end
 
---- The lane that a job of this task has to be moved into, because the task got a cap after it was enqueued; nil if none.
+--- Return the lane into which a job of this task must be moved, because the task got a cap after the job was enqueued;
+--- nil if the job stays.
 local function other_lane(task, lane)
   task = 'task=' .. task
   capped_tasks = capped_tasks or {}
@@ -33,9 +35,10 @@ local function other_lane(task, lane)
   return lane:sub(1, 1) .. '+' .. task .. lane:sub(2)
 end
 
---- Put a ready job into another lane. It keeps its place in line, and there is no event: nothing happened to it.
+--- Put a ready job into another lane. It keeps its place in line. There is no event, since the job's state does not
+--- change.
 local function move_job(job, name)
-  -- That lane may be one that the fast path has served.
+  -- The fast path may have taken jobs from that lane.
   rejoin()
   job.lane = name
   put(lane_of(name), count(job, 'seq'), job.id, job)
@@ -43,7 +46,7 @@ local function move_job(job, name)
   moves = moves + 1
 end
 
---- The order of the open lane that comes first, and whether it is one that this call has not met; nil if none of this
+--- Return the order of the first open lane, and whether this call has not met the lane yet; nil if no lane of this
 --- priority, or a higher one, is left.
 local function first_open(priority)
   local stored, known = stored_order(), first_known()
@@ -60,13 +63,13 @@ local function first_open(priority)
   return nil
 end
 
---- The first order of anything but Redis' lanes; `next_plain` is that of the plain job that comes next.
+--- Return the lowest order of anything but the lanes in Redis. `next_plain` is the order of the next plain job.
 local function rival_of(priority, next_plain)
   local known = first_known()
   return padded(math.min(next_plain, known and known.order or math.huge, (priority + 1) * RANK))
 end
 
---- In a fair queue a lane keeps its order when it loses its head for another reason than being served.
+--- Keep a lane open whose head has left without being claimed: in a fair queue it keeps its order.
 local function keep_open(lane)
   if lane.where == 'open' and is_fair() then
     stand(lane)
@@ -74,7 +77,7 @@ local function keep_open(lane)
   moved_on(lane)
 end
 
---- The job at the head of a lane: its line's parts, as `take` wants them; nil if the member leads nowhere.
+--- Return the job at the head of a lane, as arguments of `take`; nil if no job in this lane has the member.
 local function head_of(lane, member)
   local job = lane.jobs and lane.jobs[member]
   if job then
@@ -96,11 +99,11 @@ local function head_of(lane, member)
   return nil, nil, spec, job
 end
 
---- Take the first job of an open lane, or let the lane move on.
+--- Take the first job of an open lane. If it cannot be taken, move or remove the job, or block or reorder the lane.
 local function serve(lane)
   local shape, fair_queue = lane.shape, is_fair()
   if fair_queue and base_of(lane.name) + finish_of(shape.key) > lane.order then
-    -- Jobs of this key were served from other lanes since it was put here.
+    -- Jobs of this key were taken from other lanes since this lane got its order.
     moves = moves + 1
     reorder(lane, base_of(lane.name) + finish_of(shape.key))
     moved_on(lane)
@@ -112,7 +115,7 @@ local function serve(lane)
     head, seq, spec, job = head_of(lane, member)
   end
   if not head and not job then
-    -- It leads nowhere.
+    -- No job has the member.
     moves = moves + 1
     if member then
       remove(lane, member)
@@ -157,20 +160,21 @@ local function serve(lane)
   moved_on(lane)
 end
 
---- The plain job that was found expires.
+--- Let the plain job that was found expire.
 local function expire_plain()
   moves = moves + 1
   local id, _, _, _, job = pass_plain()
   expire_here(id, job)
 end
 
---- Whether the plain job that was found may be served in this call: whatever gives no job is left to the next one at some point.
+--- Return whether the plain job that was found may be processed in this call. If it would be moved or would expire, it
+--- is left to a later call once `sweep_max` such jobs were processed.
 local function may_serve(priority)
   return moves <= sweep_max or not (next_job and is_over(next_job, now)) and
     (not facts.caps_by_task or not other_lane(next_task(), tostring(priority)))
 end
 
---- Take the plain job that comes next, or move it into its lane.
+--- Take the next plain job, move it into its lane, or let it expire.
 local function serve_plain(priority)
   if next_job and next_job.expires and is_over(next_job, now) then
     expire_plain()
@@ -189,7 +193,7 @@ local function serve_plain(priority)
   move_job(job, elsewhere)
 end
 
---- Take plain jobs of a priority where there is no lane and no job can get one.
+--- Take the plain jobs of a priority, in a call in which there is no lane and no job can get one.
 local function take_plain()
   while not is_full() and peek_plain(limit - taken) do
     if next_head then
@@ -206,7 +210,7 @@ local function take_plain()
   end
 end
 
---- Take jobs where there are no lanes, and return how many stay behind.
+--- Select jobs in a queue without lanes. Returns the number of plain jobs that are left.
 local function select_plain()
   local left = 0
   for priority = 0, 3 do
@@ -218,13 +222,13 @@ local function select_plain()
   return left
 end
 
---- Take jobs, and return how many plain ones stay behind.
+--- Select jobs. Returns the number of plain jobs that are left.
 local function select_jobs()
   if not facts.caps_by_task and not first_known() and count_stored() == 0 then
     return select_plain()
   end
   local left = 0
-  local served_before = nil   -- a lane that comes twice in a row may come more often
+  local served_before = nil   -- a lane that comes twice in a row is likely to come again
   for priority = 0, 3 do
     local has_plain = open_source(priority)
     while not is_full() do
@@ -233,7 +237,8 @@ local function select_jobs()
       if moves <= sweep_max then
         order, is_new = first_open(priority)
       end
-      -- By age. In a fair queue, orders are no ages: plain jobs come first there, since they are from before it was fair.
+      -- The older one comes first. In a fair queue, lanes' orders are no ages: plain jobs come first there, since they
+      -- were enqueued before the queue was fair.
       if order and (not kind or not is_fair() and order - priority * RANK < (tonumber(next_seq) or 0)) then
         local next_plain = kind and priority * RANK + (tonumber(next_seq) or 0) or math.huge
         local last = is_new and not is_fair() and take_fast(nil, rival_of(priority, next_plain))

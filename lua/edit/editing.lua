@@ -1,4 +1,5 @@
---[[ editing: what an edit makes of each job. Everything is decided before anything is written.
+--[[ editing: decides the outcome of an edit for each job, and writes the edited jobs. Everything is decided before
+anything is written.
 
 Keys: state ready scheduled expiring
 Meta: ties
@@ -11,16 +12,16 @@ Uses: call(now) parts(run_parts) meta(facts fact set_fact) emit(emit quoted) sta
     batch(call_many) jobs_by_id(decide_by_id)
 ]]
 
-local new_priority, new_rank, due_at, deadline   -- what the call asks for; nil for what stays as it is
-local is_endless     -- whether the deadline is taken away
-local expected       -- id → the line on which its change rests; empty: whichever the job has
+local new_priority, new_rank, due_at, deadline   -- the new options; nil for an option that does not change
+local is_endless     -- whether the deadline is removed
+local expected       -- id → the state line that the caller expects; empty: any line
 local seq            -- the last place in line that was given
-local next_due       -- when the first scheduled member was due before
-local events, lines  -- what the event says of each job, and ids and lines
+local next_due       -- when the first scheduled member was due before this call
+local events, lines  -- the event's part about each job, and ids and lines
 local edited         -- id → true
-local endless        -- members of `expiring` of deadlines that are taken away
+local endless        -- members of `expiring` of deadlines that are removed
 local due_times      -- times and members of `scheduled`
-local returning      -- by priority: {id, seq} of those that return to a plain list
+local returning      -- by priority: {id, seq} of jobs that return to a plain list
 
 local function reset()
   new_priority, new_rank, due_at, deadline, is_endless, seq, next_due = nil, nil, nil, nil, nil, nil, nil
@@ -28,14 +29,14 @@ local function reset()
   returning = {[0] = {}, {}, {}, {}}
 end
 
---- Unix ms, from a text that may count from now; nil for another text.
+--- Return the Unix ms that a text means: Unix ms, or `+` and ms from now; nil for any other text.
 local function moment(text)
   local ahead, ms = text:match('^(%+?)(%d+)$')
   local value = ms and whole_number(tonumber(ms))
   return value and (ahead == '+' and now + value or value)
 end
 
---- Check what the call asks for, in the words of its arguments. Returns a reply that refuses it, or nil.
+--- Check the new options, given as the call's arguments. Returns a reply that refuses the call, or nil.
 local function check_edit(name, due, ends)
   new_priority, new_rank, due_at, deadline, is_endless = name, PRIORITY_RANK[name], moment(due), moment(ends), ends == '-'
   if name ~= '' and not new_rank then
@@ -54,13 +55,13 @@ local function check_edit(name, due, ends)
   return nil
 end
 
---- A number of an event, as JSON; null for what a client has damaged.
+--- Return a number as JSON for the event; null for a value that a client has damaged.
 local function whole_or_null(value)
   local found = whole_number(value)
   return found and digits(found) or 'null'
 end
 
---- A job is in line from here on. Without a place it gets one, at the tail.
+--- Put a job that is ready now into line: at its place or, if it has none, at a new place at the tail.
 local function let_wait(id, job)
   if not job.seq then
     seq = seq + 1
@@ -75,7 +76,7 @@ local function let_wait(id, job)
   end
 end
 
---- Give a job the priority that the call asks for. Returns the lane into which that moves it, if it is in one.
+--- Give a job the new priority. Returns the job's new lane; nil if the job is in no lane.
 local function change_priority(job)
   job.priority, job.seq = new_priority, nil
   if new_priority == DEFAULT_PRIORITY then
@@ -87,7 +88,7 @@ local function change_priority(job)
   return job.lane
 end
 
---- Change a job whose due time is `new_due` from now on; nil: it is ready.
+--- Write an edited job, whose due time is `new_due`; nil: it is ready.
 local function change(id, job, new_due, new_expires)
   local old_due, old_priority, old_expires = job.due, job.priority or DEFAULT_PRIORITY, job.expires
   local moves = new_rank ~= nil and new_rank ~= rank(job)

@@ -1,16 +1,20 @@
---[[ accepting: which of a call's jobs are accepted, and what their events, their lines and their values say.
+--[[ accepting: decides which jobs of a call are accepted, and makes their events, lines and values.
 
-The plot:
-1. Check the records, and read what is known of their ids, names and lanes (`check_records`).
-2. Decide one record after the other (`decide_records`): it is kept out (`kept_from`), or it waits as a plain job does, or it has ties or
-   a delay (`accept_tied`).
+The steps:
+
+1. Check the records, and read their ids, names and lanes (`check_records`).
+
+2. Decide one record after the other (`decide_records`): the job is kept out (`kept_from`), or it waits as a plain job,
+or it has ties or a delay (`accept_tied`).
+
 3. Append the events (`emit_records`) and write (`write_records`).
 
-A plain job that is ready at once gets no line in `state`: what it would say is the first line of its value in `jobs` (see
-include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets one, and so does one whose JSON is long: to put a line before it,
-Lua has to copy it, at some 12 instructions a byte.
+A plain job that is ready at once gets no line in `state`: the first line of its value in `jobs` has the same contents
+(see include/job/stored_lines). A job in a lane, or with a delay or a deadline, gets a line in `state`. So does a job
+whose JSON is long: to put a line before the JSON, Lua has to copy it, at some 12 instructions a byte.
 
-SPEC_MAX is up to how many bytes of a job its event keeps whole, arguments included, so that SQL can restore it; 0: none.
+SPEC_MAX is the greatest number of bytes of a job's JSON, arguments included, that its event keeps, so that SQL can
+restore the job; 0: no event keeps it.
 
 Keys: jobs state scheduled results
 Meta: sequence caps_by_task ties remembers
@@ -22,35 +26,36 @@ Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digi
     ids(is_id ID_LENGTH) lane_write(check_lanes write_lanes) line_tail(tail_of write_line_tails) due(earliest_due)
     wake(wake_needed) deadline(note_deadline) name_requests(want_name read_holders kept_by take_name)
     id_overdue(expire_overdue) results(keeps_results)
-    idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id is_id_remembered knows_ids plain_digest has_calls)
+    idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id
+    is_id_remembered knows_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]
 
 local lists = {}
 
-local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than the copy
+local SPEC_LONG = 256   -- bytes of JSON from which a line in `state` costs less than copying the JSON
 
-local size, record, kind_of   -- how many records there are; what gives one: its id, kind, digest, lane and JSON; and the kinds
-local ids, live      -- by record: its id, and whether Redis has a job of it
+local size, record, kind_of   -- number of records; the function that returns one: its id, kind, digest, lane and JSON; and the kinds
+local ids, live      -- by record: its id, and whether Redis has a job of this id
 local seen           -- id → the record of this call that was accepted with it; false if there is only one record
-local is_tied        -- whether what is known of ids, or of names, may concern a record
-local may_know       -- whether Redis may know more of an id than whether its job is alive
+local is_tied        -- whether names or remembered ids may keep out a record's job
+local may_know       -- whether Redis may know more about an id than whether its job is alive
 local has_parts      -- whether parts run in the call
-local next_due       -- when the first scheduled member was due before
-local taken          -- how many jobs are accepted
-local events         -- what the event says of each
-local dropped        -- the same of those that are discarded; nil if none is
-local values, lines, due   -- what HSET `jobs`, HSET `state` and ZADD `scheduled` take
-local answer         -- the places of records that are not accepted, or replace a job, and what becomes of them
+local next_due       -- when the first scheduled member was due before this call
+local taken          -- number of accepted jobs
+local events         -- the event's part about each accepted job
+local dropped        -- the same for each discarded job; nil without any
+local values, lines, due   -- arguments of HSET `jobs`, HSET `state` and ZADD `scheduled`
+local answer         -- the places of records that are not accepted, or that replace a job, with their outcomes
 local seq            -- the last place in line that was given
-local since          -- how a line ends
+local since          -- the end of each line
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
   values, lines, due, answer, seq, since, is_tied, may_know, has_parts = nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
---- Read what is known of the ids, the names and the lanes. Returns a reply that refuses the call, or nil.
+--- Read the ids, the names and the lanes of the records. Returns a reply that refuses the call, or nil.
 local function read_known(names, may_wait)
   if facts.ties then
     expire_overdue(ids, live)
@@ -92,11 +97,11 @@ local function check_ties(i, kind, digest)
   return digest, nil
 end
 
---- Check the records, which `each` gives one by one, of these kinds, and read what is known of them. Returns a reply that refuses the
---- call, or nil.
+--- Check the records, which `each_record` returns one by one, and their kinds; and read their ids, names and lanes.
+--- Returns a reply that refuses the call, or nil.
 ---
---- Nearly all calls are of plain jobs, many of them of one: so tables that such a call does without are made when they are needed, and
---- what only others write is not read.
+--- Nearly all calls are of plain jobs, many of them of one. So tables that such a call does not need are made when they
+--- are needed, and keys that only other calls write are not read.
 local function check_records(how_many, each_record, kinds)
   size, record, kind_of, ids, is_tied, may_know = how_many, each_record, kinds, {}, false, false
   local names, may_wait, is_long = nil, false, false
@@ -135,7 +140,8 @@ local function check_records(how_many, each_record, kinds)
   return read_known(names, may_wait)
 end
 
---- What keeps a record's job out: the outcome, the job in its way (`-`: no other job), and the cap if that is a scope; nil if nothing does.
+--- Return why a record's job is kept out: the outcome; the job in its way (`-`: no other job) or the full scope; and
+--- the cap of a full scope. Return nil if the job is accepted.
 local function kept_from(i, id, kind, lane)
   local is_taken, noted = live[i], nil
   if may_know then
@@ -159,7 +165,7 @@ local function kept_from(i, id, kind, lane)
   return nil
 end
 
---- A record's job is kept out: say so.
+--- Add a job that is kept out to the answer, and to the event if it is discarded.
 local function answer_out(i, id, kind, lane, out, on, cap)
   if out == 'discard' then
     dropped = dropped or {}
@@ -170,8 +176,8 @@ local function answer_out(i, id, kind, lane, out, on, cap)
   answer[#answer + 1] = on
 end
 
---- A job is ready at this place in line. It joins its lane, or its plain list if it `joins` it. `head` is how its line goes on behind its
---- state, `behind` how behind its place.
+--- Write a job that is ready at this place in line: its line, and the job into its lane or, if it `joins`, its plain
+--- list. In the line, `head` follows the state, and `behind` follows the place.
 local function stand_ready(id, kind, head, place, behind, lane, joins)
   local at = #lines
   if lane ~= '' then
@@ -186,8 +192,8 @@ local function stand_ready(id, kind, head, place, behind, lane, joins)
   lines[at + 1], lines[at + 2] = id, 'ready ' .. head .. ' seq=' .. place .. behind .. since
 end
 
---- How the event of an accepted job goes on behind its digest. `behind` is how it goes on behind its JSON, with its traits; nil if it has
---- none.
+--- Return the end of an accepted job's part of the event, after the digest. `behind` is the text after the job's JSON,
+--- with its traits; nil if the job has no traits.
 local function ending_of(kind, lane, spec, behind)
   local has_spec = #spec <= spec_max
   if kind.keep then
@@ -199,10 +205,11 @@ local function ending_of(kind, lane, spec, behind)
   return (lane ~= '' and '","' .. lane .. '",' or '",null,') .. (has_spec and cjson.encode(spec) or 'null') .. (behind or ']')
 end
 
---- A job with ties is accepted. Returns its digest; how its line goes on behind its state, and behind its place in line; how its event goes on
---- behind the digest; when it is due, if its ties say that; and the place in line that it has from a job that it replaces, if any.
+--- Accept a job with ties. Returns its digest; the texts that follow the state and the place in its line; the end of
+--- its part of the event, after the digest; its due time, if its ties set one; and the place in line of the job that it
+--- replaces, if it takes that place.
 local function tie(i, id, kind, digest, lane, spec)
-  local head, behind, said = kind.head, '', {unpack(kind.given)}   -- what the event says of each trait
+  local head, behind, said = kind.head, '', {unpack(kind.given)}   -- each trait as JSON for the event
   local name, stands, due_at, old, place, in_line
   local expires = kind.expires_at or kind.expires_in and now + kind.expires_in
   if expires then
@@ -233,7 +240,7 @@ local function tie(i, id, kind, digest, lane, spec)
   return digest, head, behind, ending_of(kind, lane, spec, traits ~= ']' and traits), due_at, place
 end
 
---- A job with ties or a delay is accepted.
+--- Accept a job with ties or a delay.
 local function accept_tied(i, id, kind, digest, lane, spec)
   local due_at, head, behind = kind.due_ms or now + kind.delay_ms, kind.head, ''
   local ending, due_after, old_place
@@ -268,7 +275,7 @@ local function decide_records()
   seq, since, taken = fact('sequence'), ' since=' .. now_text, 0
   events, values, lines, answer, seen = {}, {}, {}, {}, size > 1 and {}
   local since_line = since .. '\n'
-  local tail, tail_kind = nil, nil   -- the plain list that the last plain job has joined, and its kind
+  local tail, tail_kind = nil, nil   -- the plain list that the last plain job joined, and the kind of that job
   for i = 1, size do
     local id, place, digest, lane, spec = record(i)
     local kind = kind_of[place]
@@ -319,7 +326,8 @@ local function decide_records()
   return answer
 end
 
---- Append the events. An id that another job gives up in this call may be dropped, and one that was dropped may come again, and be taken.
+--- Append the events. The order matters: an id that another job gives up in this call may then be discarded, and an id
+--- that was discarded may come again and be accepted.
 local function emit_records()
   if has_parts then
     run_parts('append', by)
@@ -330,7 +338,7 @@ local function emit_records()
   emit('enqueued', now_text, by, events)
 end
 
---- The queue has jobs with ties from now on.
+--- Note in `meta` that the queue has jobs with ties from now on.
 local function switch_on()
   if not facts.ties and (taken > 0 or keeps_results()) then
     set_fact('ties', 1)
@@ -340,7 +348,7 @@ local function switch_on()
   end
 end
 
---- Write all that.
+--- Write the accepted jobs.
 local function write_records()
   if has_parts then
     run_parts('write')

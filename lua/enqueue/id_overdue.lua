@@ -1,11 +1,11 @@
---[[ id_overdue: frees the id of a job that waits past its deadline, for a job that asks for the id. No claim of the
-old job may begin, so it expires before the call looks who has the id. Otherwise the new job would be a duplicate of
-one that never runs, for as long as no worker claims.
+--[[ id_overdue: frees the id of a job that waits past its deadline, for a new job with the same id. No claim of the old
+job may begin, so the old job expires before the call checks whether a job has the id. Otherwise the new job would be a
+duplicate of a job that never runs, until some worker claims.
 
-A job that has failed or lost a worker keeps its id: it will be dead (see sweep/expiry). So does one that was claimed
-and whose id is remembered: that holds after its end, too.
+A job that has failed or lost a worker keeps its id, since it will be dead (see sweep/expiry). A job that was claimed
+and whose id is remembered keeps it as well, since the id stays remembered after its end.
 
-The list `overdue_here` has what the event says of each job.
+The list `overdue_here` has the event's part about each expired job.
 
 Keys: state
 Lists: overdue_here
@@ -15,7 +15,7 @@ Uses: call(now_text now) parts(list_of) state(read_line count) removal(end_job) 
 
 local lists = {}
 
---- Whether a job gives up its id: it waits past its deadline and does not keep the id.
+--- Return whether a job gives up its id: it waits past its deadline and does not keep the id.
 local function gives_up_id(job)
   local is_waiting = job and (job.state == 'ready' or job.state == 'scheduled')
   if not is_waiting or not is_over(job, now) or count(job, 'failed') > 0 or count(job, 'lost') > 0 then
@@ -24,8 +24,8 @@ local function gives_up_id(job)
   return not (job.claim and job.once and tonumber(job.once) > now)
 end
 
---- Expire those of these jobs that are overdue. `live` says by record whether Redis has its job; it is false for
---- these afterwards.
+--- Expire those of these jobs that are overdue. `live` has, by record, whether Redis has its job; it is set to false
+--- for an expired job.
 local function expire_overdue(ids, live)
   local asked, records = {}, {}
   for i = 1, #ids do
@@ -50,7 +50,7 @@ local function expire_overdue(ids, live)
   end
 end
 
---- Runs before the events of the jobs that ask for these ids.
+--- Append the events. This runs before the events of the new jobs with these ids.
 local function append(actor)
   emit('expired', now_text, actor, lists.overdue_here)
 end

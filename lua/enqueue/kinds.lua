@@ -1,20 +1,21 @@
---[[ kinds: what many jobs of a call have in common, said once: a JSON array of [priority, delay in ms, head, detail, full] each;
-the instant (Unix ms) at which such a job becomes ready, if that is given in the place of a delay, or 0; and an object, its ties,
-if it has more to end than itself.
+--[[ kinds: parses the kinds of a call. A kind is the part that many jobs have in common: a JSON array of [priority,
+delay in ms, head, detail, full], which may be followed by the instant (Unix ms) at which the job becomes ready in place
+of the delay (or 0), and by an object, the job's ties.
 
-HEAD is how the line of such a job goes on after its state, DETAIL the fields of its event up to the digest's opening
-quote, FULL what happens when a scope is full. A priority is valid if `ready` has a list for it.
+HEAD is the text after the state in the line of such a job. DETAIL has the fields of its event up to the opening quote
+of the digest. FULL has the rules for full scopes. A priority is valid if `ready` has a list for it.
 
-Ties: `expires_in`, in ms from now, or `expires_at`, in Unix ms: no claim of the job begins later. `unique`, keep, replace or reject: the
-job has a name, and this says what becomes of it if another one holds that; reject keeps the job out, and its id is not noted.
-`window`: the name is held for this many ms from now, whatever becomes of the job. `after` and `most`: the job is due `after` ms from now,
-and at most `most` ms after the first of the jobs that replaced one another; its name is held until its first claim.
-`remember`, in ms from now: the job's id is remembered, see include/results/idempotency. Each trait in GIVEN, under its name in a state line: it
-is handed on to the job's line and to its event. `keep`, in ms from the job's end: its result is kept, see include/results/results.
+Ties: `expires_in` (ms from now) or `expires_at` (Unix ms): no claim of the job begins at this time or later. `unique`
+(keep, replace or reject): the job has a name, and this is the rule if another job holds the name; with reject, an id
+whose job is kept out is not remembered. `window`: the job holds the name for this many ms from now, even after its end.
+`after` and `most`: the job is due `after` ms from now, but at most `most` ms after the first of the jobs that replaced
+one another; it holds its name until its first claim. `remember` (ms from now): the job's id is remembered, see
+include/results/idempotency. Each trait in GIVEN, under its name in a state line: it is copied into the job's line and
+its event. `keep` (ms from the job's end): its result is kept, see include/results/results.
 
-A job that is ready at once, and whose ties say nothing but traits in GIVEN, waits as a plain one does: its `head` says them, and `behind` is
-how its event goes on behind its JSON. For other jobs `given` has what the event says of each trait (false: it is not given), `given_line`
-what the line says.
+A job that is ready at once, and whose ties have only traits in GIVEN, waits like a plain one: its `head` includes these
+traits, and `behind` is the text after the JSON in its event. For other jobs, `given` has each trait as JSON for the
+event (false: not given), and `given_line` has the traits for the line.
 
 Keys: ready
 Kept: KINDS NO_TIES WAYS
@@ -28,12 +29,12 @@ local KINDS = {known = {}, count = 0}
 local KINDS_MAX = 256
 local KINDS_LENGTH_MAX = 1000
 
---- Whether this is a whole number, or nothing.
+--- Return whether a value is a whole number or nil.
 local function is_number_or_nil(value)
   return value == nil or type(value) == 'number' and whole_number(value) ~= nil
 end
 
---- Whether this is what a line can say of a trait, or nothing.
+--- Return whether a value is nil, or one that a line can have for this trait.
 local function is_trait_or_nil(name, value)
   if NUMBERS[name] then
     return is_number_or_nil(value)
@@ -41,8 +42,8 @@ local function is_trait_or_nil(name, value)
   return value == nil or type(value) == 'string' and value:match('^%S+$') ~= nil
 end
 
---- What ties say of the traits in GIVEN: how a line says it, empty if they say nothing, and, by trait, how an event does; nil if a line
---- cannot say it.
+--- Return the traits in GIVEN that ties have: as text for a line, empty without any, and, by trait, as JSON for
+--- the event. Return nil if a line cannot have one of them.
 local function given_in(ties)
   local line, said = '', {}
   for at = 1, #TRAITS do
@@ -61,7 +62,7 @@ local function given_in(ties)
   return line, said
 end
 
---- One kind, its fields named; nil for an invalid one.
+--- Return a kind with named fields; nil for an invalid one.
 local function kind_from(record)
   if type(record) ~= 'table' or #record < 5 or #record > 7 then
     return nil
@@ -94,8 +95,8 @@ local function kind_from(record)
     given = said, given_line = given_line}
 end
 
---- The kinds, by their place (from '1', as text); nil if one of them is invalid. The same come in call after call, so what
---- was made of a short text is remembered.
+--- Return the kinds, by their place (from '1', as text); nil if one of them is invalid. Successive calls often have the
+--- same kinds, so the result for a short text is remembered.
 local function kinds_from(text)
   if KINDS.known[text] then
     return KINDS.known[text]

@@ -1,16 +1,17 @@
---[[ lane_assignment: finds the lane of a job whose producer names none, and whether a full scope keeps a job out.
+--[[ lane_assignment: finds the lane of a job whose producer names no lane, and checks whether a full scope keeps a job
+out.
 
 Keys: caps waiting
 Uses: scopes(scope_of held_in) lane_states(lane_of)
 ]]
 
-local capped_tasks   -- the task's scope → whether the task has a cap, for those that were read; nil: none was
+local capped_tasks   -- the task's scope → whether the task has a cap, for scopes that were read; nil: none was read
 
 local function reset()
   capped_tasks = nil
 end
 
---- Return the lane of a job whose producer knows of no cap on its task, if the task has a cap by now; else empty.
+--- Return the lane of a job whose producer knew no cap of its task, if the task has a cap now; else empty text.
 local function lane_for(kind)
   local task = kind.task
   capped_tasks = capped_tasks or {}
@@ -20,7 +21,7 @@ local function lane_for(kind)
   return capped_tasks[task] and kind.priority .. '+' .. task or ''
 end
 
---- Return how many jobs wait in a lane, with those of this call.
+--- Return the number of jobs that wait in a lane, including those of this call.
 local function waiting_in_lane(lane)
   if not lane.waits then
     lane.waits = redis.call('ZLEXCOUNT', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}')
@@ -32,7 +33,8 @@ end
 --- does.
 local function kept_out(name, rules)
   local lane = lane_of(name)
-  -- %f: from the beginning of a word only. Else Lua would look for a rule from every letter of a long one on.
+  -- `%f` matches only at the beginning of a word. Without it Lua would look for a rule from every letter of a long
+  -- word.
   for kind, value, declared in rules:gmatch('%f[%l](%l+)|([^|%s]+)|?(%d*)') do
     local queued = waiting_in_lane(lane)
     if kind == 'most' then

@@ -1,23 +1,23 @@
 --[[ name_requests: decides which jobs of a call get the names that they ask for, and which jobs they replace.
 
-A job whose name another job holds is not accepted. But if its kind says `replace`, and the other job waits, was never
-claimed and holds no name until an instant, the other job is removed, and the new job takes its place. If several such
-jobs of one call have one name, the last one that is sure to be accepted gets it: one whose id no other job has had,
-and that no rule of a full scope may keep out. The others are held by it. A job that this call replaces leaves its id
-to later records, unless the id is remembered.
+A job whose name another job holds is not accepted, except if its kind says `replace`, and the other job waits, was
+never claimed and holds no name until an instant. Then the other job is removed, and the new job takes its place. If
+several such jobs of one call have one name, the last one that is sure to be accepted gets the name: one whose id no
+other job has had, and that no rule of a full scope may keep out. The others count as held by that job. A job that this
+call replaces leaves its id to later records, unless the id is remembered.
 
-A kind with `after` delays its job by that time from the call, so each replacement postpones the job, but not beyond
-the latest instant in the line of the replaced job. From then on a replacement takes the old job's place in line:
-otherwise calls that come faster than workers would postpone the job for ever.
+A kind with `after` delays its job by that time from the call, so each replacement postpones the job, but not beyond the
+latest instant in the line of the replaced job. From then on a replacement takes the old job's place in line. Otherwise
+calls that come faster than workers claim would postpone the job for ever.
 
 A job that waits past its deadline does not keep its name from another job (see include/names/name_overdue).
 
-The list `wanted` has by record the field of `slots` for its name, `digests` and `names` the two parts of its digest;
-`holders` has who holds each of these fields, `waiting` the records of holders that may be replaced, by id, `taken`
-fields and ids of the names that are taken, `replaced` what the event says of each job that is replaced, `lapsed` the
-fields whose instant is over, `overdue` by field the ids and records of jobs that yield, `last` the record that gets a
-field among those that replace, `deferred` the fields for which a record has given way to that one, `fronts` by
-priority the ids and places of plain jobs that take the place of a job that they replaced.
+The lists: `wanted` has, by record, the field of `slots` for its name; `digests` and `names` have the two parts of its
+digest. `holders` has, by such a field, the holder of the name; `waiting` the jobs that may be replaced, by id; `taken`
+the fields and ids of names that are taken; `replaced` the event's part about each replaced job; `lapsed` the fields
+whose instant is over; `overdue`, by field, the ids and records of jobs that yield the name; `last` the record that gets
+a field among those that replace; `deferred` the fields for which a record has given way to that one; `fronts`, by
+priority, the ids and places of plain jobs that take the place of a replaced job.
 
 Keys: slots state
 Lists: deferred digests fronts holders lapsed last names overdue replaced taken waiting wanted
@@ -28,7 +28,7 @@ Uses: call(now now_text) parts(list_of) batch(call_many read_many) names(name_fi
 
 local lists = {}
 
---- Note the name that a record asks for, which follows its digest. False without one.
+--- Note the name that a record asks for, which follows its digest. Returns false without one.
 local function want_name(i, digest)
   local plain, name = digest:match('^(%x+) ([%w_.:~%%/=,-]+)$')
   if not plain then
@@ -39,8 +39,8 @@ local function want_name(i, digest)
   return true
 end
 
---- Read who holds the names that are asked for. Returns the jobs that hold one with no instant, and the names, by
---- job.
+--- Read the holders of the names that are asked for. Returns the jobs that hold a name without an instant, and their
+--- names, by job.
 local function read_names(size)
   local wanted, held_by, fields, names = lists.wanted, list_of(lists, 'holders'), {}, {}
   local lasting, name_of = {}, {}
@@ -55,7 +55,7 @@ local function read_names(size)
   for i = 1, #fields do
     local field, holder = fields[i], holder_in(held[i], now)
     if holder == held[i] and has_left(holder) then
-      holder = nil   -- it has just expired
+      holder = nil   -- it has just expired in this call
     end
     held_by[field] = holder or false
     if holder and holder == held[i] then
@@ -68,8 +68,8 @@ local function read_names(size)
   return lasting, name_of
 end
 
---- Read who holds the names, and which jobs may be replaced. `kind_if_sure(i)` is the kind of record i; nil if
---- another job may have its id.
+--- Read the holders of the names, and find the jobs that may be replaced. `kind_if_sure(i)` returns the kind of record
+--- i; nil if another job may have its id.
 local function read_holders(size, kind_if_sure)
   local wanted = lists.wanted
   if not wanted then
@@ -96,8 +96,8 @@ local function read_holders(size, kind_if_sure)
   end
 end
 
---- Return the job that keeps the name from a record's job; nil if it may have the name. `ids` are those of the
---- records.
+--- Return the job that keeps the name from a record's job; nil if the record's job may have the name. `ids` are the ids
+--- of the records.
 local function kept_by(i, kind, ids)
   local field = lists.wanted[i]
   local holder, last = lists.holders[field], lists.last[field]
@@ -114,9 +114,9 @@ local function kept_by(i, kind, ids)
   return nil
 end
 
---- Give an accepted job its name. Returns its digest, its name, and until when it holds that, as its line says it;
---- when the job is due, if its kind says `after`; and the id of the job that it replaces, and the place in line that
---- it gets from it, if any.
+--- Give an accepted job its name. Returns its digest, its name, and how long it holds the name, as its line has it; its
+--- due time, if its kind has `after`; the id of the job that it replaces; and the place in line that it takes from that
+--- job, if any.
 local function take_name(i, id, kind, lane)
   local field, name = lists.wanted[i], lists.names[i]
   local old, place = lists.holders[field] or nil, nil
@@ -153,7 +153,7 @@ local function take_name(i, id, kind, lane)
     local replaced = list_of(lists, 'replaced')
     replaced[#replaced + 1] = '["' .. old .. '","' .. id .. '"]'
     leave_id(old)
-    list_of(lists, 'waiting')[old] = nil   -- a later record may bring another job of this id
+    list_of(lists, 'waiting')[old] = nil   -- a later record may add another job of this id
     note_replaced(old, old_job, id)
   end
   list_of(lists, 'holders')[field] = id
@@ -166,7 +166,7 @@ local function append(actor)
   emit('replaced', now_text, actor, lists.replaced)
 end
 
---- Write the names, and the plain jobs that take the places of those that they replaced: each goes to the head of its
+--- Write the names, and the plain jobs that take the place of a replaced job. Such a job is put at the head of its
 --- list, since its place is older than those at the tail.
 local function write()
   call_many('HSET', slots, lists.taken)

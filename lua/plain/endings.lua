@@ -1,9 +1,10 @@
---[[ endings: whether jobs that are waited for have ended, and how. All of it was so at one moment.
+--[[ endings: returns whether jobs that are waited for have ended, and how, all at one moment.
 
-The answer has a text for each id: empty for a job that is alive; the state line of a dead one, and the error behind a line break; the line in
-`results` of one whose outcome is kept, and the value behind a line break; nothing for a job that Redis does not have. At most BYTES_MAX
-bytes of values are read, and one value more: LATER takes the place of a value that the next look brings. Behind the texts come the id of the
-outbox's last entry, if a mirror reads it and jobs are missing, and for how many ms messages about ends of jobs go on.
+The answer has a text for each id: empty for a job that is alive; for a dead job, its state line and, after a line
+break, its error; for a job whose outcome is kept, its line in `results` and, after a line break, its result; nothing
+for a job that Redis does not have. At most BYTES_MAX bytes of results are read, and one result more: LATER takes the
+place of a result that the next look returns. After the texts come the id of the outbox's last entry, if a mirror reads
+the outbox and jobs are missing, and the ms for which scripts still publish ends of jobs.
 
 Keys: meta state jobs outbox results returned
 Args: id…

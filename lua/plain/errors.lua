@@ -1,4 +1,4 @@
---[[ errors: what jobs died of, without their arguments; nothing for a job that has no error.
+--[[ errors: returns the errors that jobs died of, without the jobs' arguments; nothing for a job without an error.
 
 Keys: jobs
 Args: id…

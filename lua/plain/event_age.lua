@@ -1,7 +1,8 @@
---[[ event_age: when the oldest event that waits for the mirror was written, or a later one: Unix ms, or nothing.
+--[[ event_age: returns when the oldest event that waits for the mirror was written, or a later one: Unix ms, or
+nothing.
 
-It is the time of the second entry, since the first may be the mirror's anchor, which SQL has; and the time alone, since an entry may have ten
-thousand jobs.
+This is the time of the second entry, since the first may be the mirror's anchor, which SQL has. Only the time is read,
+since an entry may have ten thousand jobs.
 
 Keys: outbox
 Returns: MS

@@ -1,8 +1,9 @@
---[[ in_one_step: plain commands carried out in one step, in a full Redis, too. An error takes the place of its answer.
+--[[ in_one_step: carries out plain commands in one step, even in a full Redis. A command that fails has its error in
+the place of its answer.
 
-MULTI would be one step as well; but Redis 7.0 queues no command while it is full, and refuses those that write.
+MULTI would also be one step. But a full Redis 7.0 queues no command, and refuses commands that write.
 
-KEYS has the key of each command, and ARGV its name, how many arguments follow, and these.
+KEYS has the key of each command; ARGV has its name, the number of its further arguments, and these arguments.
 
 Flags: allow-oom
 Args: {NAME COUNT ARGUMENT…}…

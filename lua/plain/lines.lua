@@ -1,6 +1,7 @@
---[[ lines: the state lines of jobs. For a job without a line: the text before the JSON of its value in `jobs`.
+--[[ lines: returns the state lines of jobs; for a job without a line, the text before the JSON in its value in `jobs`.
 
-Nothing long is read, since Redis can only read a field as a whole. A job whose value has VALUE_MAX bytes or more has a line.
+No long value is read, since Redis can only read a field as a whole: a job whose value has VALUE_MAX bytes or more has a
+line.
 
 Keys: state jobs
 Args: id…

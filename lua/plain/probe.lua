@@ -1,4 +1,4 @@
---[[ probe: which of some commands the user may not send, as their places among them, from 1. None of them is carried out.
+--[[ probe: returns the places, from 1, of the commands in a list that the user may not send. No command is carried out.
 
 Args: commands
 Returns: PLACE…

@@ -1,7 +1,8 @@
---[[ strike: an outbox without the entries whose ids are greater than any that the scripts give.
+--[[ strike: removes the entries of an outbox whose ids are greater than any that scripts assign.
 
-A stream takes no id below one that it had, not even with XDEL and XSETID; so the other entries go into a new stream. Redis does nothing else
-meanwhile, so their count and their bytes are bounded: beyond that nothing is changed.
+A stream takes no id below one that it had, even after XDEL and XSETID. So the other entries are copied into a new
+stream. Redis does nothing else meanwhile, so their number and their bytes are bounded: beyond the bounds nothing is
+changed.
 
 Flags: allow-oom
 Keys: outbox

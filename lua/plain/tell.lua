@@ -1,4 +1,5 @@
---[[ tell: a worker says that it runs, by Redis' clock, since those of the workers' machines may differ.
+--[[ tell: a worker reports that it runs, with the time of Redis' clock, since the clocks of workers' machines may
+differ.
 
 It runs in a full Redis, too.
 

@@ -1,17 +1,17 @@
---[[ members: single members of keys, as the doctor names them: their values, and the values that they get.
+--[[ members: reads and writes single members of keys, as the doctor's edits name them.
 
 Keys: meta state jobs waiting lanes open blocked holders rates fair scheduled leases dead expiring slots results kept returned schedules ticks boxes
 Uses: meta(set_fact renew) stored_lines(read_lines) batch(call_many)
 ]]
 
-local hashes, sets     -- key's name → the key, of those whose members are edited alike
-local given, removed   -- key's name → what its members get, and the members that go
+local hashes, sets     -- key's name → the key: hashes, and sorted sets
+local given, removed   -- key's name → the members that it gets, with values; and the members to remove
 
 local function reset()
   hashes, sets, given, removed = nil, nil, {}, {}
 end
 
---- Know the keys of this call.
+--- Group the keys of this call by type: hashes, and sorted sets.
 local function name_keys()
   hashes = {
     meta = meta, state = state, jobs = jobs, lanes = lanes, rates = rates, slots = slots, results = results, returned = returned,
@@ -23,7 +23,7 @@ local function name_keys()
   }
 end
 
---- A member's value, empty without one; nil for what has no members of its own.
+--- Return a member's value, empty if it has none; nil for a key whose members have no names.
 local function read_member(key, member)
   if hashes[key] then
     return redis.call('HGET', hashes[key], member) or ''
@@ -36,7 +36,7 @@ local function read_member(key, member)
   end
 end
 
---- Whether a member is as it was.
+--- Return whether a member still has the value that it had.
 local function has_kept(key, member, was, value)
   local is = read_member(key, member)
   if was == '<' then
@@ -45,7 +45,7 @@ local function has_kept(key, member, was, value)
   return not is or is == was or sets[key] and tonumber(is) and tonumber(is) == tonumber(was)
 end
 
---- Note what becomes of a member, for the writes at the end. A score that begins with `+` counts from `at` on.
+--- Note a member's new value, which is written at the end. A score that begins with `+` counts from `at`.
 local function note_member(key, member, value, at)
   if key == 'meta' then
     renew()
@@ -67,7 +67,7 @@ local function note_member(key, member, value, at)
   end
 end
 
---- Write all that.
+--- Write all noted members.
 local function write_members()
   for name, key in pairs(hashes) do
     call_many('HDEL', key, removed[name])

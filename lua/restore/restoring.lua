@@ -1,4 +1,4 @@
---[[ restoring: what becomes of each record of a restore. Everything is decided before anything is written.
+--[[ restoring: decides the outcome of each record of a restore. Everything is decided before anything is written.
 
 Keys: jobs state scheduled dead expiring results
 Meta: sequence remembers
@@ -11,21 +11,21 @@ Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) s
     baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
 ]]
 
-local held           -- by record: the line of the job that has its id, if one is alive
-local seen           -- id → the record of the job that this call has put back, or how it has ended
-local is_remembered  -- whether any record has an id that is remembered, or a result
-local next_due       -- when the first scheduled member was due before
+local held           -- by record: the line of the job that has its id, if it is alive
+local seen           -- id → the record of the job that this call restored, or its end
+local is_remembered  -- whether any record has an id to be remembered, or a job whose result is kept
+local next_due       -- when the first scheduled member was due before this call
 local seq            -- the last place in line that was given
-local unheard, restored, removed     -- what the events say
-local specs, lines, due              -- what HSET `jobs`, HSET `state` and ZADD `scheduled` take
-local buried, exhumed                -- ids of jobs that are dead, and of dead ones that go
+local unheard, restored, removed     -- the events' parts about each job
+local specs, lines, due              -- arguments of HSET `jobs`, HSET `state` and ZADD `scheduled`
+local buried, exhumed                -- ids of jobs that are restored as dead, and of dead jobs that are removed
 
 local function reset()
   held, seen, is_remembered, next_due, seq = nil, {}, nil, nil, nil
   unheard, restored, removed, specs, lines, due, buried, exhumed = {}, {}, {}, {}, {}, {}, {}, {}
 end
 
---- Check the records, and read what is known of their ids. Returns a reply that refuses the call, or nil.
+--- Check the records, and read the jobs and lines of their ids. Returns a reply that refuses the call, or nil.
 local function check_restore()
   local ids, lanes_named = {}, {}
   for i = 1, each_count do
@@ -55,7 +55,7 @@ local function check_restore()
   return nil
 end
 
---- Put a job where it belongs. Returns its place in line and its due time, as JSON.
+--- Put a restored job into its place. Returns its place in line and its due time, as JSON.
 local function place_again(id, job, due_ms)
   job.since = now
   if job.expires and job.state ~= 'dead' then
@@ -82,7 +82,7 @@ local function place_again(id, job, due_ms)
   return seq .. ',null'
 end
 
---- The id of a job that has ended is remembered again.
+--- Remember the id of a job that has ended again.
 local function remember_again(i, id, due_ms, line, alive)
   if is_id_remembered(i) then
     return 'known'
@@ -97,7 +97,7 @@ local function remember_again(i, id, due_ms, line, alive)
   return 'remembered'
 end
 
---- The name of a job that has ended is held again.
+--- Let a job that has ended hold its name again.
 local function name_again(id, job)
   if is_name_held(id, job) then
     return 'held'
@@ -109,7 +109,7 @@ local function name_again(id, job)
   return 'named'
 end
 
---- A job that had ended, and is alive again, goes.
+--- Remove a job that had ended and is alive again.
 local function remove_again(i, id, line, detail, alive)
   if not alive or alive.state == 'gone' then
     return 'gone'
@@ -126,7 +126,7 @@ local function remove_again(i, id, line, detail, alive)
   return 'removed'
 end
 
---- A job that Redis does not have comes back.
+--- Restore a job that Redis does not have.
 local function bring_back(i, id, kind, due_ms, line, detail, spec)
   local job = read_line(line)
   seen[id] = job
@@ -167,7 +167,7 @@ local function decide_record(i)
   return bring_back(i, id, kind, due_ms, line, detail, spec)
 end
 
---- Decide about all records. Returns ids and outcomes, behind the place of the entry.
+--- Decide about all records. Returns the entry `last`, then ids and outcomes.
 local function decide_restore(last)
   local answer = {last}
   for i = 1, each_count do
@@ -179,7 +179,7 @@ local function decide_restore(last)
   return answer
 end
 
---- Append the events. Returns the entry of the last one, or nil.
+--- Append the events. Returns the entry of the last one; nil if there are no events.
 local function emit_restore()
   run_parts('append', by)
   emit('baseline', now, by, unheard, why)
@@ -187,7 +187,7 @@ local function emit_restore()
   return emit('restored', now, by, restored, why) or gone_at
 end
 
---- Write all that.
+--- Write all changes.
 local function write_restore()
   run_parts('write')
   unindex_dead(exhumed)

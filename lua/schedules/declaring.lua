@@ -1,4 +1,4 @@
---[[ declaring: decides what becomes of each schedule of a call. Everything is decided before anything is written.
+--[[ declaring: decides the outcome of each schedule of a call. Everything is decided before anything is written.
 
 Keys: schedules
 Meta: schedules
@@ -8,19 +8,19 @@ Uses: call(now) meta(facts set_fact) emit(emit_queue) batch(call_many read_many)
     definition_digest(definition_digest job_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
 ]]
 
-local SEEN_MS = 1800000   -- code that declares the same is noted this often at most
+local SEEN_MS = 1800000   -- minimum ms between two notes that code has declared the same definition
 local NAME_MAX = 100
 
 local known        -- name → {its schedule, its job}; nil without one
 local entries      -- fields and values that are written
-local removed      -- fields that go
-local events       -- what the events say
+local removed      -- fields to remove
+local events       -- the `schedule_changed` events
 
 local function reset()
   known, entries, removed, events = nil, {}, {}, {}
 end
 
---- Whether a record can be stored: names and lines without what would break an entry.
+--- Return whether a record can be stored: no value may contain text that would break an entry.
 local function is_record(name, next_at, due_at, rule, job)
   if #name > NAME_MAX or not name:find('^[%w_.:-]+$') then
     return false
@@ -50,13 +50,13 @@ local function check_schedules()
   return nil
 end
 
---- A job as an event says it; null if the log is not to have its arguments.
+--- Return a job as JSON for an event; null if the log does not keep its arguments.
 local function pack_of(job)
   local spec = job:match('\n({[^\n]*})$')
   return spec and #spec <= spec_max and cjson.encode(job) or 'null'
 end
 
---- A schedule has changed; `job` is nil unless the call brings it.
+--- Change a schedule; `job` is nil unless the call has a new job.
 local function change(name, old, new, job)
   known[name] = {new, job or known[name][2]}
   entries[#entries + 1], entries[#entries + 2] = name, write_schedule(new)
@@ -69,7 +69,7 @@ local function change(name, old, new, job)
     (job and ',' .. pack_of(job) .. ',"' .. job_digest(job) .. '"' or '') .. ']'
 end
 
---- A schedule is forgotten.
+--- Remove the entry of a schedule.
 local function forget(name, old)
   known[name] = nil
   removed[#removed + 1], removed[#removed + 2] = name, job_field(name)
@@ -87,12 +87,13 @@ local function next_version(old)
   return new
 end
 
---- Return the time after which an instant must lie: one that has passed, or is in the log, does not come again.
+--- Return the time after which an instant must lie: an instant that has passed, or is in the log, does not come again.
 local function floor_of(old)
   return math.max(now, old and old.last or 0)
 end
 
---- Code declares what is stored: note that it was seen, and take an earlier instant, since the clock went back.
+--- Code declares the stored definition: note the time, and take the new instant if it is earlier, since the clock went
+--- back.
 local function see(name, old, next_at, due_at)
   if old.state == 'on' and next_at < old.next_ms and next_at > floor_of(old) then
     local new = next_version(old)
@@ -105,7 +106,8 @@ local function see(name, old, next_at, due_at)
   return 'same'
 end
 
---- Code declares a schedule whose rule was set live: note the definition, which may come back once that rule is released.
+--- Code declares a schedule whose rule was set live: note the definition, which is allowed again once the live rule is
+--- released.
 local function keep_live(name, old, is_same, digest)
   if not was_declared(old, digest) or now - old.seen >= SEEN_MS then
     note_declared(old, digest)
@@ -115,7 +117,7 @@ local function keep_live(name, old, is_same, digest)
   return is_same and old.state ~= 'removed' and 'same' or 'kept'
 end
 
---- What stops a put from being carried out; nil if nothing does.
+--- Return the outcome of a put that is not carried out; nil for any other put.
 local function put_outcome(old, is_same, version, digest)
   if what == 'restore' then
     return old and 'conflict' or nil
@@ -184,7 +186,7 @@ local function resume(name, old, next_at, due_at)
   return 'changed'
 end
 
---- Code that still declares a schedule must not bring it back, so that is noted for as long as it may.
+--- Remove a schedule. Its entry stays while code may still declare the schedule, so that code does not bring it back.
 local function remove(name, old)
   if old.state == 'undeclared' or is_unseen(old, now) then
     forget(name, old)
@@ -198,8 +200,8 @@ local function remove(name, old)
   return 'changed'
 end
 
---- Give a rule that was set live back to code: it holds until a worker declares another one. What code declared last may
---- come back, what it declared before may not.
+--- Give a rule that was set live back to code: it holds until a worker declares another one. Code may then set the
+--- definition that it declared last, but not the ones before.
 local function release(name, old)
   if old.from ~= 'live' or old.was == '' then
     return old.from == 'live' and 'undeclared' or 'same'

@@ -1,5 +1,6 @@
---[[ firing: decides what becomes of each instant that a worker reports, and which schedules it gets next. Everything is
-decided before anything is written; the jobs are accepted as `enqueue` accepts them (enqueue/accepting).
+--[[ firing: decides the outcome of each instant that a worker reports, and which schedules the worker gets next.
+Everything is decided before anything is written. Jobs are accepted by the same code as in `enqueue`
+(enqueue/accepting).
 
 Keys: schedules state holders
 Later: schedules_missed
@@ -10,27 +11,27 @@ Uses: call(now now_text) meta(fact read_now set_fact) emit(emit quoted) batch(ca
     tick_times(read_ticks move_tick due_ticks decide_ticks write_ticks)
 ]]
 
-local HAND_MS = 5000     -- a schedule that was handed out comes back after this, if its instant is not reported
-local LATER_MS = 60000   -- the same for one that the worker cannot compute
+local HAND_MS = 5000     -- ms after which a schedule is given out again if its instant is not reported
+local LATER_MS = 60000   -- the same for a schedule that the worker cannot compute
 
 local known         -- name → its schedule, and its job as `schedules` has it
 local told          -- by record: its outcome, and the other fields of its event
-local wanted        -- the jobs that the call enqueues: id, place of the kind, digest, lane and JSON each
+local wanted        -- the jobs to enqueue: id, place of the kind, digest, lane and JSON of each
 local kinds         -- the kinds of these jobs
-local of_job        -- the record of each
+local of_job        -- the record of each of these jobs
 local entries       -- fields and values that are written
-local events        -- what the event says of each instant
+local events        -- the event's part about each instant
 local stopped       -- ids and lines of jobs that are asked to stop
-local requests      -- what the event says of each
-local handed        -- names and entries that the worker gets
-local passed_over   -- instants that were missed
+local requests      -- the event's part about each of these jobs
+local handed        -- names and entries of the schedules that the worker gets
+local passed_over   -- number of missed instants
 
 local function reset()
   known, told, wanted, kinds, of_job, entries, events, stopped, requests, handed = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
   passed_over = 0
 end
 
---- Take the job of a schedule apart. Returns its kind, digest, lane and JSON; nil if it cannot be read.
+--- Split the job of a schedule. Returns its kind, digest, lane and JSON; nil if it cannot be read.
 local function read_job(packed)
   local text, lane, digest, spec = (packed or ''):match('^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local by_place = text and kinds_from('[' .. text .. ']')
@@ -54,7 +55,8 @@ local function read_schedules()
   end
 end
 
---- What stops an instant; nil if the log gets it. `shift` is the part of `spread` that is added to each.
+--- Return the outcome that keeps an instant from being accepted; nil if it is accepted. `shift` is the part of `spread`
+--- that is added to each instant.
 local function instant_outcome(schedule, expected, fired, next_at, shift)
   if schedule.state ~= 'on' or schedule.next_ms ~= expected then
     return 'already'
@@ -68,7 +70,7 @@ local function instant_outcome(schedule, expected, fired, next_at, shift)
   return nil
 end
 
---- Note to enqueue the job of this instant. Returns false if the stored job cannot be read.
+--- Note the job of this instant, which is enqueued later. Returns false if the stored job cannot be read.
 local function want_job(i, name, instant)
   local kind, digest, lane, spec = read_job(known[name][2])
   if not kind then
@@ -80,19 +82,19 @@ local function want_job(i, name, instant)
   return true
 end
 
---- An instant goes into the log. `outcome` is the one of its event, unless the job is kept out.
+--- Note the event of an instant. `outcome` is its outcome, unless the job is kept out.
 local function tell(i, schedule, instant, shift, outcome, missed)
   told[i] = {outcome, instant, instant + shift, schedule.state == 'on' and schedule.next_ms or nil, missed, schedule.v}
 end
 
---- A schedule goes on to its next instant.
+--- Move a schedule on to its next instant.
 local function go_on(name, schedule, instant, next_at, shift)
   schedule.last, schedule.next_ms, schedule.due_ms = math.max(instant, schedule.last), next_at, next_at + shift
   entries[#entries + 1], entries[#entries + 2] = name, write_schedule(schedule)
   move_tick(name, schedule.due_ms)
 end
 
---- An operator asks for a run, whatever the instants are.
+--- Decide about a run that an operator asked for, whatever the instants are.
 local function judge_run(i, name, schedule)
   if schedule.state == 'removed' then
     told[i] = {'gone'}
@@ -140,7 +142,7 @@ local function judge(i)
   tell(i, schedule, instant, shift, fired ~= 0 and 'fired' or 'missed', missed)
 end
 
---- Decide about all records, and read what is known of their jobs. Returns a reply that refuses the call, or nil.
+--- Decide about all records, and read the ids and names of their jobs. Returns a reply that refuses the call, or nil.
 local function check_instants()
   told, wanted, kinds, of_job, entries, events, stopped, requests, handed = {}, {}, {}, {}, {}, {}, {}, {}, {}
   read_schedules()
@@ -156,7 +158,7 @@ local function check_instants()
   end, kinds)
 end
 
---- The job that runs in the place of a schedule whose next one may not wait for its end is asked to stop.
+--- Ask the running job of a schedule to stop, if its next job must not wait for its end (overlap `replace`).
 local function stop_running(name, kind)
   if kind.unique ~= 'replace' then
     return
@@ -192,7 +194,7 @@ local function decide_jobs()
   end
 end
 
---- Hand out schedules that are due.
+--- Give schedules that are due to the worker.
 local function hand_out()
   local names = due_ticks(hand_max)
   local stored = read_many(schedules, names)
@@ -207,7 +209,8 @@ local function hand_out()
   end
 end
 
---- Decide the rest. Returns the words of the answer, and the schedules that the worker gets.
+--- Decide about the jobs, and choose the schedules that the worker gets. Returns the words of the answer, and these
+--- schedules.
 local function decide_instants()
   if #wanted > 0 then
     decide_jobs()

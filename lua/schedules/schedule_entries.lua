@@ -1,25 +1,27 @@
 --[[ schedule_entries: reads and writes the entries of `schedules`.
 
-NAME has the line of a schedule and, after a line break, its rule as JSON, which Lua does not read. NAME|job has its job,
-packed as `enqueue` takes one: a kind, a lane (empty: none), a digest (with the job's name, if it is unique) and the
-job's JSON, a line each.
+NAME has the line of a schedule and, after a line break, its rule as JSON, which Lua does not read. NAME|job has its
+job, packed as `enqueue` takes one: a kind, a lane (empty: none), a digest (with the job's name, if it is unique) and
+the job's JSON, a line each.
 
     on v=4 next=1795312800000 due=1795312800000 last=1795226400000 from=code seen=1795300000000 was=1f3c09aa,90ab11fe
 
 The first word is the state: `on`; `paused` by an operator; `undeclared`, if no worker's code has declared it for
-UNDECLARED_MS; or `removed`: code may still declare it, and must not bring it back. Only a schedule that is on has a
-member in `ticks`.
+UNDECLARED_MS; or `removed` by an operator, if code may still declare the schedule but must not bring it back. Only a
+schedule that is on has a member in `ticks`.
 
-`v` counts its changes. `next` is its next instant, `due` when that is due: later by the schedule's part of `spread`.
-`last` is the last instant that was fired or missed; 0 before the first. `from` says who set the rule: code, or live
-for an operator; released: an operator gave it back to code, and it holds until a worker declares another one. `seen` is when code declared it last; 0: never. `was` has digests of what code declared before, oldest first; of a live rule, the last is what code declares now.
-
+`v` counts the changes of the schedule. `next` is its next instant; `due` is the time at which that instant is due,
+later by the schedule's part of `spread`. `last` is the last instant that was fired or missed; 0 before the first.
+`from` is the origin of the rule: `code`; `live` (an operator set it); or `released` (an operator gave the schedule back
+to code, and the rule holds until a worker declares another one). `seen` is the time at which code declared the schedule
+last; 0: never. `was` has digests of the definitions that code declared before, oldest first; if the rule is live, the
+last digest is that of the definition that code declares now.
 ]]
 
 local UNDECLARED_MS = 10800000   -- three hours: workers declare the schedules of their code when they start, and hourly
-local WAS_MAX = 20               -- digests that `was` has at most
+local WAS_MAX = 20               -- maximum number of digests in `was`
 
---- Take an entry apart; nil without one, or if it cannot be read.
+--- Parse an entry; nil without one, or if it cannot be read.
 local function read_schedule(entry)
   if not entry then
     return nil
@@ -35,7 +37,7 @@ local function read_schedule(entry)
   }
 end
 
---- Return a schedule as its entry says it.
+--- Return the entry of a schedule.
 local function write_schedule(schedule)
   return string.format('%s v=%.0f next=%.0f due=%.0f last=%.0f from=%s seen=%.0f was=%s\n%s', schedule.state, schedule.v,
     schedule.next_ms, schedule.due_ms, schedule.last, schedule.from, schedule.seen, schedule.was, schedule.rule)
@@ -46,7 +48,7 @@ local function job_field(name)
   return name .. '|job'
 end
 
---- Whether code declared this definition before the one that it declares now.
+--- Return whether code declared this definition before its present one.
 local function was_declared(schedule, digest)
   return (',' .. schedule.was .. ','):find(',' .. digest .. ',', 1, true) ~= nil
 end
@@ -61,12 +63,12 @@ local function note_declared(schedule, digest)
   schedule.was = #list > most and list:sub(-most) or list
 end
 
---- Whether no worker's code has declared a schedule for so long that it is not in the code, or not any more.
+--- Return whether no worker's code has declared a schedule for so long that it was never in the code, or was taken out.
 local function is_unseen(schedule, at)
   return at - schedule.seen > UNDECLARED_MS
 end
 
---- Whether a schedule of code was taken out of the code.
+--- Return whether a schedule of code was taken out of the code.
 local function is_undeclared(schedule, at)
   return schedule.from ~= 'live' and is_unseen(schedule, at)
 end

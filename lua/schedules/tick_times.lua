@@ -1,5 +1,5 @@
---[[ tick_times: moves schedules in `ticks`, and the member `tick|` of `scheduled` with the first of them. Claims learn
-from `tick|` that schedules are due, however many schedules the queue has.
+--[[ tick_times: moves schedules in `ticks`, and the member `tick|` of `scheduled` together with the first of them. From
+`tick|` claims learn that schedules are due, however many schedules the queue has.
 
 Keys: ticks scheduled
 Uses: call(now) due(earliest_due) wake(wake_needed) batch(call_many) digits(digits)
@@ -9,7 +9,7 @@ local TICK = 'tick|'
 
 local found       -- the first schedules of `ticks`, each with its time
 local moved       -- name → its new time; false: it has none
-local first       -- when the first of `ticks` is due after the call; nil: `ticks` is empty then
+local first       -- when the first member of `ticks` is due after the call; nil: `ticks` is empty then
 
 local function reset()
   found, moved, first = nil, nil, nil
@@ -20,12 +20,12 @@ local function read_ticks(size)
   found, moved = redis.call('ZRANGE', ticks, '0', digits(size), 'WITHSCORES'), {}
 end
 
---- Give a schedule another time, or none.
+--- Give a schedule another time; false: it has none.
 local function move_tick(name, at)
   moved[name] = at
 end
 
---- Return the schedules that are due and that the call has not moved, up to this many.
+--- Return at most `size` schedules that are due and that the call has not moved.
 local function due_ticks(size)
   local names = {}
   for at = 1, #found, 2 do
@@ -38,8 +38,8 @@ local function due_ticks(size)
   return names
 end
 
---- Work out when the first schedule will be due, and have a worker look if that is earlier than all that workers know
---- of. Before the first write.
+--- Compute when the first schedule will be due, and wake a worker if that is earlier than any due time that workers
+--- know. Call this before the first write.
 local function decide_ticks()
   for at = 1, #found, 2 do
     if moved[found[at]] == nil then

@@ -1,7 +1,8 @@
---[[ expiry: jobs that wait and whose deadline is over. They leave; one that has failed or lost a worker before is dead, so that an
-operator sees it.
+--[[ expiry: lets jobs expire that wait past their deadline. They leave Redis. A job that has failed or lost a worker
+before becomes dead instead, so that an operator sees it.
 
-Such a job is met in three ways: its member of `expiring` is over, it is due, or a claim comes to it in line. The list `expired` has what the event says of each, `expired_lines` ids and lines of those that die.
+Such a job is found in three ways: its member of `expiring` is over, it is due, or a claim reaches it in line. The list
+`expired` has the event's part about each job, `expired_lines` the ids and lines of jobs that die.
 
 Keys: state
 Lists: expired expired_lines
@@ -11,10 +12,10 @@ Uses: call(now now_text) parts(list_of) state(read_line write_line count) remova
 
 local lists = {}
 
---- A job expires that has left its line already.
+--- Let a job expire that is in no line any more.
 local function expire_here(id, job)
   local events = list_of(lists, 'expired')
-  -- A state line that the call would have written again is not written.
+  -- Marked as taken, so that the sweep does not write its line.
   job.is_taken = true
   if count(job, 'failed') == 0 and count(job, 'lost') == 0 then
     end_job(id, job, 'expired')
@@ -28,8 +29,8 @@ local function expire_here(id, job)
   events[#events + 1] = '["' .. id .. '",1]'
 end
 
---- The members of these jobs in `expiring` are over. Those that still wait expire, but for those that are `decided`, which gets their
---- ids. `held` are their lines.
+--- Let those of these jobs expire that still wait; their members in `expiring` are over. Jobs that are in `decided` are
+--- left out, and the ids of expired jobs are added to it. `held` are the jobs' lines.
 local function expire_waiting(ids, held, decided)
   local waiting_jobs, names = {}, {}
   for i = 1, #ids do

@@ -1,13 +1,14 @@
---[[ sweep: what is due in the queue, whichever worker claims: expired leases end, due jobs become ready, rates that were
-spent resume, what has expired is forgotten. At most `sweep_max` of each in a call. Schedules that are due (`tick|`) are left
-to the worker that claims; a second later they are left to another one, if they are still due.
+--[[ sweep: does the due work of a queue, whichever worker claims: expired leases end, due jobs become ready, exhausted
+rates resume, and expired ids, names and slots are forgotten. At most `sweep_max` of each kind in a call. Schedules that
+are due (`tick|`) are given to the worker that claims; if they are still due a second later, they are given to another
+worker.
 
-The head of `scheduled` is read in each call. Leases and `expiring` are looked at again once the first lease of the last look
-is over, and after SWEEP_MS at the latest: no lease that is given meanwhile ends sooner. When that is, a function notes with the
-queue's facts: so a queue that is another one by now, or facts that changed, are looked at at once.
+The head of `scheduled` is read in each call. Leases and `expiring` are read again once the first lease of the last read
+has expired, and after SWEEP_MS at the latest; no lease that begins meanwhile ends sooner. A function notes this time
+together with the queue's facts. So if the queue is another one, or its facts have changed, the keys are read at once.
 
-It is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without touching
-a list: `returning` and `joining` are sources of the claim, like the lists.
+Everything is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without
+being written into a list: `returning` and `joining` are sources of the claim, like the lists.
 
 Keys: state jobs leases scheduled expiring slots rates caps boxes
 Meta: durable
@@ -23,15 +24,15 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
 ]]
 
-local TICK_MS = 1000   -- so long a worker has schedules that are due for itself
-local SWEEP_MS = 100   -- the longest time between two looks at leases while workers claim
+local TICK_MS = 1000   -- ms for which a worker alone has the schedules that are due
+local SWEEP_MS = 100   -- maximum ms between two reads of the leases while workers claim
 
-local swept = {}       -- what was decided, by kind: ids, members or events
-local has_swept = false   -- whether anything was
-local returning = {}   -- jobs that go to the head of their list, by priority
-local joining = {}     -- jobs that join at the tail
-local rewritten = {}   -- jobs whose lines are written unless they are taken
-local decided = {}     -- ids of jobs that became ready or died here: list entries of theirs lead nowhere
+local swept = {}       -- decided changes, by kind: ids, members or events
+local has_swept = false   -- whether there are any
+local returning = {}   -- jobs to put at the head of their list, by priority
+local joining = {}     -- jobs to append to their list, by priority
+local rewritten = {}   -- jobs whose new lines are written unless the jobs are taken
+local decided = {}     -- ids of jobs that became ready or died here; a claim ignores their entries in lists
 
 local function reset()
   if has_swept then
@@ -51,7 +52,7 @@ local function note(kind, value)
   list[#list + 1] = value
 end
 
---- A job has another line by now; it is written unless the job is claimed at once.
+--- Note that a job has a new line, which is written unless the job is claimed in this call.
 local function rewrite(job)
   if not job.is_rewritten then
     job.is_rewritten = true
@@ -59,7 +60,7 @@ local function rewrite(job)
   end
 end
 
---- A job can be claimed again, in its lane or in a plain list.
+--- Let a job be claimed again, from its lane or a plain list.
 local function let_come(job, plain)
   rewrite(job)
   decided[job.id] = true
@@ -73,7 +74,7 @@ local function let_come(job, plain)
   end
 end
 
---- The lease of a job is over.
+--- End a claim whose lease has expired.
 local function expire(id, job)
   note_release(job.lane, id)
   if job.state == 'cancelling' then
@@ -102,18 +103,18 @@ local function expire(id, job)
   end
 end
 
---- How many leases have ended.
+--- Return the number of leases that this sweep has ended.
 local function ended_leases()
   return swept.unleased and #swept.unleased or 0
 end
 
---- Whether it is too early to look at leases and `expiring` again.
+--- Return whether it is too early to read leases and `expiring` again.
 local function is_swept()
   local notes = notes_of_queue()
   return notes and notes.quiet_until and now < notes.quiet_until
 end
 
---- This call looks. Until `quiet_until` no lease ends.
+--- Note that this call has read the leases. No lease ends before `quiet_until`.
 local function note_swept(quiet_until)
   local notes = notes_of_queue()
   if notes then
@@ -121,7 +122,7 @@ local function note_swept(quiet_until)
   end
 end
 
---- End the leases that are over, unless the whole fleet stood still; then `leases` is not read.
+--- End the claims whose leases have expired. After an outage of all workers (`no_reap_before`), `leases` is not read.
 local function expire_leases()
   local reap_from = fact('no_reap_before')
   if reap_from > now then
@@ -147,7 +148,7 @@ local function expire_leases()
   end
 end
 
---- A job is due.
+--- Make a job that is due ready.
 local function promote(id, job, new_seq)
   job.id, job.state, job.due, job.since = id, 'ready', nil, now
   local plain = job.seq and returning or joining
@@ -156,8 +157,8 @@ local function promote(id, job, new_seq)
   note('promoted', '["' .. id .. '",' .. job.seq .. ']')
 end
 
---- Jobs that are due; rates that resume and families whose limit has changed are left to `let_resume`. Returns when the
---- next member is due, or '-'.
+--- Process the members of `scheduled` that are due. Rates that resume, and families whose limit has changed, are left
+--- to `let_resume`. Returns the time at which the next member is due, or '-'.
 local function promote_due()
   local first = earliest_due(0)
   if not first or first > now then
@@ -198,8 +199,8 @@ local function promote_due()
   return next_due
 end
 
---- Forget what is over: call slots, names, dead jobs, rates; and let jobs expire that have waited for too long. Returns whether more of it
---- is left for the next claim.
+--- Forget expired call slots, names, dead jobs and rates, and let jobs expire that wait past their deadline. Returns
+--- whether more is left for the next claim.
 local function forget_old()
   local over = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
   local late, over_names, is_box_left
@@ -219,7 +220,7 @@ local function forget_old()
       end
     elseif kind == 'rate' then
       if not swept.stale then
-        redis.call('HEXISTS', rates, name)   -- fails now, and not after the first write, if `rates` is no hash
+        redis.call('HEXISTS', rates, name)   -- if `rates` is no hash, this fails now, not after the first write
       end
       note('unexpired', member)
       note('stale', name)
@@ -242,7 +243,7 @@ local function forget_old()
   if over_names then
     local values = read_many(slots, over_names)
     for i = 1, #over_names do
-      -- Another job may have taken it, and hold it until that ends.
+      -- Another job may have taken the name since, and hold it until it ends.
       if values[i] and not holder_in(values[i], now) then
         note('slots', over_names[i])
       end
@@ -254,8 +255,8 @@ local function forget_old()
   return facts.remembers and forget_over(sweep_max) or #over == sweep_max or is_box_left
 end
 
---- Everything was put back: places become free, rates have room again, and what they kept waiting may come. Returns
---- whether changes of limits are left for the next claim.
+--- Free places, and open the lanes that waited for them or for rates that resume. Call this when all jobs are in their
+--- places. Returns whether changes of limits are left for the next claim.
 local function let_resume()
   free_places()
   if not has_swept then
@@ -292,7 +293,8 @@ local function check_sweep()
   end
 end
 
---- If the clock went back, what rates keep waiting is looked at now: the moments at which they resume are too far ahead.
+--- If the clock went back, re-evaluate the families of rates now, since the times at which these rates resume are too
+--- far ahead.
 local function note_clock()
   if fact('last_activity') <= now then
     return
@@ -309,8 +311,8 @@ local function note_clock()
   end
 end
 
---- Do all that. Returns when the next scheduled member is due ('-': none is), whether changes of limits are left, and whether
---- schedules are due.
+--- Do the due work of the queue. Returns the time at which the next scheduled member is due ('-': none is scheduled),
+--- whether work is left for the next claim, and whether schedules are due.
 local function sweep()
   note_clock()
   note_activity(now)
@@ -327,13 +329,13 @@ local function sweep()
   return next_due, unfinished or is_full, swept.has_ticks
 end
 
---- The plain jobs that became ready, by priority: those that go to the head of their list, and those that join at the tail; and the ids
---- of all jobs that became ready or died here.
+--- Return the plain jobs that became ready, by priority: those to put at the head of their list, and those to append;
+--- and the ids of all jobs that became ready or died here.
 local function swept_jobs()
   return returning, joining, decided
 end
 
---- The events of all this: the first writes of the call.
+--- Append the events of the sweep. They are the first writes of the call.
 local function emit_sweep()
   if has_swept then
     emit('lease_expired', now_text, worker, swept.expired)

@@ -81,17 +81,23 @@ class TaskDecorator(Protocol):
 class App(ScheduleProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
-    ``redis`` is redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE, by default
-    RQ_CORE_REDIS_URL, else redis://localhost:6379/0. ``audit`` is the audit database: a path, sqlite:///PATH or
-    postgresql://USER@HOST/DATABASE, by default RQ_CORE_AUDIT_URL, else none. ``inbox`` is the database into which
-    ``within`` inserts jobs, so that handles find those that are still there; by default RQ_CORE_INBOX_URL, else
-    none. ``max_payload`` is in bytes. ``patience`` is how long a call waits for a server that does not answer:
-    Patience(unsent=3.0, unknown=600.0), in seconds. A call that cannot be sent within ``unsent`` raises
-    ServerUnavailable. A call that was sent is repeated until an answer comes; without an answer within ``unknown``
-    it raises OutcomeUnknown. ``ids`` is a function that returns a new job id. ``redact`` is a function, or its
-    import path; each error's text passes through it before the text is stored or logged. ``audit_payload`` "full"
-    keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without redaction, so that
-    ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps arguments out of SQL.
+    - ``redis``: the server, as redis://, rediss://, unix://, embedded:// or redis+sentinel://HOST:PORT,…/SERVICE; by
+      default RQ_CORE_REDIS_URL, else redis://localhost:6379/0.
+    - ``audit``: the audit database, as a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE; by default
+      RQ_CORE_AUDIT_URL, else none.
+    - ``inbox``: the database into which ``within`` inserts jobs; by default RQ_CORE_INBOX_URL, else none. With it,
+      handles also find jobs that no relay has handed over yet.
+    - ``max_payload``: the most bytes of a job's arguments as JSON.
+    - ``patience``: how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in
+      seconds. A call that cannot be sent within ``unsent`` raises ServerUnavailable. A call that was sent is repeated
+      until an answer comes; without an answer within ``unknown`` it raises OutcomeUnknown.
+    - ``ids``: a function that returns a new job id.
+    - ``redact``: a function, or its import path. Each error's text passes through it before the text is stored or
+      logged.
+    - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
+      redaction, so that ``rq-core audit restore`` can put back jobs that Redis lost. "digest", the default, keeps
+      arguments out of SQL.
+
     Raises InvalidName or InvalidOption.
     """
 
@@ -128,8 +134,10 @@ class App(ScheduleProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """The function in ``redact``, or at its import path; None without one. Raises InvalidOption without such a
-        function at the path."""
+        """The redactor: the function ``redact``, or the function at that import path; None if the app has none.
+
+        Raises InvalidOption if there is no function at the path.
+        """
         return redactor_of(self.redact)
 
     # Tasks.
@@ -181,21 +189,26 @@ class App(ScheduleProducer):
     ) -> Any:
         """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
-        ``keep_result`` is how long Redis keeps the function's result after the job's end (seconds or timedelta; True is
-        an hour), as JSON by the annotation, for JobHandle.result; False drops the result. ``audit_result`` "full" also
-        stores the value, unredacted, in the audit log, where JobHandle.result finds it once Redis has forgotten it;
-        "digest" stores only a digest that proves the value. ``name`` is by default the function's own. ``retry`` is how
-        many attempts a job has, and how long it waits between them; by default RetryPolicy(), 3 attempts. ``timeout``
-        (seconds or timedelta) is the limit of one attempt; with None, the worker's limit holds. ``max_losses`` is the
-        number of lost workers at which a job counts as poison and dies. ``caps`` are Caps and Rates; a claim takes a
-        place in all of them or in none. ``unique`` is Unique, Throttle, Debounce or Latest: it decides which of
-        several calls of one name run. ``aliases`` are former names of the task: it also runs jobs that were enqueued
-        under a former name, or still are, and counts them in the same caps; the log keeps the name under which each job
-        was enqueued. With ``isolation="process"`` workers run the function in a process of its own: they kill it at the
-        timeout, which includes the start of the process, and survive its crash; ``max_memory`` is the most bytes that
-        this process may use. ``on_dead`` is called with a DeadJob, as a job of its own, when a job of this task has
-        died for any reason; it is called more than once only after a fault. Raises InvalidTask, InvalidName or
-        InvalidOption.
+        - ``keep_result``: how long Redis keeps the function's result for JobHandle.result after the job's end, in
+          seconds or a timedelta. True is an hour; False drops the result.
+        - ``audit_result``: "full" also stores a kept result, unredacted, in the audit log, where JobHandle.result finds
+          it once Redis has forgotten it. "digest" stores only a digest, which proves the result.
+        - ``name``: by default the function's name.
+        - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
+        - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
+        - ``max_losses``: the number of lost workers at which a job counts as poison and dies.
+        - ``caps``: Caps and Rates. A claim takes a place in all of them or in none.
+        - ``unique``: Unique, Throttle, Debounce or Latest, which decides what happens to several calls with one unique
+          name.
+        - ``aliases``: former names of the task. It also runs jobs that producers enqueue under these names, and its
+          caps count them. The log keeps the name under which each job was enqueued.
+        - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
+          timeout, which includes the start of the process. A crash of the process does not harm the worker.
+        - ``max_memory``: the most bytes that this process may use.
+        - ``on_dead``: a function that is called with a DeadJob, as a job of its own, when a job of this task has died
+          for any reason. It is called more than once only after a fault.
+
+        Raises InvalidTask, InvalidName or InvalidOption.
         """
         if function is not None and not callable(function):
             raise InvalidOption.of("function", function, "must be a function: options go by name")
@@ -280,7 +293,7 @@ class App(ScheduleProducer):
         """Call ``other`` in place of a Depends' ``provider`` in a block: ``with app.override(session, fake):``.
 
         For tests. Isolated tasks of a real worker do not see the override: their processes import the app themselves.
-        Raises InvalidOption, or InvalidTask for a task that cannot have ``other``.
+        Raises InvalidOption, or InvalidTask for a task that cannot use ``other``.
         """
         return self.surroundings.override(provider, other, self._tasks.values())
 
@@ -340,12 +353,11 @@ class App(ScheduleProducer):
     ) -> NewJob:
         """Return a job for enqueue_many, by the task's name. This process need not have the task's code.
 
-        If this app has the task, the task's options are the defaults and the arguments are validated
-        here. Otherwise the worker validates the arguments, and the options and caps are those that workers have
-        registered in the queue, which this method reads every few seconds (in an event loop use job_async).
-        ``keys`` are the keys, by the caps' names, that the task's code would compute by functions. Raises
-        InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if
-        it reads the queue, ServerUnavailable or ServerUnsuitable.
+        If this app has the task, the task's options are the defaults and the arguments are validated here. Otherwise
+        the worker validates the arguments, and the options and caps are those that workers have registered in the
+        queue, which this method reads every few seconds (in an event loop use job_async). ``keys`` has, by the caps'
+        names, the keys that functions in the task's code would compute. Raises InvalidName, InvalidOption, InvalidTask,
+        ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if it reads the queue, ServerUnavailable or ServerUnsuitable.
         """
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:

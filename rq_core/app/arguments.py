@@ -1,9 +1,9 @@
 """Arguments between Python and JSON, checked against annotations on both sides.
 
-A producer binds and validates a call's arguments here and sends a JSON object by name; a worker validates
-that JSON back into the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic
-models, sets and containers of these keep their types. A value annotated ``Any``, or not at all,
-may have only the types of JSON: a datetime would arrive as text, so it is refused.
+A producer binds and validates a call's arguments here and sends them, by name, as a JSON object. A worker validates
+this JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets
+and containers of these keep their types. A value annotated ``Any``, or not at all, may have only the types of JSON: a
+datetime would arrive as text, so it is refused.
 
 An argument that the caller leaves out stays out of the JSON, so the worker's default applies.
 
@@ -30,7 +30,8 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""Bytes up to which JSON of plain types surely loads again. Longer JSON might hold an integer too long to be read."""
+"""Length in bytes up to which JSON of plain types is sure to load again. Longer JSON might contain an integer with
+more digits than Python reads."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -42,7 +43,7 @@ _REFUSED_KINDS: Final[dict[object, str]] = {
 class Arguments:
     """The arguments of one task's function.
 
-    Raises InvalidTask for a signature that cannot travel by name.
+    Raises InvalidTask for a signature whose arguments cannot be sent by name.
 
     Annotations are resolved at first use (they may name things that are defined later): every
     method may raise InvalidTask for an annotation that cannot be resolved or that JSON cannot carry,
@@ -130,7 +131,7 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Return the arguments in a JSON object in the annotated types, for the call of the function."""
+        """Read arguments from a JSON object, and return them in the annotated types, for a call of the function."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -259,7 +260,7 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The validator of Python values, taken out of the adapter: a call through the adapter takes twice as long."""
+        """The adapter's validator of Python values. A call of the adapter itself takes twice as long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
         )
@@ -269,7 +270,7 @@ class Arguments:
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
         """The adapter's serializer, if each valid value is known to load again from its JSON; otherwise None.
 
-        Such values are of the annotated types, so the serializer has nothing to warn of; turning its warnings into
+        Such values are of the annotated types, so the serializer has no reason to warn; turning its warnings into
         errors would cost more than the serialization.
         """
         if not all(map(is_plain, self._hints.values())):
@@ -279,7 +280,7 @@ class Arguments:
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:
-        """The validator of JSON text, taken out of the adapter like ``_check``."""
+        """The adapter's validator of JSON text; see ``_check``."""
         read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
         return read
 

@@ -5,7 +5,7 @@ wait for ever for locks that a thread of its parent held; Python does not renew 
 imported. So the import, and similar work, runs under locks of this module, which every fork takes first.
 
 Modules of the standard library, such as ``logging``, also have locks that a fork takes, and the work under our lock may
-need theirs. So a fork must take our lock before theirs. A fork takes the lock that was registered last first:
+need theirs. So a fork must take our lock before theirs. A fork takes locks in the reverse order of their registration:
 ``_late`` is registered after those modules were imported, and ``_early`` is held during their import.
 """
 
@@ -24,7 +24,8 @@ class ForkGate:
     """A lock that makes forks wait while another thread has the gate closed. The thread that closed it may fork."""
 
     def __init__(self, wait_s: float) -> None:
-        """``wait_s``: seconds after which a fork proceeds without the lock. Its child may hang, never the parent."""
+        """``wait_s``: seconds after which a fork proceeds without the lock. The child may then hang; the parent
+        never hangs."""
         self._wait_s = wait_s
         self._lock = threading.RLock()
         self._forking: int | None = None
@@ -77,9 +78,10 @@ _late: ForkGate | None = None
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Make forks of other threads wait for a block that imports or makes what a forked child needs, too.
+    """Make forks in other threads wait while a block imports or makes something that a forked child also needs.
 
-    The thread in the block may fork."""
+    The thread in the block may fork.
+    """
     global _late  # noqa: PLW0603 - forks are the process' own, too
     with _early.closed():
         if _late is None:

@@ -18,7 +18,8 @@ def is_open(hint: Any) -> bool:
 
 
 def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
-    """Return the first place at which a value differs after its way through JSON, and a message; None if it is equal.
+    """Compare a value with its copy after JSON. Return the first place at which they differ, and a message; None if
+    they are equal.
 
     ``given`` is the value before JSON, ``loaded`` the value after it; ``where`` is the place of both.
     """

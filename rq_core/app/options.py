@@ -45,19 +45,25 @@ KEEP_MS: Final = 3_600_000
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
-    seconds, or timedeltas. ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a
-    time zone. ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone: no worker
-    begins the job at that time or later; the job expires, or is dead if it had failed before. After ``max_attempts``
-    failures, or ``max_losses`` lost workers, the job is dead. ``id`` makes the enqueue idempotent: while a job of this
-    id is live, another enqueue of the id is a duplicate and changes nothing. ``remember``, in seconds or a timedelta
-    after the first call, is how long this holds even if the job ends. ``idempotency_key`` is a text that makes the id,
-    per task, and is remembered for a day unless ``remember`` is given: each repetition of the call then returns the
-    same job. A repetition with another task or other arguments raises IdempotencyMismatch. ``headers`` are short texts
-    that go with the arguments, at most 2 KiB together: ``current_job().headers``. ``keep_result`` is how long the
-    handler's result is kept after the job's end, in seconds or a timedelta, for ``handle.result()``; True is an hour,
-    False keeps no result. ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full"
-    (the value, unredacted). For options that are left out, or None, the task's options hold.
+    """The options of an enqueue. For options that are left out, or None, the task's options hold.
+
+    - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
+      seconds, or timedeltas.
+    - ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a time zone.
+    - ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone. No worker begins the job
+      at that time or later: the job expires, or is dead if it had failed before.
+    - ``max_attempts`` and ``max_losses`` are the numbers of failures, and of lost workers, after which the job is dead.
+    - ``id`` makes the enqueue idempotent: while a job of this id is live, another enqueue of the id is a duplicate and
+      changes nothing.
+    - ``remember`` is how long this holds even if the job ends, in seconds or a timedelta after the first call.
+    - ``idempotency_key`` is a text from which the id is made, per task. The id is remembered for a day unless
+      ``remember`` is given: each repetition of the call then returns the same job. A repetition with another task or
+      other arguments raises IdempotencyMismatch.
+    - ``headers`` are short texts that go with the arguments, at most 2 KiB together: ``current_job().headers``.
+    - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
+      ``handle.result()``. True is an hour, False keeps no result.
+    - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
+      unredacted).
     """
 
     delay: Duration | None
@@ -103,7 +109,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Return a duration in ms. The text of InvalidOption also names the ``others`` that the option allows."""
+    """Return a duration in ms. Raises InvalidOption, whose text also names the ``others``, which are allowed as
+    well."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -131,8 +138,8 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. None: the worker takes the value of the job's task; the same holds for
-    max_attempts and max_losses."""
+    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value, the worker
+    uses the value of the job's task."""
     delay_ms: int = 0
     due_ms: int = 0
     """Unix ms at which the job becomes ready, in place of a delay; 0 without such a time."""
@@ -151,7 +158,7 @@ class JobOptions:
     keep_ms: int = 0
     """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
     audit_result: str = DIGEST
-    """The part of a kept result that the log keeps: "digest", or "full" (the value, too)."""
+    """The part of a kept result that the log keeps: "digest", or "full" (the result itself, too)."""
     ties: str = field(init=False, default="")
     """The facts that end with the job (its unique name, its kept result, …), as JSON of
     :func:`rq_core.model.job.ties_of`."""
@@ -179,7 +186,7 @@ class JobOptions:
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
-        """Return a copy of these options with the given ones in their place; None changes nothing.
+        """Return a copy in which the given options replace those of this object; None leaves an option as it is.
 
         Raises InvalidName or InvalidOption; TypeError for an unknown option.
         """
@@ -261,8 +268,9 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later.
 
-        Only Redis' clock decides that if one of the two is an instant and the other a duration. Also raises it for a
-        delay beside a Debounce or Latest, which set the due time."""
+        If one of the two times is an instant and the other a duration, only Redis can compare them, and this check is
+        left out. Also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time.
+        """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
             raise InvalidOption.of(

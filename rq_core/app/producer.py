@@ -1,4 +1,5 @@
-"""The part of an app that enqueues jobs: it has the server and the clients, and makes jobs from arguments and options.
+"""The part of an app that enqueues jobs: it owns the connections to the server, and makes jobs from arguments and
+options.
 
 Tasks, handles and untyped enqueues use only this part of an app.
 """

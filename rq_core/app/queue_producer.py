@@ -43,14 +43,18 @@ class QueueProducer(ManyProducer):
     ) -> None:
         """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
 
-        ``lease`` is how long a claim is in force unless its worker extends it, ``dead_retention``
-        how long Redis keeps dead jobs; both in seconds, or timedeltas. ``cap`` is the most jobs of the
-        queue that may be claimed at once. ``fair`` names the argument whose values share the queue:
-        among jobs of one priority workers take jobs of each value in turn, in proportion to the value's
-        weight (1, if ``weights`` does not have it), regardless of the number of jobs that wait for other
-        values; False ends fairness. ``audit_payload`` overrides the App's option for the jobs that this
-        app enqueues into the queue; it takes effect at once. Options that are left out, or None, change
-        nothing. Raises InvalidName, InvalidOption.
+        Options that are left out, or None, change nothing.
+
+        - ``lease``: how long a claim is in force unless its worker extends it, in seconds or a timedelta.
+        - ``dead_retention``: how long Redis keeps dead jobs, in seconds or a timedelta.
+        - ``cap``: the most jobs of the queue that may be claimed at once.
+        - ``fair``: the argument whose values share the queue. Among jobs of one priority, workers take jobs of each
+          value in turn, in proportion to the value's weight, regardless of the number of jobs that wait for other
+          values. False ends fairness.
+        - ``weights``: the weights of values; a value that is not in it has the weight 1.
+        - ``audit_payload``: overrides the App's option for the jobs that this app enqueues into the queue, at once.
+
+        Raises InvalidName or InvalidOption.
         """
         changes: dict[str, int] = {}
         kept = None if audit_payload is None else spec_max(audit_payload)
@@ -129,12 +133,14 @@ class QueueProducer(ManyProducer):
     ) -> CapChange:
         """Change a limit in the running system, at once and for every worker. Returns the change.
 
-        ``scope`` is queue, task=NAME, a family of keys (send.tenant, or the cap's name: the limit of
-        each key), or one key (send.tenant=acme). 0 stops the scope, None removes the limit. Lowering a limit
-        ends no claim. "code" restores the limit that code declares; one key then has the limit of its
-        family again. A number for a rate is per the rate's own window. With ``version``, CapConflict is
-        raised if the limit now has another version; without it, the last change wins. Raises
-        InvalidOption, UnknownScope, NothingDeclared.
+        - ``scope``: queue, task=NAME, a family (send.tenant, or the cap's name), or one key (send.tenant=acme). The
+          limit of a family holds for each of its keys.
+        - ``limit``: 0 stops the scope, None removes the limit. A lower limit ends no claim. "code" restores the limit
+          that code declares; one key then has the limit of its family again. For a rate, a number is a number of claims
+          per window, and the window does not change.
+        - ``version``: if the limit now has another version, CapConflict is raised. Without it, the last change wins.
+
+        Raises InvalidOption, UnknownScope or NothingDeclared.
         """
         client, declared = self.client, self.declared.families(queue)
         return client.run(

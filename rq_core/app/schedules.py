@@ -1,4 +1,4 @@
-"""The part of an app for schedules: its code declares them, and operators change them in a running system.
+"""The part of an app for schedules: code declares schedules, and operators change them in a running system.
 
     app.schedule("nightly", report.job("yesterday"), cron="0 2 * * *", tz="Europe/Berlin")
 
@@ -27,14 +27,20 @@ AnyTask = TypeVar("AnyTask", bound="PreparedTask[..., Any]")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """``cron`` has five fields (minute hour day month weekday) or is @hourly, @daily, @weekly, @monthly or @yearly, in
-    the time zone ``tz``, UTC unless given. ``every`` is an interval instead, in seconds or a timedelta, from 1 s on.
-    ``spread`` adds a constant part of these seconds, made of the name, to each instant. ``overlap`` says what happens
-    while the job of an earlier instant is alive: "skip" (the default) enqueues none, "allow" another one; with "queue"
-    one runs and one waits; with "replace" the one that waits is replaced, and the one that runs is asked to stop.
-    ``catch_up`` "latest" (the default) runs one job for all instants that were missed, "skip" none that is late by
-    more than a minute: it is a ``grace`` of 60 s. ``grace`` is how late an instant may be run, in seconds or a
-    timedelta; if it is given, it holds with either.
+    """The options of a schedule: either ``cron`` or ``every``, and others.
+
+    - ``cron`` has five fields (minute hour day month weekday), or is @hourly, @daily, @weekly, @monthly or @yearly.
+    - ``tz`` is the time zone of ``cron``; UTC unless given.
+    - ``every`` is an interval, in seconds or a timedelta, of at least 1 s.
+    - ``spread``, in seconds or a timedelta, delays the runs of each schedule by a constant time below it. The time is
+      computed from the schedule's name, so that schedules with equal instants do not run at once.
+    - ``overlap`` says what happens at an instant while the job of an earlier instant is alive. "skip" (the default)
+      enqueues no job, "allow" enqueues another one. With "queue" one job runs and one waits. With "replace" the new job
+      replaces one that waits, and one that runs is asked to stop.
+    - ``catch_up`` says what happens after instants were missed. "latest" (the default) enqueues one job for all of
+      them; "skip" does so only if the latest is at most 60 s late.
+    - ``grace``, in seconds or a timedelta, is the greatest lateness at which a job is still enqueued, for "latest" and
+      for "skip".
     """
 
     cron: str | None
@@ -54,7 +60,7 @@ class SchedulesStored(NamedTuple):
     same: tuple[str, ...] = ()
     """Schedules that were stored as they are."""
     conflicts: tuple[str, ...] = ()
-    """Schedules that the queue does not take."""
+    """Schedules that the queue refused to change."""
 
 
 class ScheduleProducer(QueueProducer):
@@ -66,7 +72,7 @@ class ScheduleProducer(QueueProducer):
         """The schedules that code declares, by queue, then by name."""
 
     def schedule(self, name: str, job: NewJob, /, **options: Unpack[ScheduleOptions]) -> None:
-        """Declare a schedule: ``job``, as task.job(…) or app.job(…) makes it, is enqueued again and again.
+        """Declare a schedule that enqueues ``job``, made by task.job(…) or app.job(…), again and again.
 
         Nothing is sent: workers store the schedules of their code when they start, and hourly. Code never replaces a
         schedule that an operator set in the running system. A schedule that is taken out of the code stops after three
@@ -162,10 +168,10 @@ class ScheduleProducer(QueueProducer):
         reason: str = "",
         by: str | None = None,
     ) -> SchedulesStored:
-        """Store schedules now: (name, job, options) each, for example one for each tenant.
+        """Store schedules now, each given as (name, job, options): for example, one for each tenant.
 
-        They hold until they are changed or removed, whatever the code declares. Storing one that is there as it is
-        changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
+        They hold until they are changed or removed, whatever the code declares. Storing a schedule that the queue
+        already has in this form changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
         """
         client = self.client
         return client.run(_store(client.calls, schedules, reason, by))
@@ -186,7 +192,7 @@ class ScheduleProducer(QueueProducer):
     ) -> ScheduleChange:
         """Stop a schedule from enqueueing jobs until it is resumed.
 
-        Instants that pass in the meantime are not made up for.
+        No job is enqueued later for the instants that pass in the meantime.
         """
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "pause", by=by, why=reason))
@@ -232,8 +238,9 @@ class ScheduleProducer(QueueProducer):
     def release_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Give a schedule that was set while everything runs back to code. Its rule holds until a worker declares what
-        its code says: at its start, or within an hour. The outcome is ``undeclared`` if no code declares it."""
+        """Let the code decide again about a schedule that was set in the running system. The present rule holds
+        until a worker declares the rule in its code: when it starts, or within an hour. The outcome is
+        ``undeclared`` if no code declares the schedule."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "release", by=by, why=reason))
 
@@ -248,7 +255,7 @@ class ScheduleProducer(QueueProducer):
     def run_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> Told:
-        """Enqueue a schedule's job once now, beside its instants. Its overlap rule holds."""
+        """Enqueue a schedule's job once now, in addition to its instants. The schedule's overlap rule applies."""
         client = self.client
         return client.run(
             client.calls.schedules.run(

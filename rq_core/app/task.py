@@ -220,7 +220,7 @@ class AsyncTask(Task[P, R]):
 
 
 def module_attribute(module: str, name: str) -> object:
-    """Import a module and return its attribute ``name``, which may have dots; None without such an attribute."""
+    """Import a module and return its attribute ``name``, which may contain dots; None if there is no such attribute."""
     found: object = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job that is being made; before its lane is known, the queue may have to be asked for the task's policy."""
+    """A job that is being made. The queue may have to be asked for the task's policy before the job's lane is known."""
 
     __slots__ = (
         "_args_json",

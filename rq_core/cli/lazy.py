@@ -1,4 +1,4 @@
-"""Groups of commands: LazyGroup imports a command when it is used, but not to list it."""
+"""Groups of commands. LazyGroup imports a command when it is used, not when the commands are listed."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ verbose_option = click.option(
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
     """Return the option ``--limit``, the most entries that a command lists: by default 100.
 
-    ``what`` names the entries; ``most`` is the highest limit, None for no highest."""
+    ``what`` names the entries; ``most`` is the highest limit; None: any number.
+    """
     return click.option(
         "--limit",
         type=click.IntRange(1, most),

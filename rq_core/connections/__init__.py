@@ -5,12 +5,20 @@ It makes no decision about jobs.
 
 Read ``client`` first, then ``transport`` and ``pool``.
 
-- ``client``, ``async_client``, ``shared_enqueues``: the clients that carry out plans; enqueues that share a call.
-- ``transport``, ``pool``: sending commands and reading replies; idle connections.
-- ``connection``, ``async_connection``: one connection, parsing replies, and the internals of redis-py in use.
-- ``connection_options``, ``open``, ``tls_probe``: options from a URL; opening a URL; an error for TLS on a plain port.
-- ``wait_thread``, ``end_subscriptions``: the thread that checks the jobs of all waits; subscriptions to the ends of
-  jobs.
-- ``cluster``, ``routing``, ``sentinel``: a cluster's connections; which node has a key; which server is the primary.
+- ``client``: the client that carries out plans.
+- ``async_client``: the same for an event loop.
+- ``shared_enqueues``: lets enqueues at the same time share a call.
+- ``transport``: sends commands and returns replies.
+- ``pool``: idle connections.
+- ``connection``: one connection of a thread, and the internals of redis-py that this room uses.
+- ``async_connection``: one connection of an event loop.
+- ``connection_options``: converts a URL to the options of connections.
+- ``open``: opens a URL.
+- ``tls_probe``: finds out whether a port speaks TLS although the URL says otherwise.
+- ``wait_thread``: the thread that checks the jobs of all waits.
+- ``end_subscriptions``: subscriptions to the ends of jobs.
+- ``cluster``: connections to the nodes of a cluster.
+- ``routing``: finds the node that has a key.
+- ``sentinel``: finds the server that is the primary.
 - ``redis_errors``: the meanings of redis-py's errors.
 """

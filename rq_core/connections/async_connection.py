@@ -54,7 +54,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the connection is open and has received no bytes that no command asked for."""
+        """Return whether the connection is open, and has received no other bytes than replies to its commands."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property

@@ -43,8 +43,8 @@ W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds within which a connection to a node must be made. A frozen node accepts a connection and sends no greeting;
-another node may be the primary by now."""
+"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no
+greeting, and another node may have become the primary meanwhile."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
@@ -129,7 +129,7 @@ class _Budget:
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """Return how long the round ``of`` may take from now on."""
+        """Return the patience that is left for a round."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:

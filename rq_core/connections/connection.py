@@ -80,8 +80,7 @@ CONNECT_TIMEOUT_S: Final = 5.0
 
 
 def soonest(bound: float, within: float | None) -> float:
-    """Return how many seconds to wait: the lower of ``bound`` and ``within``, but ``within`` counts as SOON_S at
-    least."""
+    """Return the lower of ``bound`` and ``within``, in seconds; ``within`` counts as at least SOON_S."""
     return bound if within is None else min(bound, max(SOON_S, within))
 
 
@@ -128,8 +127,8 @@ class Connection:
         return not self._look.poll(0)
 
     def connect(self, within: float | None = None) -> None:
-        """Connect; reconnect if it was connected. ``within``: most seconds, if that is less than the pool's timeout for
-        connecting.
+        """Connect, or reconnect. ``within`` is the most seconds that connecting may take, if that is less than the
+        pool's timeout.
 
         Raises redis-py's error if it cannot connect, or OtherProtocol.
         """

@@ -122,7 +122,8 @@ CONNECT_S: Final = 1.0
 AGAIN_S: Final = 0.25
 """Seconds before another attempt to connect to a server after a failed one."""
 DEAF_S: Final = 60.0
-"""Seconds without subscriptions to a queue whose messages did not arrive or are not permitted."""
+"""Seconds for which this process does not subscribe again to a queue whose messages did not arrive or are not
+permitted."""
 
 
 class Looked(NamedTuple):
@@ -233,7 +234,7 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Do without subscriptions to a queue for DEAF_S seconds: one of its jobs ended without a message."""
+        """Subscribe to a queue no more for DEAF_S seconds, since one of its jobs ended without a message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,

@@ -17,8 +17,8 @@ from rq_core.model.lib.url import is_cluster
 from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
-"""Seconds without an answer after which a connection is closed where another server may have taken over (Sentinel,
-Cluster). A call that is sent again is carried out once."""
+"""Seconds without an answer after which a connection is closed, if another server may have taken over (Sentinel,
+Cluster). The call is then sent again; it is carried out only once."""
 SECONDS_MIN: Final = 1.0
 """Minimum timeout in seconds for connecting and for an answer, even if the caller's patience is shorter."""
 

@@ -1,4 +1,4 @@
-"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. No I/O.
+"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. This module does no I/O.
 
 All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node according to its :class:`SlotMap`, and follows MOVED and ASK. Its methods are generators: each yields
@@ -198,7 +198,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Return whether the reply reports that the cluster is down, which perhaps only this node believes."""
+    """Return whether the reply reports that the cluster is down. Perhaps only this node believes so."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 
@@ -391,10 +391,10 @@ class Routing:
         return True
 
     def _all(self, replies: Replies) -> Any:
-        """Return one reply for the replies of all primaries: a lasting error if there is one; else a success (lists are
-        joined); else a passing error.
+        """Return one reply in place of the replies of all primaries. This is a lasting error if one replied with such
+        an error; otherwise a success if there is one (lists are joined); otherwise a passing error.
 
-        If a node missed a script's loading, a later call reports the missing script, and the script is loaded again.
+        If loading a script failed on one node, a later call reports the missing script, and the script is loaded again.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

@@ -80,8 +80,8 @@ class Sentinels:
 
     @property
     def _lock(self) -> threading.Lock:
-        """The lock of this process. It is held for short steps that each leave ``_order`` complete: a fork may come
-        between them."""
+        """The lock of this process. It is held only for short steps that leave ``_order`` complete, since a fork may
+        come between two steps."""
         if os.getpid() != self._pid:
             # Another thread of the parent may have held the lock at the fork.
             self._begin_process()

@@ -47,7 +47,7 @@ class _Shared:
         self._sent = False
         """Whether the call may have been written to a connection."""
         self._sender: asyncio.Task[Any] | None = None
-        """The task that is trying to send the call; None: no task is."""
+        """The task that is trying to send the call; None: no task does so."""
         self._interrupted = False
         self.call = self._made()
         self._mark = self.call.meanwhile = self._note_sent

@@ -30,9 +30,9 @@ from rq_core.protocol.engine.plan import Lost, Patience
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is closed."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""Seconds without a reply after which a worker's connection is closed. A worker whose connection an outage ended
-silently waits for this time after Redis is back, and must claim again within ten seconds. A call that it sends again is
-carried out once."""
+"""Seconds without a reply after which a worker's connection is closed. If an outage ends a connection without
+notice, the worker waits this long although Redis is back, and must claim again within ten seconds. A call that it
+sends again is carried out once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds that the answer to a blocking command may be late."""
 
@@ -58,8 +58,8 @@ class Transport(Protocol):
         did not arrive.
 
         ``meanwhile`` is called when the commands have been sent; it is not called if none were sent. ``patience``
-        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), where the connections' own
-        timeouts are not lower.
+        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``), if these are lower than the
+        connections' own timeouts.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:

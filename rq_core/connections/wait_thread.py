@@ -30,9 +30,11 @@ log = logging.getLogger(__name__)
 LINGER_S: Final = 10.0
 """Seconds without a wait after which the thread ends and closes its connections."""
 QUIET_S: Final = 1.0
-"""Seconds without a wait after which the subscription to a queue ends; the next wait may begin sooner."""
+"""Seconds without a wait after which the subscription to a queue ends: often the next wait begins sooner, and can
+use it."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience of each call of the waiter's client: the next check follows soon, and other waits are due meanwhile."""
+"""The patience of each call of the waiter's client. It is short, since the next check follows soon, and other waits
+are due meanwhile."""
 JOIN_S: Final = 1.0
 """Maximum seconds that ``close`` waits for the thread's end."""
 
@@ -168,8 +170,8 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Wait until jobs are due for a check; return True. Return False if the thread must end; then no waits are
-        left."""
+        """Wait until jobs are due for a check, and return True. Return False if the thread must end; no waits are
+        left then."""
         idle_since = self.clock()
         while True:
             self._hear(waits, listener)

@@ -12,11 +12,15 @@ yet, or a due job that no claim has promoted yet.
 
 - ``snapshot``: a snapshot of a queue, parsed.
 - ``log``: the events of the outbox, and of an audit database if there is one.
-- ``image``, ``lane_positions``, ``result_check``, ``line_check``: the expected keys, positions of lanes, ``results``
-  and state lines.
-- ``comparison``, ``log_check``, ``settings_check``: differences; checks of data that cannot be derived; settings,
-  limits and lists.
-- ``finding``, ``repair``: findings and their edits; examining and repairing.
+- ``image``: the keys and members that a queue should have.
+- ``lane_positions``: the positions that its lanes should have.
+- ``result_check``: the contents that ``results`` and ``returned`` should have.
+- ``line_check``: compares state lines with the log.
+- ``comparison``: finds the differences of indexes.
+- ``log_check``: checks data that no other key implies.
+- ``settings_check``: checks settings, limits and lists.
+- ``finding``: findings and their edits.
+- ``repair``: examines a queue, and repairs findings.
 """
 
 from rq_core.doctor.finding import Edit, Finding, Kind

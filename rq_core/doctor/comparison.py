@@ -150,8 +150,8 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return the edits of an owner, preceded by guards: edits without a change, which ensure that the members on which
-    the edits depend still have their values."""
+    """Return the edits of an owner, preceded by guards. A guard is an edit that changes nothing: it ensures that a
+    member on which the edits depend still has its value."""
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
     changed = {(edit.key, edit.member) for edit in edits}

@@ -54,12 +54,12 @@ INDEXES: Final = (
 
 
 MOVED_ON_MS: Final = 60_000
-"""The longest time for which a schedule that is due is moved on."""
+"""The most milliseconds by which a claim or a worker moves on the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
-    """Expects any existing value, unless it is above ``most``. A missing value, or one above ``most``, is replaced by
-    ``fresh``; a leading `+` means that many milliseconds after the server's time."""
+    """Expects any existing value that is not above ``most``. Any other value, or a missing one, is replaced by
+    ``fresh``. If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time."""
 
     fresh: str | None
     """The replacement; None: it cannot be derived."""
@@ -270,8 +270,9 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield when each schedule that is on is due, and when claims look at the first of them. A worker that has a
-    schedule in hand, or cannot compute it, or that learned that some are due, has moved it on for up to a minute."""
+    """Yield the expected due time of each schedule that is on, and the expected time at which claims look at the
+    first of them. Both may be up to a minute later. A script moves a due time on while a worker has the schedule or
+    cannot compute it. It moves the time for claims on when a worker has learned that schedules are due."""
     due, at = [], view.latest_ms
 
     def moved_on(due_ms: int) -> AtLeast:
@@ -367,8 +368,8 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _resumes(view: View) -> Iterator[Entry]:
-    """Yield the latest possible times at which rates admit jobs again, for rates whose times in `scheduled` are later
-    than their limits allow."""
+    """Yield the latest times at which rates may admit jobs again, for rates whose time in `scheduled` is later than
+    their limit allows."""
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if view.latest_ms is not None and kind == "rate" and scopes.is_rate(scope):

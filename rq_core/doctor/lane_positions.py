@@ -76,8 +76,8 @@ def kept_waiting(
 ) -> Iterator[tuple[str, str]]:
     """Yield (lane, scope) for each blocked lane that no event would open although its scope has room.
 
-    I10: no scope has room and a blocked lane unless an open lane contains the scope, or a claim checks the scope at a
-    known time. ``held``: scope → number of holders.
+    I10: for each scope that has room and a blocked lane, an open lane contains the scope, or a claim checks the scope
+    at a known time. ``held``: scope → number of holders.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
     # Claims check these scopes (rates, and families of keys) when they are due.

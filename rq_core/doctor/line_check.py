@@ -44,9 +44,9 @@ def line_by(
     """Return the line that a job must have according to its log; None if its line is right, or the log cannot correct
     it.
 
-    The result is the job's own line with the log's fields. It is the log's line if the job's own line is lost: the line
-    is missing or unreadable (``job``: None), it has another state and the log has no holes, or the job is not
-    ``in_state`` and its line differs from the log.
+    The result is the job's own line with the log's fields. If the job's own line is lost, the result is the log's line.
+    A line counts as lost if it is missing or unreadable (then ``job`` has no value), if it has another state and the
+    log has no holes, or if the job is not ``in_state`` and its line differs from the log.
     """
     if job is None:
         return line_of(record, caps)

@@ -14,7 +14,7 @@ from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
 
 RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of runs that an operator asked for, beside all instants of a schedule."""
+"""Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
 SCHEDULE_MARK: Final = "schedule|"
 """The prefix of the names of schedules in ``FoldedLog.moving``."""
 
@@ -51,7 +51,7 @@ class FoldedLog:
     since: Since | None = None
     """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """Id → the reason why no job of the id can have left its line in ``results``."""
+    """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
     only_sql: Collection[str] = frozenset()
     """Ids of jobs without an event in the outbox, which only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
@@ -80,9 +80,9 @@ class FoldedLog:
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events: before it no schedule existed, or none is known."""
+    """The entry from which on ``schedules`` has all events. Before this entry, no schedule existed or none is known."""
     at_beginning: bool = True
-    """Whether ``note`` was not called yet."""
+    """Whether ``note`` has not been called yet."""
     all_schedules: bool = False
     """Whether ``schedules`` must have every schedule."""
     lease_max_ms: int = 0
@@ -113,7 +113,7 @@ class FoldedLog:
         return self.since is None or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
-        """Return whether no job can have left this line in ``results``.
+        """Return whether this line in ``results`` is certainly not the result of a job.
 
         (The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
         call that was answered with another job.)
@@ -206,7 +206,8 @@ def schedules_in(entry: Entry) -> list[str]:
 
 
 def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
-    """Store what an event says of a schedule's next instant. A run that an operator asked for moves none."""
+    """Store a schedule's next instant from an event. A run that an operator asked for does not move the next
+    instant."""
     known = log.schedules.get(facts["name"])
     if facts["outcome"] not in RUNS and (known is None or at > known.at):
         state = "undeclared" if facts["outcome"] == "undeclared" else "on"

@@ -159,7 +159,8 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether a line names a claim after an end; for a line without a claim, whether its time is later."""
+    """Return whether a line names a claim that came after an end; if the line names no claim, whether its time is
+    later than the end."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms

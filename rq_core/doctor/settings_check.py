@@ -130,7 +130,7 @@ def _rows(view: View) -> Iterator[Finding]:
 
 
 def _schedules(view: View) -> Iterator[Finding]:
-    """Yield findings for schedules that cannot be read, and for those that differ from the log or from themselves."""
+    """Yield findings for schedules that cannot be read, that contradict themselves, or that differ from the log."""
     stored = view.snapshot["schedules"]
     names = {name.removesuffix(JOB_FIELD) for name in stored} | view.log.schedules.keys()
     for name in sorted(names):
@@ -152,7 +152,7 @@ def _schedule(
     *,
     has_all: bool,
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield what is wrong with a schedule: its line and rule, its job, and what the log has of it."""
+    """Yield the problems of a schedule: in its line and rule, in its job, and in comparison with the log."""
     is_known = logged is not None and logged.state
     if entry is None and packed is None:
         if logged is not None and is_known:
@@ -194,8 +194,8 @@ def _schedule(
 
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
-    """Return the entry of a schedule with the next instant of the log, if the log has a later one and nothing else
-    differs: a script that broke behind its event left the earlier one. None otherwise."""
+    """Return a schedule's entry with the next instant of the log, if the log's instant is later and nothing else
+    differs. A script that failed after it had appended its event left the earlier instant. Return None otherwise."""
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")
         if (
@@ -214,7 +214,7 @@ def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
-    """Return what is wrong with the job of a schedule, after its name; empty if nothing is."""
+    """Return the problem of a schedule's job, after the schedule's name; empty if there is no problem."""
     if logged is not None and logged.job_digest not in (None, job_digest(packed)):
         return "is not the one that the log has"
     try:

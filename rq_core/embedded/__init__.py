@@ -1,4 +1,4 @@
-"""The Valkey server that comes with rq-core, for development and for tests: one for each data directory.
+"""The Valkey server that comes with rq-core, for development and for tests. Each data directory has its own server.
 
 This room owns starting, finding and ending the server. Every other room treats it like any other server.
 

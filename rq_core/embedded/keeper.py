@@ -40,7 +40,7 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Leave the starter's process tree, for a new session: Ctrl-C in the starter, or its end, does not reach the
+    """Leave the starter's process tree, for a new session: neither Ctrl-C in the starter nor its end reaches the
     keeper."""
     if os.fork():
         os._exit(0)
@@ -195,7 +195,7 @@ def client_counts(connection: socket.socket) -> tuple[int, int]:
 
 
 def announced(reply: bytes) -> int | None:
-    """Return the length in bytes of a whole bulk reply, from its first line; None if that is incomplete."""
+    """Return the length in bytes of a whole bulk reply, from its first line; None if the line is incomplete."""
     head, line_end, _ = reply.partition(b"\r\n")
     return len(head) + 2 + int(head[1:]) + 2 if line_end else None
 

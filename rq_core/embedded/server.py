@@ -296,7 +296,7 @@ def _freed_within(place: Path, timeout_s: float) -> bool:
 def _start(
     place: Path, lock_fd: int, *, idle_s: float, foreground: bool
 ) -> subprocess.Popen[bytes]:
-    """Start the keeper. A keeper in the background is detached from this process when this returns."""
+    """Start the keeper. A keeper in the background is detached from this process when this function returns."""
     if not 0 < idle_s < float("inf"):
         raise ValueError(f"idle must be a positive number of seconds, not {idle_s:g}")
     command = [

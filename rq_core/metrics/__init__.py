@@ -2,6 +2,8 @@
 
 - ``shared``: one reading of all queues for all watchers.
 - ``table``: the list of metrics.
-- ``collector``, ``page``: the metrics' values, for prometheus_client; a worker's ``/metrics``.
-- ``alerts``, ``causes``: conditions of alerts, with remedies; sentences about current problems.
+- ``collector``: the metrics' values, for prometheus_client.
+- ``page``: the page ``/metrics`` of a worker.
+- ``alerts``: conditions of alerts, with remedies.
+- ``causes``: sentences about current problems.
 """

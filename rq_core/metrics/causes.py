@@ -72,7 +72,8 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the causes: those that page first, then by queue. ``log``, ``inbox``: None if it was not read."""
+    """Return the causes: first those that need an operator now, then the others; each part by queue. ``log`` and
+    ``inbox`` have no value if they were not read."""
     found = [*_causes(state, log), *_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 

@@ -157,7 +157,7 @@ def log_samples(
 
 
 def inbox_samples(found: InboxOverview) -> Iterator[Sample]:
-    """Yield the samples of one reading of an inbox. Queues whose names are no names share the label OTHER."""
+    """Yield the samples of one reading of an inbox. Queues with invalid names share the label OTHER."""
     sums: dict[str, tuple[int, int, int, int]] = {}
     for each in found.queues:
         # A plain INSERT may name anything, and a label is bounded.

@@ -1,5 +1,5 @@
-"""One reading for all watchers: fifty viewers cost Redis no more than one, and no viewer waits long for a server that
-is away."""
+"""One reading for all watchers: fifty viewers cost Redis no more than one, and no viewer waits long for a server
+that does not answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shared(Generic[T]):
     """Returns the last reading; if it is older than ``shared_s`` seconds, a separate thread reads again.
 
     Threads may share the object. While a reading is under way, all viewers wait, until it has taken ``within_s``
-    seconds. An error is shared as well, so that viewers do not queue for a server that is away.
+    seconds. An error is shared as well, so that viewers do not queue for a server that does not answer.
     """
 
     def __init__(

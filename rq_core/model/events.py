@@ -120,7 +120,7 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
 
 
 RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
-"""The fields of a job that a JobRecord has as attributes. (SQL has further fields of a job.)"""
+"""Names of a job's fields that a JobRecord has as attributes. (SQL has further fields of a job.)"""
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The headers of a job: short strings that travel with its arguments, such as the id of a request.
 
-Headers are at the beginning of the job's JSON; the JSON of a job without headers has no trace of them. The digest of
-the job's arguments does not cover its headers.
+Headers are at the beginning of the job's JSON; a job without headers has no such part in its JSON. The digest of the
+job's arguments does not cover its headers.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ KEY_MAX: Final = 1_000
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered, from the first call on, in ms."""
 SAME: Final = "same"
-"""The outcome in the line of an id whose calls are answered with another job."""
+"""The outcome in the line of an id if calls with this id get the handle of another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -60,8 +60,8 @@ class ResultLine(NamedTuple):
 
     id: str
     outcome: str
-    """How the job ended: succeeded, cancelled, expired, replaced or dead. ``same``: calls with this id are answered
-    with the job ``same_as``."""
+    """How the job ended: succeeded, cancelled, expired, replaced or dead. ``same``: calls with this id get the
+    handle of the job ``same_as``."""
     at_ms: int | None
     """Unix ms at which the job ended."""
     fence: str | None
@@ -74,9 +74,9 @@ class ResultLine(NamedTuple):
     until_ms: int | None = None
     """Unix ms until which the outcome is kept for clients that wait; None: the outcome is not kept."""
     value_bytes: int | None = None
-    """Bytes of the job's value in ``returned``; None: the job has no value there."""
+    """Bytes of the job's result in ``returned``; None: there is no result."""
     missing: str | None = None
-    """One word for the reason why the job has no value, if the line has one."""
+    """One word for the reason why there is no result, if the line has one."""
 
     @property
     def forgotten_ms(self) -> int | None:
@@ -87,8 +87,8 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms of the line's first expiry, at which a claim checks the id: the expiry of the outcome, or else of the
-        whole line. None: the line has neither."""
+        """Unix ms at which a claim checks the line: when its outcome expires or, if it has no outcome to keep, when
+        the whole line expires. None: neither expires."""
         return self.until_ms or self.once_ms
 
 
@@ -132,8 +132,7 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Parse a line of ``results``. A missing word becomes None, and so does a word that should be a number and is
-    not."""
+    """Parse a line of ``results``. A word becomes None if it is missing, or if it should be a number but is not."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,

@@ -1,7 +1,7 @@
 """Generates unique names: job ids, and the names of clients and workers.
 
-A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time, so ids sort by their time of creation
-and are close together in a database's index.
+A job id is a UUID version 7 (RFC 9562) as 32 hex digits. It begins with the time, so ids sort by their time of
+creation, and new ids are close together in a database's index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _RANDOM_BITS: Final = 62
 
 
 _COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repeat=3)))
-"""The text of each value of the counter: formatting the counter would take longer than the rest of an id."""
+"""The hex text of each value of the counter, made once: formatting the counter would take longer than making the
+rest of an id."""
 
 
 class JobIds:

@@ -131,7 +131,8 @@ class NewJob(NamedTuple):
     """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for a name that another job
     holds."""
     call: str = ""
-    """``=`` and, if calls with this id are compared, the digest by which they are; empty: the id is not remembered."""
+    """``=``, then the digest by which calls with this id are compared, if they are compared; empty: the id is not
+    remembered."""
 
 
 def ties_of(
@@ -173,7 +174,7 @@ class JobError(NamedTuple):
     """The name of the exception's class."""
     message: str
     traceback: str | None = None
-    """None if the traceback is too long for Redis, or the error was read from an audit database."""
+    """The traceback; None if it is too long for Redis, or if the error was read from an audit database."""
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
@@ -184,8 +185,8 @@ _OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]pyth
 
 
 def place_in(traceback: str | None) -> str:
-    r"""Return file and line of the last frame of a traceback that is not in a library, or of its last frame if all are;
-    empty if it names no file.
+    r"""Return file and line of a traceback's last frame outside of libraries; if all frames are in libraries, those of
+    the last frame. Empty if the traceback names no file.
 
     >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
     'shop/tasks.py:7'
@@ -239,8 +240,8 @@ ERROR_HEAD: Final = "error="
 """The beginning of the first line of a job's value in ``jobs`` if the job died of an error; a JSON object follows."""
 _HEADERS: Final = '{"headers":'
 _ATTEMPTS: Final = '{"attempts":'
-"""The beginning of a job's JSON if ``max_attempts``, which follows, is not the default. 0: the worker's definition of
-the task decides."""
+"""The beginning of a job's JSON if its ``max_attempts`` is not the default. The number follows; 0 means that the
+worker's definition of the task decides."""
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
@@ -258,8 +259,8 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """Return a job's JSON with a first field that says that the job's result is kept. The ``ties`` decide whether the
-    field asks the log to keep the whole result, too."""
+    """Add a first field to a job's JSON, which says that the job's result is kept. If the ``ties`` say so, the field
+    also asks the log to keep the whole result."""
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 

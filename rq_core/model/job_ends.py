@@ -49,12 +49,12 @@ class End(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The digest of the kept value of a success; None: no value is kept."""
+        """The digest of a success's kept result; None: no result is kept."""
         return self.facts.get("value_digest")
 
     @property
     def value(self) -> str | None:
-        """The kept value of a success, as JSON; None if the log does not keep it."""
+        """A success's kept result, as JSON; None if the log does not keep it."""
         return self.facts.get("value")
 
     @property
@@ -115,8 +115,8 @@ class Lives:
             )
 
     def miss(self) -> None:
-        """Forget all ends: in the missing entries, another job of the same id may have begun, and ended in another
-        way."""
+        """Forget all ends, since entries are missing: in these, another job of an id may have begun, and ended in
+        another way."""
         self.ends.clear()
         self.began.clear()
 

@@ -98,7 +98,8 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("outbox", "stream", "events, entry ids <epoch>-<n>"),
 )
-"""Every key that a queue may have. ``ready`` in a script's header means the four lists."""
+"""Every key that a queue may have. ``ready`` in a script's header means the four lists of ready jobs, one for each
+priority."""
 
 CHANNEL: Final = "ended"
 """The channel on which scripts publish the ids of a queue's jobs that have ended. Its full name begins with the queue's
@@ -154,7 +155,8 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
 
 
 def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the name of the list into which producers push a token when rows are in an inbox. It wakes a relay."""
+    """Return the name of the list into which producers push a token when rows are in an inbox. The token wakes a
+    relay."""
     return f"{check_name('prefix', prefix)}:inbox"
 
 

@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 """The type that the task's function returns."""
 
 NOT_KEPT: Final = "not_kept"
-"""The reason of a missing value if the value was never kept."""
+"""The reason for a missing result that was never kept."""
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 UNFINISHED: Final = "unfinished"
@@ -45,7 +45,8 @@ _WHY: Final = {
 
 
 def reason_of(missing: str) -> str:
-    """Return the reason why a value is missing, followed by its explanation; the reason alone if it is unknown."""
+    """Return the reason why a result is missing, followed by its explanation; the reason alone if it has no
+    explanation here."""
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 
@@ -56,11 +57,11 @@ def keeps_none(job_id: str) -> errors.ResultUnavailable:
 
 
 class Kept(NamedTuple):
-    """A handler's value as Redis stores it."""
+    """A job's result as Redis stores it."""
 
     json: str
     task: str | None
-    """The task whose annotation names the type of the value; None: not known."""
+    """The task whose annotation names the result's type; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +74,21 @@ class Outcome(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def value(self) -> T_co:
-        """The value that the handler returned. Raises the NoResult error that fits the outcome."""
+        """The job's result. Raises the NoResult error that fits the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded(Outcome[T_co]):
-    """The handler returned. ``missing`` is one word for the reason why its value is unknown; None: the value is
+    """The handler returned. ``missing`` is one word for the reason why the result is unknown; None: the result is
     known."""
 
     kept: Any = None
-    """The value, if it is known: a Kept as read from Redis or the log, later the Python value."""
+    """The result, if it is known: a Kept as read from Redis or the log, later the Python value."""
     missing: str | None = NOT_KEPT
 
     @property
     def value(self) -> T_co:
-        """The value that the handler returned. Raises ResultUnavailable if the value is unknown."""
+        """The job's result. Raises ResultUnavailable if the result is unknown."""
         if self.missing is not None:
             why = _WHY.get(self.missing, self.missing)
             raise errors.ResultUnavailable(id=self.id, reason=self.missing, why=why)
@@ -106,7 +107,7 @@ class Failed(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raise JobFailed: a dead job has no value."""
+        """Raise JobFailed: a dead job has no result."""
         said = f"{self.reason} ({self.error})" if self.error is not None else self.reason
         raise errors.JobFailed(id=self.id, reason=self.reason, error=self.error, said=said)
 
@@ -117,7 +118,7 @@ class Cancelled(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raise JobWasCancelled: a cancelled job has no value."""
+        """Raise JobWasCancelled: a cancelled job has no result."""
         raise errors.JobWasCancelled(id=self.id)
 
 
@@ -127,7 +128,7 @@ class Expired(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raise JobExpired: an expired job has no value."""
+        """Raise JobExpired: an expired job has no result."""
         raise errors.JobExpired(id=self.id)
 
 
@@ -140,7 +141,7 @@ class Replaced(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raise JobReplaced: a replaced job has no value."""
+        """Raise JobReplaced: a replaced job has no result."""
         raise errors.JobReplaced(id=self.id, by=self.by)
 
 
@@ -150,5 +151,5 @@ class Gone(Outcome[T_co]):
 
     @property
     def value(self) -> T_co:
-        """Raise JobGone: neither Redis nor the log knows the value."""
+        """Raise JobGone: neither Redis nor the log knows the result."""
         raise errors.JobGone(id=self.id)

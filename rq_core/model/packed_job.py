@@ -1,17 +1,17 @@
 """A job as a row of the table ``rqc_inbox`` has it, from its INSERT to the relay.
 
 The columns ``queue``, ``job_id``, ``task`` and ``args`` are the job's; ``args`` is a JSON object without line breaks.
-The column ``packed`` has all else that the producer decided, so that the relay needs neither the task's code nor its
-policy: a JSON object of the fields below, without those that have their default. A row that other code inserted has no
-``packed``.
+The column ``packed`` has everything else that the producer decided, so that the relay needs neither the task's code nor
+its policy. It is a JSON object of the fields below; a field that has its default is left out. A row that other code
+inserted has no ``packed``.
 
 ============  =============================================================================
 priority      the priority's name
 attempts      max_attempts; null: the worker's definition of the task decides
-losses        max_losses; null likewise
+losses        max_losses; null has the same meaning
 timeout       milliseconds of one attempt
-delay         milliseconds after ``created_at`` from which on the job is ready
-due           Unix ms from which on the job is ready, in place of ``delay``
+delay         milliseconds from ``created_at`` until the job becomes ready
+due           Unix ms at which the job becomes ready, in place of ``delay``
 lane, full    the job's lane, and the rules for full scopes; only ``discard`` is allowed
 spec_max      the most bytes of the job's JSON that its event keeps
 headers       its headers, an object of strings
@@ -41,25 +41,30 @@ from rq_core.model.keys import check_name
 from rq_core.model.limits.scopes import SCOPE_PATTERN
 from rq_core.model.result_encoding import FULL
 from rq_core.model.settings import AUDIT_PAYLOADS
+from rq_core.model.table.fields import GIVEN, WORD_LENGTH_MAX, FieldKind
 from rq_core.model.table.machine import Priority
 from rq_core.model.unique_names import check_unique_name
 
 MS_MAX: Final = 10**14 - 1
-"""The most milliseconds, also of an instant: Lua prints them exactly up to 14 digits."""
+"""The greatest number of milliseconds in a duration or an instant: Lua prints whole numbers exactly if they have at
+most 14 digits."""
 _USUAL: Final = Profile("any")
 _LANE: Final = re.compile(rf"[0-3](?:\+{SCOPE_PATTERN})+")
 _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
+_WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
-"""The ties that are words, with the words that a row may have. ``reject`` would be an error for a
-producer that has gone on."""
+"""The ties that are words, each with the words that a row may have. ``reject`` is not one of them: the producer has
+gone on, so it would not get the error."""
+_TRAITS: Final = {field.line: field.kind for field in GIVEN}
+"""The ties that are traits of the job, with their kinds."""
 _TIES: Final = (
-    "expires_in", "expires_at", "window", "after", "most", "remember", "keep", *_WORDS,
+    "expires_in", "expires_at", "window", "after", "most", "remember", *_TRAITS, *_WORDS,
 )  # fmt: skip
 
 
 class Unreadable(ValueError):
-    """A row that no job can be made of. The text is the reason."""
+    """Raised for a row from which no job can be made. The text is the reason."""
 
 
 def pack(job: NewJob) -> str:
@@ -93,9 +98,9 @@ def unpack(
 ) -> NewJob:
     """Return the job of a row. Raises Unreadable for a row that :func:`pack` did not make.
 
-    ``age_ms`` is how long ago the row was inserted, by the database's clock: a delay, and a deadline in milliseconds
-    from now, count from then. A deadline that has passed becomes one of 1 ms, so that the job expires in the queue,
-    and the log says so.
+    ``age_ms`` is how long ago the row was inserted, by the database's clock. A delay, and a deadline given as a
+    duration, count from the row's insertion. A deadline that has passed becomes one of 1 ms, so that the job expires in
+    the queue, and the log says so.
     """
     try:
         check_name("queue", queue)
@@ -133,7 +138,7 @@ def _check_args(args: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _without_arguments(packed: str, task: str) -> NewJob:
-    """Return what many rows share: a job without its id, queue and arguments."""
+    """Return a job without its id, queue and arguments: the part that many rows share."""
     try:
         said: Any = json.loads(packed)
     except (ValueError, RecursionError) as error:
@@ -168,7 +173,8 @@ def _without_arguments(packed: str, task: str) -> NewJob:
 
 
 def _check_together(job: NewJob, ties: Mapping[str, Any]) -> None:
-    """Raise Unreadable for a job whose parts do not belong together: the queue would refuse the whole call."""
+    """Raise Unreadable for a job with parts that contradict each other: the queue would refuse the whole call for
+    such a job."""
     if job.name:
         if not isinstance(job.name, str):
             raise Unreadable("packed has a name that is no text")
@@ -204,8 +210,12 @@ def _ties(ties: object) -> dict[str, Any]:
                 raise Unreadable(
                     f"packed has {name}={value!r}: must be {' or '.join(_WORDS[name])}"
                 )
-        else:
+        elif _TRAITS.get(name, FieldKind.NUMBER) is FieldKind.NUMBER:
             _number(name, value)
+        elif not isinstance(value, str) or not _WORD.fullmatch(value):
+            raise Unreadable(
+                f"packed has {name}={value!r}: must be a text without spaces, of {WORD_LENGTH_MAX} characters at most"
+            )
     return ties
 
 

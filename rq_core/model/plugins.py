@@ -1,8 +1,8 @@
 """Entry points by which rq_core finds the commands and the audit log of other packages, since it does not import them.
 
-``rq_core.commands``: commands of ``rq-core``, each under its name.
-``rq_core.audit``: what uses a database: the parts of an audit log, ``history``, ``endings``, ``drift``, ``mirror``,
-``reader`` and ``questions``, and the ``relay`` of an inbox, ``inbox`` and ``inbox_reader``; each has a protocol below.
+``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
+``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox`` and
+``inbox_reader`` of an inbox. Each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
 ``pyproject.toml`` declares those of sql_audit.
@@ -39,9 +39,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has by id the epoch and number of an
-        outbox entry; a job is left out until the log has that entry. Raises RqCoreError if the database does not
-        answer."""
+        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has, for each id, the epoch and number
+        of an outbox entry. A job is left out of the result until the log has that entry. Raises RqCoreError if the
+        database does not answer."""
         ...
 
     def close(self) -> None:
@@ -70,8 +70,8 @@ class CompanionCommand(Protocol):
     environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
     is closed, or on SIGTERM; before it ends it finishes its work: a mirror mirrors the events that are left.
 
-    ``made`` are the queues that were just created for a mirror. The URLs are passed in the environment, since every
-    user of a machine can read every command line, and URLs have passwords.
+    ``made`` are queues that were created just now, so that a mirror can begin with them. The URLs are passed in the
+    environment, since every user of a machine can read every command line, and URLs have passwords.
     """
 
     def __call__(
@@ -161,14 +161,14 @@ class AuditQuestions(Protocol):
     ) -> dict[str, Any]:
         """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
 
-        ``looked`` is the number of claims that were read. ``next`` is the place behind which the next page begins: the
-        claims that ended after its first part (Unix ms) were read; None: the list ends here. An empty condition leaves
-        no claim out. Successes need a queue.
+        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; its
+        first part is a time (Unix ms), and all claims that ended later were read. None: there is no further page. An
+        empty condition excludes no claim. To list successes, pass a queue.
         """
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
-        """Return the jobs of all queues that have this id: ``queue``, ``task``, ``state``, ``finished_at_ms``."""
+        """Return, for each job with this id in any queue, its ``queue``, ``task``, ``state`` and ``finished_at_ms``."""
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ class AuditQuestions(Protocol):
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by ``outcome``. If there is no ``queue``, claims of all queues
+        """Return how many claims ended in each minute, by ``outcome``. Without a ``queue``, claims of all queues
         count."""
         ...
 
@@ -343,9 +343,9 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the names, sorted, of the queues of a client's Redis and prefix whose log is on: they were mirrored
-        and their log was not switched off, whether Redis has them now or not. Raises RqCoreError if Redis or the
-        database does not answer, or the log is that of another Redis."""
+        """Return the sorted names of the queues whose log is on, for a client's Redis and prefix. Such a queue was
+        mirrored, and its log was not switched off; Redis need not have the queue now. Raises RqCoreError if Redis or
+        the database does not answer, or the log is that of another Redis."""
         ...
 
     def close(self) -> None:
@@ -374,7 +374,7 @@ class InboxQueue:
     relayed: int
     """Rows that became jobs."""
     sent_ms: int | None
-    """Ms since a relay chose the batch that is on its way; None: no batch is."""
+    """Ms since a relay chose the batch that is on its way; None: no batch is on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +392,7 @@ class InboxReader(Protocol):
     def look(self) -> InboxOverview:
         """Return the state of the inbox. The look counts a bounded number of rows, and takes no lock.
 
-        Raises InboxMissing without the tables, and another RqCoreError if the database does not answer.
+        Raises InboxMissing if the tables are missing, and another RqCoreError if the database does not answer.
         """
         ...
 

@@ -1,8 +1,9 @@
-"""The instants of a schedule: of a cron expression in a time zone, or of an interval. No clock, no I/O.
+"""The instants of a schedule: of a cron expression in a time zone, or of an interval. This module reads no clock and
+does no I/O.
 
 A schedule has *instants* (Unix ms): the moments that its cron expression names, or the multiples of ``every`` since the
-Unix epoch plus a phase made of the schedule's name. It is *due* at an instant plus its part of ``spread``, which is a
-constant of its name. So neither a restart nor another worker changes any of these.
+Unix epoch plus a phase. It is *due* at an instant plus a part of ``spread``. The phase and this part are computed from
+the schedule's name, so they are the same after a restart and on every worker.
 
 When daylight saving changes, wall clocks leave out times or show them twice. A wall time in a gap fires at the end of
 the gap; one that comes twice fires the first time. If minute or hour begins with ``*``, elapsed time counts: each
@@ -38,7 +39,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, ms_of
 
 Overlap = Literal["skip", "allow", "queue", "replace"]
-"""The rule for an instant while the job of an earlier one is alive."""
+"""The rule for an instant at which the job of an earlier instant is alive."""
 CatchUp = Literal["latest", "skip"]
 """The rule for instants that passed while no worker ran."""
 
@@ -46,20 +47,21 @@ OVERLAPS: Final = get_args(Overlap)
 CATCH_UPS: Final = get_args(CatchUp)
 
 NAME_MAX: Final = 100
-"""Characters of a schedule's name: the id of a job has 128, and is ``tick-NAME-INSTANT``."""
+"""Maximum number of characters of a schedule's name. Its jobs' ids are ``tick-NAME-INSTANT``, and an id has at most
+128."""
 NAME_PATTERN: Final = rf"[A-Za-z0-9_.:-]{{1,{NAME_MAX}}}"
 CRON_MAX: Final = 200
-"""Characters of a cron expression."""
+"""Maximum number of characters of a cron expression."""
 EVERY_S_MIN: Final = 1.0
-"""Seconds."""
+"""Shortest interval, in seconds."""
 SPREAD_S_MIN: Final = 0.001
-"""Seconds."""
+"""Shortest spread, in seconds."""
 SKIP_GRACE_MS: Final = 60_000
-"""The grace of ``catch_up="skip"`` if nothing else is said."""
+"""The grace, in ms, of ``catch_up="skip"`` if no other grace is given."""
 PASSED_MAX: Final = 10_000
-"""The most instants that are counted."""
+"""Maximum number of passed instants that are counted."""
 INSTANT_MAX: Final = 10**13 - 1
-"""Scripts take whole numbers below 10^13 (Unix ms: the year 2286)."""
+"""The last instant of any schedule: scripts take whole numbers below 10^13 (Unix ms: the year 2286)."""
 
 NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
@@ -76,7 +78,8 @@ _DAY: Final = timedelta(days=1)
 _MINUTE_LONG: Final = timedelta(minutes=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_2000: Final = datetime(2000, 1, 1)  # noqa: DTZ001 (a wall time)
-"""The fifty years from here on have all weekdays of all dates, so an expression that is silent in them never fires."""
+"""In the fifty years after this moment each date falls on each weekday. So an expression without an instant in these
+years never fires."""
 _FIELDS: Final = "must have five fields (minute hour day month weekday), or be one of " + ", ".join(
     NICKNAMES
 )
@@ -91,7 +94,7 @@ class Passed(NamedTuple):
     """The instants of a schedule that have passed at a given time."""
 
     fired: int | None
-    """The instant to run; None if no instant is due, or the grace of all is over."""
+    """The instant to run; None if no instant is due, or the last one is late by more than the grace."""
     missed: int
     """The number of due instants that are not run, up to PASSED_MAX."""
     next: int | None
@@ -110,7 +113,8 @@ class Recurrence:
     overlap: Overlap = "skip"
     catch_up: CatchUp = "latest"
     grace_ms: int | None = None
-    """An instant that is due for longer than this is missed; None: it is run, however late."""
+    """Milliseconds by which an instant may be late when it is run. None: any number; else, a later instant is
+    missed."""
 
     @property
     def phase_ms(self) -> int:
@@ -201,9 +205,10 @@ def recurrence(
     catch_up: CatchUp = "latest",
     grace: Duration | None = None,
 ) -> Recurrence:
-    """Return the rule of a schedule. Raises InvalidOption for an option that is wrong or does not go with another one.
+    """Return the rule of a schedule. Raises InvalidOption for an option that is invalid, or that cannot be combined
+    with another option.
 
-    Exactly one of ``cron`` and ``every`` says when; ``tz`` belongs to ``cron`` and is UTC if it is left out.
+    Exactly one of ``cron`` and ``every`` is given; ``tz`` belongs to ``cron`` and is UTC if it is left out.
     """
     check_schedule_name(name)
     _check_word("overlap", overlap, OVERLAPS)
@@ -373,7 +378,10 @@ def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the moment of a wall time: the first of two, or the end of the gap that contains it."""
+    """Return the moment at which clocks show a wall time.
+
+    If they show it twice, it is the first moment; if they skip it, it is the end of the gap.
+    """
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, instant) == wall:
         return instant

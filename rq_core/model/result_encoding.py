@@ -1,5 +1,4 @@
-"""The form in which workers send the values of handlers to Redis: JSON after its digest, or the reason of a missing
-value.
+"""The form in which workers send results to Redis: JSON after its digest, or the reason why the result is not kept.
 
 >>> pack_result('"12.50"')
 '=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
@@ -14,15 +13,15 @@ from rq_core.errors import InvalidOption
 from rq_core.model.unique_names import digest_of
 
 VALUE_MAX: Final = 64 * 1024
-"""Maximum number of bytes of a value as JSON; a longer value is not kept."""
+"""Maximum number of bytes of a result as JSON; a longer result is not kept."""
 NO_VALUE: Final = "!"
-"""The character before the reason why a value is not kept. JSON does not begin with it."""
+"""The character before the reason why a result is not kept. JSON does not begin with it."""
 AuditResult = Literal["digest", "full"]
-"""The part of a kept value that the log keeps: its digest, or also the value."""
+"""The part of a kept result that the log keeps: its digest, or also the result itself."""
 DIGEST: Final = "digest"
 FULL: Final = "full"
 _MARKS: Final[Mapping[str, str]] = {DIGEST: "=", FULL: "+"}
-"""The character before the digest, by the part of the value that the log keeps. JSON begins with neither character."""
+"""The character before the digest, by the part of the result that the log keeps. JSON begins with neither character."""
 _NOTE_LENGTH: Final = 33
 
 
@@ -34,18 +33,19 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a packed value: a mark, the digest, the value. ``kept`` is the part that the log keeps: digest or full."""
+    """Return a packed result: a mark, the digest, and the JSON. ``kept`` is the part that the log keeps: digest or
+    full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 
 def is_logged(packed: str) -> bool:
-    """Return whether the log keeps the whole of a packed value, too."""
+    """Return whether the log also keeps the JSON of a packed result."""
     return packed.startswith(_MARKS[FULL])
 
 
 def unpack_result(packed: str) -> tuple[str, str]:
-    """Return the note and the value of a packed value. The note is the digest, after ``+`` if the log keeps the value,
-    too; it is empty, and the text unchanged, if the text has no digest."""
+    """Return the note and the JSON of a packed result. The note is the digest, with ``+`` before it if the log keeps
+    the JSON, too. If the text has no digest, the note is empty, and the text is returned unchanged."""
     if packed.startswith(("=", "+")):
         return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
     return "", packed

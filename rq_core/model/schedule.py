@@ -1,4 +1,4 @@
-"""A schedule as Redis keeps it: its line, its rule and its packed job; and the jobs that its instants make.
+"""A schedule as Redis keeps it (its line, its rule and its packed job), and the jobs that are enqueued at its instants.
 
 >>> tick_of("tick-night.1-1795312800000")
 Tick(name='night.1', instant_ms=1795312800000)
@@ -20,11 +20,11 @@ from rq_core.model.limits.scopes import TICK, lane_name, scope, scopes_of
 from rq_core.model.recurrence import NAME_PATTERN, Overlap, Recurrence
 
 TICK_MARK: Final = "tick|"
-"""The member of ``scheduled`` at the time when the first schedule is due."""
+"""The member of ``scheduled`` whose score is the time at which the first schedule is due."""
 JOB_FIELD: Final = "|job"
-"""The end of the field of ``schedules`` that has a schedule's job, after its name."""
+"""The suffix, after a schedule's name, of the field of ``schedules`` that has the schedule's job."""
 JOB_MAX: Final = 256 * 1024
-"""Bytes of a schedule's job."""
+"""Maximum number of bytes of a schedule's job."""
 _LINE: Final = re.compile(
     r"(on|paused|undeclared|removed) v=(\d+) next=(\d+) due=(\d+) last=(\d+)"
     r" from=(code|live|released) seen=(\d+) was=(\S*)"
@@ -34,7 +34,7 @@ _SHOWN: Final = 100
 
 
 class Tick(NamedTuple):
-    """The instant of a schedule that a job is for."""
+    """The schedule and the instant that a job was enqueued for."""
 
     name: str
     instant_ms: int
@@ -51,14 +51,14 @@ class Schedule(NamedTuple):
     last_ms: int
     """The last instant that was fired or missed; 0 before the first."""
     source: str
-    """The origin of the rule: code; live: an operator; released: an operator gave it back to code, and it holds until a
-    worker declares another one."""
+    """The origin of the rule: ``code``; ``live`` (an operator set it); or ``released`` (an operator gave the
+    schedule back to code, and this rule holds until a worker declares another one)."""
     seen_ms: int
-    """When code declared it last; 0: never."""
+    """Unix ms at which code last declared the schedule; 0: never."""
     was: tuple[str, ...]
-    """Digests of what code declared before."""
+    """Digests of what code declared before, which code cannot declare again."""
     rule: str
-    """Its rule, as :meth:`Recurrence.to_json` writes it."""
+    """The rule, as :meth:`Recurrence.to_json` writes it."""
 
     @classmethod
     def parse(cls, entry: str) -> Self:
@@ -80,23 +80,23 @@ class Schedule(NamedTuple):
 
 
 def job_digest(packed: str) -> str:
-    """Return what the log has of every packed job."""
+    """Return the digest of a packed job. The log has this digest of every schedule's job."""
     return hashlib.sha1(packed.encode(), usedforsecurity=False).hexdigest()[:32]
 
 
 def tick_of(job_id: str) -> Tick | None:
-    """Return the schedule and the instant that a job of this id is for; None for any other job."""
+    """Return the schedule and the instant that the job of this id was enqueued for; None for any other job."""
     found = _TICK.fullmatch(job_id)
     return None if found is None else Tick(found[1], int(found[2]))
 
 
 def job_of(job: NewJob, rule: Recurrence) -> NewJob:
-    """Return a job as the instants of a schedule enqueue it, by what the rule says of overlaps.
+    """Return the job that a schedule enqueues at its instants, with what the rule for overlaps adds to it.
 
-    Raises InvalidOption for a job that cannot come again and again.
+    Raises InvalidOption for a job that cannot be enqueued again and again.
 
-    ``skip``: it holds a name of the schedule until it ends. ``queue`` and ``replace``: until it is claimed, and it runs
-    in a scope of the schedule, whose cap is 1.
+    With ``skip``, the job holds a unique name of the schedule until it ends. With ``queue`` and ``replace``, it holds
+    the name until it is claimed, and runs in a scope of the schedule whose cap is 1.
     """
     if job.call:
         must = "must not say idempotency_key or remember: each instant has an id of its own"
@@ -120,7 +120,7 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return the ties of a job whose schedule has this rule for overlaps; None if they name an instant.
+    """Return the ties of a job whose schedule has this rule for overlaps; None if the given ties name an instant.
 
     The cache is for many schedules of one task.
     """

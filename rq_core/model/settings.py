@@ -64,8 +64,8 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 
 FLAGS: Final = ("paused", "fair")
-"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. In a fair queue, lanes of one priority
-are served by virtual time per key instead of age."""
+"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. In a fair queue, workers take the
+lanes of one priority in the order of their keys' virtual time, not of their age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
@@ -74,8 +74,8 @@ COUNTERS: Final = (
 """Fields of ``meta`` that calls update all the time. A change of any other field also changes the version ``v``."""
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
-"""The values of an App's ``audit_payload``, each with the most bytes of a job's JSON that the enqueued event keeps. Of
-a longer job the log has only the digest, since the log is no store for files."""
+"""The values of an App's ``audit_payload``, each with the most bytes of a job's JSON that the enqueued event keeps.
+Of a longer job the log has only the digest."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
@@ -84,8 +84,8 @@ SLOT_LIFE_MS: Final = 3_600_000
 """Time for which a call slot is remembered after its last call, in ms."""
 
 INBOX_SLOT: Final = "inbox."
-"""The beginning of the names of call slots whose callers name them, and may send a call again after days. (A relay
-does so: the number of its call is stored in the user's database.)"""
+"""The beginning of the names of call slots that callers name themselves, and in which they may repeat a call after
+days. (A relay does so: the number of its call is stored in the user's database.)"""
 
 INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
 """Time for which such a call slot is remembered, in ms. It is counted from the slot's first call: a caller takes a new

@@ -40,7 +40,7 @@ from rq_core.model.table.machine import (
 SHOWN_MAX: Final = 100
 """Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Maximum number of bytes of a state line: 16 KiB for the lane (SQL keeps no longer one), and 4 KiB for the other
+"""Maximum number of bytes of a state line: 16 KiB for the lane (the most that SQL keeps), and 4 KiB for the other
 fields."""
 TOO_LONG: Final = "too long: "
 """The beginning of a reply that replaces a longer line, so that readers do not load it; the line's size in bytes
@@ -67,8 +67,9 @@ class JobState:
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return the state line of a job: its ``line`` in ``state``, else, for a job that only waits, the line in its
-    ``value`` in ``jobs``; None if Redis does not have the job. ``state`` must be read before ``jobs``.
+    r"""Return a job's state line: ``line``, if ``state`` has one. For a job that only waits, return the line in
+    ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state`` before
+    ``jobs``.
 
     ``value`` may be cut off after its first line.
 

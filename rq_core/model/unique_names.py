@@ -1,7 +1,7 @@
-"""The names of unique jobs: how they are made of arguments, and how ``slots`` stores them.
+"""The names of unique jobs: how they are made from arguments, and how ``slots`` stores them.
 
 A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could then
-be read as a value of another type. A name that is made of all arguments, or would be too long, is ``TASK/DIGEST``.
+be read as a value of another type. A name that is made from all arguments, or would be too long, is ``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -123,8 +123,8 @@ def digest_of(text: str) -> str:
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return the name of a job that is unique per ``keys``, given with their values as canonical JSON. None: the job is
-    unique per all its arguments, and ``digest`` is their digest."""
+    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON; with
+    None, all arguments count, and ``digest`` is their digest."""
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())
@@ -133,7 +133,8 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a value in the form of a unique name: text without quotes, unless it could be another type's value."""
+    """Return a value in the form of a unique name: text without quotes, unless it could then be read as another
+    type's value."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)

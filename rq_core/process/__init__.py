@@ -4,10 +4,13 @@ This room starts, signals, replaces and ends processes. The worker inside of a p
 
 Read ``supervisor`` first.
 
-- ``serve``, ``worker_process``, ``supervisor``: the entry; one worker process; keeping several running, and
-  noticing changed code.
+- ``serve``: the entry of ``rq-core worker``.
+- ``worker_process``: one worker process.
+- ``supervisor``: keeps several processes running, and notices changed code.
 - ``companion``: a process beside the workers: the mirror, or a relay.
-- ``claim_totals``, ``lease_guard``: the counts of all processes; extending leases for a worker that cannot do so.
-- ``health``, ``http_port``: answering health checks; an HTTP port that limits connections and times.
-- ``process_exit``: ending a process, and whether a process runs.
+- ``claim_totals``: the counts of all worker processes.
+- ``lease_guard``: extends leases for a worker that cannot do so.
+- ``health``: answers health checks.
+- ``http_port``: an HTTP port that limits connections and times.
+- ``process_exit``: ends a process, and says whether a process runs.
 """

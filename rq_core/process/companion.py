@@ -18,7 +18,8 @@ GRACE_S: Final = 60.0
 """Seconds for which the process may finish its work after the workers' end."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Longest pause, in seconds, before an ended process is started again; PAUSE_S is the first pause, and it doubles."""
+"""Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further one
+is twice as long."""
 HEALTHY_LIFE_S: Final = 60.0
 """Seconds of life after which a process' end counts as its first failure again."""
 
@@ -47,7 +48,8 @@ class Companion:
 
     def start(self, made: Sequence[str] = ()) -> None:
         """Start the process, in a session of its own: Ctrl-C does not reach it, so that it outlives the workers.
-        ``made`` are queues that the supervisor has just created; later starts without it repeat them."""
+        ``made`` are queues that the supervisor has just created; later starts without ``made`` use these queues
+        again."""
         self._made = made or self._made
         command, environment = self._command_line(self._made)
         self._born = time.monotonic()
@@ -70,8 +72,8 @@ class Companion:
     ) -> int | None:
         """Wait until the process is ready, for READY_WAIT_S at most; then log ``unready``, a sentence.
 
-        Returns None, since a process beside the workers must not stop them; or the exit status if the process ended
-        instead, which has logged the reason.
+        Returns the exit status if the process ended instead; it has logged the reason. Otherwise returns None, even if
+        the process is not ready: it must not keep the workers from starting.
         """
         deadline = time.monotonic() + READY_WAIT_S
         while time.monotonic() < deadline and not stopped():

@@ -51,7 +51,8 @@ def pulse_directory() -> Path:
 
 
 class Pulse:
-    """The file of a worker, which is touched after claims. An error of the file is logged once, and affects no job."""
+    """The file of a worker. The worker touches the file after claims. An error of the file is logged once, and
+    affects no job."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place = place or pulse_directory()

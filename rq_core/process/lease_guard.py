@@ -20,7 +20,8 @@ from rq_core.worker.liveness.lease_table import LeaseTable
 log = logging.getLogger(__name__)
 
 OVERDUE_INTERVALS: Final = 1.5
-"""Intervals between heartbeats after which the next one is overdue: half of a lease."""
+"""Number of heartbeat intervals after which a heartbeat is overdue. A lease lasts three intervals, so this is half of
+a lease."""
 
 
 STUCK_S_MIN: Final = 10.0

@@ -49,7 +49,8 @@ def serve(
 
 
 def _check_queues(named: Sequence[str], declared: Sequence[str]) -> None:
-    """Raise InvalidOption if the app declares none of the named queues: by default no task is enqueued there."""
+    """Raise InvalidOption if the app declares none of the named queues. By default, no task would be enqueued in
+    them."""
     if not set(named) & set(declared):
         known = ", ".join(declared) or "none: its tasks are not declared where it is imported"
         must = (

@@ -107,8 +107,8 @@ def work(
 ) -> int:
     """Run one worker in this process. Returns the exit status: RETIRED if another should take its place.
 
-    If the process ``ends`` with the work, it then has a few seconds until it is ended by force
-    (:mod:`rq_core.process.process_exit`).
+    If ``ends`` is true, the process has nothing to do after the work: it has a few seconds to end, and is then ended by
+    force (:mod:`rq_core.process.process_exit`).
     """
 
     async def main() -> int:

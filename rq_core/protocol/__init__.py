@@ -1,7 +1,7 @@
 """Every call to a queue, as a plan without I/O.
 
-It owns what is sent, in which order, what an answer means, and what happens when an answer is lost. It does not own
-connections: a plan yields commands, and a client sends them.
+This room decides which commands are sent, in which order, what an answer means, and what follows if an answer is lost.
+It has no connections: a plan yields commands, and a client sends them.
 
 Read ``engine.plan`` first, then ``operations`` and one family, ``calls.claims`` or ``calls.enqueue``.
 
@@ -9,5 +9,5 @@ Read ``engine.plan`` first, then ``operations`` and one family, ``calls.claims``
 - ``calls/``: calls that change a queue, a family in each module.
 - ``reads/``: calls that only read.
 
-- ``operations``: the families, joined.
+- ``operations``: all families together.
 """

@@ -47,7 +47,8 @@ class Operations:
 
     @cached_property
     def schedules(self) -> Schedules:
-        """The calls about schedules. Most clients make none, and the module needs those that compute instants."""
+        """The calls about schedules. Imported at first use: most clients make none of them, and they need the
+        modules that compute instants."""
         from rq_core.protocol.calls.schedules import Schedules
 
         return Schedules(self.delivery, self.caps, self.reads)

@@ -187,8 +187,11 @@ end"""
 
 
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua functions ``each(i)``, which returns the fields of a record of this call, and ``column(n)``, which
-    returns field n of all records, if an include asks for it; empty text if the script takes no records."""
+    """Return the Lua functions ``each(i)`` and ``column(n)``; empty text if the script takes no records.
+
+    ``each(i)`` returns the fields of a record of this call. ``column(n)`` returns field n of all records; it is made
+    only if an include asks for it.
+    """
     args, each = header.words("Args"), header.words("Each")
     if not each:
         return ""

@@ -2,18 +2,18 @@
 
 --[[ name: purpose …
 
-Keys: meta state          names from rq_core.model.keys; `ready` means the four lists, `every` a list of all
-Fact: remembers           the field of meta that switches this part of what ends with a job on
-Field: unique             the field of a job without which the part has nothing to do with the job
-With: results kept        its keys, which only calls to queues with that fact carry; else they are nil
+Keys: meta state          names from rq_core.model.keys; `ready` means the four lists, `every` a list of all keys
+Fact: remembers           the field of meta that is set if queues need this part of a job's end
+Field: unique             the field of jobs that concern the part; without this line the part concerns every job
+With: results kept        keys of the part, which only calls to queues with the fact carry; in other calls they are nil
 Meta: sequence paused     fields of meta that the script reads when it begins
 Later: tombstones         fields of meta that it may read after that, one by one
-Args: slot number:int     one ARGV each; `:int` ones are converted
-Tail: what a text is      texts, with notes, of some records, behind these in calls with keys on demand: `tails()`
-Each: id fence            then records of these fields; `each(i)` returns one, `each_count` says how many
-Lists: gone died          lists that most calls do without, in a table `lists` of the file's own
+Args: slot number:int     arguments, one value of ARGV each; `:int` ones are converted to numbers
+Each: id fence            fields of the records after the arguments; `each(i)` returns one, `each_count` is their number
+Tail: JSON of results     texts after the records, with notes, in calls with keys on demand: `tails()` returns them
+Lists: gone died          lists that most calls do not need, in the file's own table `lists`
 Parts: names ended        the files with steps that scripts run, in order: see lua/include/call/parts.lua
-Given: LINE_MAX           constants that the Python module gives which sends the file, see rq_core/scripts/plain.py
+Given: LINE_MAX           constants that the Python module which sends the file gives: see rq_core/scripts/plain.py
 Uses: call(now) emit(emit)   names that it takes from includes, which may have Keys, Meta and Uses of their own
 …
 ]]

@@ -1,8 +1,8 @@
 """Puts the includes of a script into rooms, one room for each folder of ``lua/``.
 
-    local emit, open_call = (function(digits)    the names that others take from the room, and those that it takes
-    local emit, fact, open_call                  the names that its files take from each other, or others from them
-    do … end                                     a file
+    local emit, open_call = (function(digits)    names that the room gives to others, and names that it takes from them
+    local emit, fact, open_call                  names that files of the room give to other files
+    do … end                                     one file
     return emit, open_call
     end)(digits)
 
@@ -177,13 +177,13 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return by include the words in those definitions that the script needs."""
+    """Return, by include, the words in the definitions that the script needs."""
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes without the functions that the script does not need, since EVALSHA creates all functions in
-    each call."""
+    """Return the includes with only the functions that the script needs, since EVALSHA creates all functions in each
+    call."""
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -254,7 +254,7 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return an include's parts, without the functions that the ``wanted`` names do not need."""
+    """Return an include's parts, with only the functions that the ``wanted`` names need."""
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()

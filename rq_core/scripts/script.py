@@ -1,7 +1,8 @@
 """A script in the two forms in which Redis runs it: a function, or, where no functions may be loaded, a script by
 digest.
 
-The names of a library and its function end with a digest of its text: clients of two versions work side by side.
+The names of a library and its function end with a digest of its text, so that clients of two versions can work side by
+side.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Script:
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
-    """Name of the function in the library whose text this is; empty for a script without a library."""
+    """Name of the function that the text defines; empty if the text is that of a script without a library."""
     instead: Script | None = None
     """The script that does the same as this function, for servers that load no functions; None: this is a script."""
 
@@ -118,7 +119,7 @@ def include(name: str) -> str:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all scripts, which are those of their files."""
+    """Return the names of all scripts; a script has the name of its file."""
     return tuple(sorted(p.stem for p in lua_directory().glob("*.lua")))
 
 

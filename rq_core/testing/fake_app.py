@@ -37,7 +37,7 @@ from rq_core.worker.ticker import instants_of
 T = TypeVar("T")
 
 _FAR_MS: Final = 10**13
-"""Later than any instant."""
+"""A time (Unix ms) later than any instant."""
 DRAIN_MAX: Final = 10_000
 """Maximum number of runs in one drain, which would never end if each run enqueued another job."""
 
@@ -84,10 +84,10 @@ class Fake:
     def drain(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
         """Run the jobs of these queues, or of all, one after another, until no job is left. Returns the runs.
 
-        It does not wait for delays and retries: it moves the fake server's clock to the next due time. It
-        does not raise the exception of a handler, which is in the list. As with a worker, a job of its own
-        calls each on_dead hook, and is in the list, too. In an event loop use drain_async: drain raises
-        UsageError there. Raises RqCoreError after ``runs_max`` runs.
+        It does not wait for delays and retries: it moves the fake server's clock to the next due time. It does not
+        raise a handler's exception: the run in the returned list has it. As with a worker, each on_dead hook is called
+        by a job of its own, which is in the list, too. In an event loop use drain_async: drain raises UsageError there.
+        Raises RqCoreError after ``runs_max`` runs.
         """
         if in_event_loop():
             raise UsageError("drain cannot run jobs in an event loop: await drain_async(…) there")
@@ -178,7 +178,7 @@ class Fake:
                 self._tick(queue)
 
     def _until_tick(self) -> int:
-        """Return in how many ms the first schedule is due: 1 or more."""
+        """Return the ms until the first schedule is due, at least 1."""
         client, found = self.app.client, [_FAR_MS]
         for queue in client.run(client.calls.reads.queues()):
             keys = queue_keys(queue, self.app.prefix)
@@ -191,7 +191,7 @@ class Fake:
         return max(1, min(found))
 
     def _tick(self, queue: str) -> None:
-        """Do as a worker does with the schedules of a queue that are due."""
+        """Report the due schedules of a queue, as a worker does."""
         answer = self.app.client.run(tick(queue, _WORKER))
         while answer.due:
             told = instants_of(answer.due, answer.now_ms)

@@ -74,7 +74,7 @@ _TO_DO: Final[Mapping[str | None, str]] = {
     Reason.UNKNOWN_ARGUMENTS: 'the log of the worker says why ("job cannot be run here"): start a worker whose task'
     f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
 }
-"""Reason that occurs again at each claim → the remedy for an operator."""
+"""The remedy for an operator, by reason, for reasons that occur again at each claim."""
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:

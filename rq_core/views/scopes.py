@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def scopes(
     calls: Operations, queue: str, limit: int, *, lanes: int = LANES_MAX
 ) -> Plan[Found[ScopeStatus]]:
-    """Return the scopes of a queue that limit its jobs. In about ``lanes`` lanes, at most, the jobs are counted."""
+    """Return the scopes of a queue that limit its jobs. Jobs are counted in at most about ``lanes`` lanes."""
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     return Found(
         found[:limit],

@@ -29,12 +29,12 @@ class ListView(Generic[R]):
     """The description of a list."""
 
     query: Callable[..., Any]
-    """Returns the rows (:class:`Found`). For Redis it is a function of a client's calls that returns a plan; for the
-    audit log it is a function of an engine that returns the rows themselves."""
+    """The function that returns the rows (:class:`Found`). For Redis it takes a client's calls and returns a plan;
+    for the audit log it takes an engine and returns the rows themselves."""
     columns: Mapping[str, Callable[[R, float], object]]
     """Head of a column → the function that returns its cell for a row and the present time (Unix ms)."""
     document: Callable[[R], dict[str, Any]]
-    """Returns a row as a JSON document. Times are Unix ms, durations ms."""
+    """The function that returns a row as a JSON document. Times are Unix ms, durations ms."""
     whole: Sequence[str] = ()
     """Columns that are never folded."""
     drop: Sequence[str] = ()

@@ -27,7 +27,7 @@ from rq_core.web.tokens import Access, Known, Tokens
 OWN_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 COOKIE: Final = "rq_core_web"
 COOKIE_S: Final = 12 * 3600
-"""Seconds for which a cookie is good."""
+"""Seconds for which a cookie is valid."""
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -41,7 +41,7 @@ SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers by which a proxy says that the request comes from elsewhere."""
+"""Headers that proxies add to the requests that they pass on."""
 _STATE: Final = "rq_core_access"
 OPEN_PATHS: Final = ("/login", "/static/")
 """Paths that need no token: they show nothing of a queue."""
@@ -51,18 +51,18 @@ NO_TOKENS: Final = (
 )
 
 Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
-"""Returns what the sender of a request may do; None: nothing."""
+"""A function that returns the rights of a request's sender; None: no rights."""
 
 
 class Gate(Protocol):
     """Decides which viewers see the page."""
 
     async def access(self, request: Request) -> Access | None:
-        """Return what the sender of a request may do; None: nothing."""
+        """Return the rights of a request's sender; None: no rights."""
         ...
 
     login: bool
-    """Whether a token can be given at /login."""
+    """Whether viewers can enter a token at /login."""
 
 
 class LocalOnly:
@@ -93,8 +93,8 @@ class Mounted:
 class ByToken:
     """A gate that checks tokens: programs send one in ``Authorization: Bearer``, browsers have a cookie from /login.
 
-    The cookie has the name of the token, a moment, and an HMAC with a key that only this process has. The token's own
-    line is looked up at each request.
+    The cookie has the name of the token's holder, the time at which it expires, and an HMAC with a key that only this
+    process has. At each request the holder's line is looked up in the file of tokens.
     """
 
     login = True
@@ -114,7 +114,7 @@ class ByToken:
         return None if known is None else known.access
 
     def cookie(self, known: Known) -> str:
-        """Make the cookie of a token."""
+        """Return the cookie of a token's holder."""
         says = f"{known.access.name}|{int(self._clock()) + COOKIE_S}"
         return f"{says}|{self._sign(says, known)}"
 
@@ -140,7 +140,8 @@ def access_of(request: Request) -> Access | None:
 
 
 def is_local(client: Any) -> bool:
-    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address, is."""
+    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address,
+    counts as local."""
     if client is None or not client[0]:
         return client is None
     try:
@@ -227,6 +228,6 @@ def is_same_origin(request: Request) -> bool:
 
 
 def local_path(scope: Scope) -> str:
-    """Return the path of a request below the place where the page is mounted."""
+    """Return the path of a request, without the path at which the page is mounted."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith((f"{root}/",)) else path

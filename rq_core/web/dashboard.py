@@ -58,9 +58,9 @@ STATIC: Final = HERE / "static"
 _AGES: Final = re.compile(
     rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
 )
-"""Texts of a page that say an age or the present moment."""
+"""Matches the parts of a page that change by themselves: ages, and the present time."""
 SHOWN_MAX: Final = 100
-"""Documents of one page that are kept for a second: as many kinds of viewers."""
+"""Maximum number of documents of one page that are kept for a second, one for each kind of viewer."""
 LEFT_OUT: Final = (
     ("logged",),
     ("found",),
@@ -70,7 +70,7 @@ LEFT_OUT: Final = (
 )
 """Facts that a page is tried without, one row after the other, if it cannot be made with all of them."""
 FORM_MAX: Final = 4_096
-"""Bytes of a form that are read."""
+"""Maximum number of bytes of a form."""
 
 
 def dashboard(
@@ -81,8 +81,8 @@ def dashboard(
 ) -> Starlette:
     """Make the page of an app's queues, to be mounted in a Starlette or FastAPI app.
 
-    ``authorize`` gets each request and returns an :class:`rq_core.web.tokens.Access`, or None for who may not look;
-    it may be async. ``allow_hosts`` are the names under which the site is reached.
+    ``authorize`` is called with each request, and returns an :class:`rq_core.web.tokens.Access`, or None if the sender
+    may not see the page; it may be async. ``allow_hosts`` are the names under which the site is reached.
 
     Raises InvalidOption without ``authorize``: every visitor of the site would see the page.
     """
@@ -164,12 +164,12 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Return the path at which the page is mounted, or that a proxy strips: the beginning of each address."""
+    """Return the beginning of each address: the path at which the page is mounted, or that a proxy strips."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 class _Made(NamedTuple):
-    """A document as it is sent, or where the page leads."""
+    """A document that is ready to send, or the address to which the page redirects."""
 
     body: bytes
     media_type: str
@@ -178,7 +178,8 @@ class _Made(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, media_type: str) -> Self:
-        """Give a document its tag. Ages are not part of it, since they grow by themselves: see live.js."""
+        """Return a document with its tag. Ages do not count for the tag, since the page updates them by itself: see
+        live.js."""
         told = _AGES.sub(b"", body)
         return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
 
@@ -193,7 +194,7 @@ class _Made(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """The answers of all sources to one page, and the documents that were made of them, by viewer."""
+    """The answers of all sources to one page, and the documents made from them, by viewer."""
 
     present: tuple[Any, Any]
     past: tuple[Any, Any]
@@ -281,7 +282,7 @@ class _Site:
         return _Answers(present, past, inbox, {})
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Read the shared reading of all queues, and the page's further data in Redis."""
+        """Get the shared reading of all queues, and read the page's further data from Redis."""
         until = time.monotonic() + WITHIN_S
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
@@ -291,7 +292,7 @@ class _Site:
         return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Read the shared look at the audit log, and what the page also asks of it."""
+        """Get the shared reading of the audit log, and read the page's further data from the log."""
         until = time.monotonic() + WITHIN_S
         log, question = await self._sources.log(), page.log
         if log is None:
@@ -315,7 +316,7 @@ class _Site:
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
     def _sentence(self, request: Request, says: str, status: int) -> Response:
-        """Return a page that only says what is wrong."""
+        """Return a page that shows only a sentence about an error."""
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")

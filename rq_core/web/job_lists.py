@@ -1,4 +1,4 @@
-"""The document of /jobs: jobs that are alive, from Redis, or claims that ended, from the audit log; never both."""
+"""The document of /jobs: either jobs that are alive, from Redis, or claims that ended, from the audit log."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> Non
 
 
 def _on_page(note: str) -> str:
-    """A note of the command, in the words of the page."""
+    """Return a note of the command line in words that fit the page."""
     return note.replace("; --limit shows more", " are shown").replace(
         ": --state leaves out other states", ": a state or a lane in the search leaves out others"
     )
 
 
 def _add_with_id(document: Document, facts: Facts) -> None:
-    """Add where the job of an id is. If that is one place, the page leads there."""
+    """Add the places that have the job of an id. If there is one place, the page redirects to it."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     places: dict[str, str] = {}
     if logged is not None and not isinstance(logged, Unread):
@@ -130,7 +130,7 @@ def claim_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Document:
-    """The chips: other queues, states and outcomes, each with the address of that search."""
+    """Return the links to other queues, states and outcomes, each with the address of its search."""
     said = dict(asked.words)
     alive = dict.fromkeys((*ONLY_ENDED, "id"))
     ended = dict.fromkeys((*ONLY_LIVE, "id"))

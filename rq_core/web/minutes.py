@@ -8,26 +8,27 @@ from typing import Any, Final
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 HOURS: Final = 24
-"""Hours of a chart of deaths."""
+"""Number of hours in a chart of deaths."""
 SPARK_MINUTES: Final = 60
-"""Minutes of the small chart of a queue; the large ones have twice as many."""
+"""Number of minutes in the small chart of a queue; the large charts have twice as many."""
 CHART_MINUTES: Final = 120
 _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
 
 def first_minute(now_ms: int, many: int) -> int:
-    """Return the first of this number of minutes (Unix ms), so that the last one is now."""
+    """Return the first minute (Unix ms) of a chart of ``many`` minutes whose last minute is the present one."""
     return (now_ms // MINUTE_MS - many + 1) * MINUTE_MS
 
 
 def chart_begin(at_ms: int, now_ms: int) -> int:
-    """Return the first minute of a chart with the moment in it, which ends with this minute at the latest."""
+    """Return the first minute (Unix ms) of a chart that has the moment in its middle, or that ends with the present
+    minute if the moment is too recent for that."""
     latest = first_minute(now_ms, CHART_MINUTES)
     return max(0, min(latest, (at_ms // MINUTE_MS - CHART_MINUTES // 2) * MINUTE_MS))
 
 
 def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
-    """Group the rows of all queues by queue; without an answer of the log there are no rows."""
+    """Return the rows of the log's answer by queue; empty if the log gave no answer."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows if isinstance(rows, list) else ():
         found.setdefault(row["queue"], []).append(row)
@@ -35,7 +36,7 @@ def rows_by_queue(rows: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -> dict[str, Any]:
-    """Count the claims that succeeded, failed, or ended otherwise in each of the minutes."""
+    """Count the claims that succeeded, that failed, and that ended otherwise, minute by minute."""
     done, failed, other = [0] * many, [0] * many, [0] * many
     for row in rows:
         place = (row["minute_ms"] - since_ms) // MINUTE_MS
@@ -47,7 +48,7 @@ def count_minutes(rows: Iterable[Mapping[str, Any]], since_ms: int, many: int) -
 
 
 def count_hours(deaths: Mapping[int, int], now_ms: int) -> dict[str, Any]:
-    """Put deaths by hour (Unix ms) into the hours that end with this one."""
+    """Return the number of deaths in each of the last HOURS hours. ``deaths`` is by hour (Unix ms)."""
     since_ms = (now_ms // HOUR_MS - HOURS + 1) * HOUR_MS
     return {
         "since_ms": since_ms,

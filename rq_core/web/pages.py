@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.queue_load import Overview
 
 QUEUES_MAX: Final = 10
-"""Queues that one page reads one by one."""
+"""Maximum number of queues that one page reads one by one."""
 LANES_MAX: Final = 2_000
-"""Lanes whose jobs are counted for one page: a page is read every two seconds. The command line reads more."""
+"""Maximum number of lanes whose jobs are counted for one page. The command line reads more, but a page is read every
+two seconds."""
 MEMBERS_MAX: Final = 5_000
-"""Jobs that are read for one list, likewise."""
+"""Maximum number of jobs that are read for one list, for the same reason."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """The facts that a page has before it asks: its address, and the shared look at the source that it asks."""
+    """The facts that a page has before it asks a source: its address, the time, and the shared reading of that
+    source."""
 
     asked: PageQuery
     now_ms: int
     state: Overview | None = None
-    """Where Redis is asked."""
+    """The shared reading of Redis, if Redis is asked."""
     log: LogOverview | None = None
-    """Where the audit log is asked."""
+    """The shared reading of the audit log, if the log is asked."""
 
     def names(self) -> list[str]:
         """Return the requested queue, or all queues of the log."""
@@ -55,18 +57,18 @@ Asks = Callable[["AuditQuestions", Now], Any]
 
 
 class Page(NamedTuple):
-    """A page. Every viewer may see it."""
+    """A page, which every viewer may see."""
 
     path: str
     name: str
     title: str
     view: Callable[[Facts], Document]
     redis: Reads | None = None
-    """A plan that reads; None: the shared look has all."""
+    """Returns the plan that reads further data from Redis; None: the shared reading has all data."""
     log: Asks | None = None
-    """A question to the audit log; None: the shared look has all."""
+    """Asks the audit log for further data; None: the shared reading has all data."""
     of_past: bool = False
-    """Whether there is nothing to show without an audit log."""
+    """Whether the page shows nothing without an audit log."""
 
     @property
     def template(self) -> str:
@@ -87,7 +89,7 @@ def _limits(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
-    """Jobs that are alive; of an id, the job that has it, in whatever queue."""
+    """Read the jobs that are alive and that the search finds. A search for an id finds the job in any queue."""
     asked = now.asked
     if asked.job_id:
         queues = [each.queue for each in now.state.queues] if now.state else []
@@ -109,7 +111,7 @@ def _jobs(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _job(calls: Operations, now: Now) -> Plan[Any]:
-    """A job that is alive, or what Redis remembers of one that has ended; None if it knows of none."""
+    """Read a job that is alive, or the data that Redis remembers of a job that has ended; None if Redis has neither."""
     queue, reads = now.asked.queue or "", calls.reads
     found = yield from reads.job(now.asked.job_id, [queue])
     if found is None:
@@ -170,7 +172,7 @@ def _story(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ended(log: AuditQuestions, now: Now) -> Any:
-    """Claims that ended; of an id, the jobs that have it."""
+    """Read the ended claims that the search finds. A search for an id reads the jobs that have the id."""
     asked = now.asked
     if asked.job_id:
         return log.with_id(asked.job_id)
@@ -192,7 +194,7 @@ def _errors(log: AuditQuestions, now: Now) -> Any:
 
 
 def _tail(log: AuditQuestions, now: Now) -> Any:
-    """The last events; of one queue a page of them."""
+    """Read the last events of all queues, or one page of the events of one queue."""
     asked = now.asked
     if asked.queue is None:
         return {"events": log.tail(now.names(), ROWS_MAX), "older": False, "newer": False}
@@ -200,7 +202,7 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """The last instants of a schedule, or the last one of each, by queue."""
+    """Read the last instants of a schedule, or the last instant of each schedule, by queue."""
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}
@@ -234,6 +236,7 @@ PAGES: Final = (
         "/schedules/{queue}/{name}", "schedule", "Schedule", schedule_pages.schedule_page, redis=_schedules, log=_ticks
     ),
 )  # fmt: skip
-"""The first ones stand in the menu. An address with a queue or a job has a second form behind a ``?``: see ALSO."""
+"""The pages; the pages without a name in their path are in the menu. An address with a queue, job or schedule also
+has a form with the names after a ``?``: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
-"""For names that cannot stand in a path: ``/queue?queue=..``, ``/job?queue=..&id=..``."""
+"""The addresses for names that a path cannot have: ``/queue?queue=..``, ``/job?queue=..&id=..``."""

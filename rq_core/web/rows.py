@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from rq_core.views.jobs import ListedJob
 
 SOON_MS: Final = 100
-"""A claim that comes so soon is no wait for a worker."""
+"""Ms. If a claim comes sooner than this, its job did not have to wait for a worker."""
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )
-"""Names of what a job carries, in documents, rows and events: shown only to viewers who may see arguments."""
+"""Names of a job's contents in documents, rows and events. Only viewers who may see arguments see the values."""
 _TOLD: Final = (
     frozenset(
         {"why", "under", "scopes"}
@@ -46,9 +46,9 @@ _TOLD: Final = (
     )
     - CARRIED
 )
-"""Other names in events. A name that is missing here may have any value."""
+"""Names in events whose values every viewer may see. The value of any other name may have contents of a job."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
-"""A larger number is a moment, and no length of time."""
+"""Milliseconds. A greater number is a time (Unix ms), a lower one a duration."""
 
 Document = dict[str, Any]
 
@@ -90,7 +90,7 @@ def urgency(row: Document) -> str:
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more of a cause; empty: no page does."""
+    """Return the address of the page that shows more of a cause; empty without such a page."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(
@@ -234,7 +234,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 _PLUMBING: Final = frozenset({"seq", "fence", "digest", "job_digest", "max_attempts", "max_losses"})
-"""Fields of an event that its document has, and its line on a page has not."""
+"""Fields of an event that its document has, but that its line on a page leaves out."""
 
 
 def _tells(name: str, value: Any) -> bool:
@@ -270,7 +270,7 @@ def _scope(said: Sequence[Any]) -> str:
 
 
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return the steps of a job, each with the time since the step before."""
+    """Return the steps of a job, each with the time since the previous step."""
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
@@ -281,15 +281,15 @@ def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
 
 
 def since_of(period: Mapping[str, Any]) -> int:
-    """Return the begin of a wait or a pause (Unix ms)."""
+    """Return the beginning of a wait or a pause (Unix ms)."""
     return int(period["since_ms"])
 
 
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
-    """Return a wait, and what it was for.
+    """Return a wait of a job, and the reason for it.
 
-    ``now_ms`` is given of a job that Redis has: one that still waits has done so until now, and not only until the
-    last event of the log.
+    ``now_ms`` is passed if Redis has the job: if the job still waits, the wait lasts until now, not only until the last
+    event of the log.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]
@@ -304,12 +304,13 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
-    """Return errors, each with the address of the claims that ended so since then."""
+    """Return errors, each with the address of the claims that ended with it since ``since_ms``."""
     return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
 
 
 def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
-    """Return deaths by task and error, the most frequent first, each with its hours and the address of its claims."""
+    """Return deaths by task and error, the most frequent first, each with the deaths by hour, and the address of the
+    claims."""
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)
@@ -329,7 +330,8 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
-    """Return the address of the claims that ended so. What a search cannot say is no condition of it."""
+    """Return the address of the claims that ended with an outcome and an error. A value that a search cannot express
+    is left out."""
     task, error = row["task"], row["error_type"]
     return query(
         "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",

@@ -1,4 +1,5 @@
-"""The documents of /schedules and of one schedule: its rule, its next instants, and what became of the last ones."""
+"""The documents of /schedules and of one schedule: its rule, its next instants, and the outcomes of its last
+instants."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from rq_core.web.words import job_path, query, schedule_path, word
 
 LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
-"""Instants to come that are shown."""
+"""Number of future instants that a page shows."""
 LATE_MS: Final = 60_000
-"""A schedule whose job comes so much after its instant is late; the alert has the same bound."""
+"""Milliseconds after its instant after which a job of a schedule counts as late. The alert has the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:
-    """Return all schedules, those that are due first, first."""
+    """Return the document of all schedules, in the order of their due times."""
     document: Document = {"queue": facts.asked.queue, "queues": [], "schedules": [], "notes": []}
     if isinstance(facts.found, Unread | None):
         return document
@@ -43,7 +44,7 @@ def schedules_page(facts: Facts) -> Document:
 
 
 def schedule_page(facts: Facts) -> Document:
-    """Return one schedule."""
+    """Return the document of one schedule."""
     queue, name = facts.asked.queue or "", facts.asked.name
     document: Document = {
         "queue": queue, "name": name, "schedule": None, "definition": [], "next": [], "ticks": [], "changes": [],
@@ -76,7 +77,8 @@ def schedule_page(facts: Facts) -> Document:
 
 
 def tick_row(queue: str, found: Mapping[str, Any]) -> Document:
-    """Return an instant, with the addresses of its job and of how the queue stood when it was due."""
+    """Return an instant, with the address of its job, and the address of the page that shows the queue when the
+    instant was due."""
     late = (found["late_ms"] or 0) > LATE_MS and found["outcome"] not in ("run", "not_run")
     return {
         **found,
@@ -99,7 +101,7 @@ def _row(found: ScheduleRow, now_ms: int) -> Document:
 
 
 def _definition(found: ScheduleRow) -> list[list[str]]:
-    """Pairs of a name and a text."""
+    """Return the facts about a schedule as pairs of a name and a text."""
     stored = found.schedule
     rows = [["state", stored.state], ["when", when(found)]]
     said = schedule_document(found)["rule"]
@@ -119,7 +121,7 @@ def _definition(found: ScheduleRow) -> list[list[str]]:
 
 
 def _next(found: ScheduleRow) -> list[Document]:
-    """The next instants; none of a schedule that is not on, or whose rule cannot be read."""
+    """Return the next instants of a schedule; empty if the schedule is not on, or its rule cannot be read."""
     stored = found.schedule
     if stored.state != "on":
         return []
@@ -132,7 +134,7 @@ def _next(found: ScheduleRow) -> list[Document]:
 
 
 def _last_by_name(logged: Any) -> dict[tuple[str, str], Document]:
-    """The last instant of each schedule, as far as the answer of the log has it."""
+    """Return the last instant of each schedule that the log's answer has."""
     found: dict[tuple[str, str], Document] = {}
     if not isinstance(logged, dict):
         return found

@@ -1,6 +1,6 @@
 """The words of an address: which queue, job or moment it means, and the words of the search box of /jobs.
 
-The box and the address say the same: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``.
+The box and the address have the same meaning: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ WORDS: Final = (
 )  # fmt: skip
 """The words of a search."""
 ONLY_LIVE: Final = ("state", "lane")
-"""Words that Redis alone can answer, about jobs that it has now."""
+"""Words about jobs that Redis has now. Only Redis can answer them."""
 ONLY_ENDED: Final = ("outcome", "error", "since", "until")
-"""Words that the audit log alone can answer, about claims that ended."""
+"""Words about claims that ended. Only the audit log can answer them."""
 SUCCEEDED: Final = str(Event.SUCCEEDED)
 OUTCOMES: Final = (*sorted(map(str, CLAIM_ENDS)), "lost")
 FAILED: Final = ("died", "retried", "lease_expired")
@@ -35,9 +35,9 @@ FAILED: Final = ("died", "retried", "lease_expired")
 NOT_SUCCEEDED: Final = tuple(each for each in OUTCOMES if each != SUCCEEDED)
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"any": OUTCOMES, "failed": FAILED}
 TEXT_MAX: Final = 1_000
-"""Characters of a search."""
+"""Maximum number of characters of a search."""
 VALUE_MAX: Final = 300
-"""Characters of a word's value."""
+"""Maximum number of characters of a word's value."""
 
 Place = tuple[int, int, int]
 """An event's place in its queue's log: epoch, number, place in its entry."""
@@ -45,44 +45,44 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class PageQuery:
-    """The wishes in an address."""
+    """The query in the address of a page."""
 
     queue: str | None = None
     job_id: str = ""
     name: str = ""
-    """A schedule."""
+    """Name of a schedule."""
     words: tuple[tuple[str, str], ...] = ()
-    """The words of a search and their values as they were said, in the order of WORDS."""
+    """The words of a search with their values, unchanged, in the order of WORDS."""
     states: tuple[State, ...] = ()
     task: str | None = None
     outcomes: tuple[str, ...] = ()
     error: str = ""
     worker: str = ""
     lane: str | None = None
-    """A lane; an empty one has the jobs without scopes."""
+    """A lane. Empty: the jobs without scopes; None: any lane."""
     scope: str = ""
     since_ms: int = 0
     until_ms: int | None = None
     at_ms: int | None = None
     before: Place | None = None
     after: Place | None = None
-    """Where a page of events ends, or begins."""
+    """``before`` or ``after``: the place at which a page of events ends or begins, exclusive."""
     behind: tuple[int, str, str, str] | None = None
-    """Where a page of ended claims begins."""
+    """The claim after which a page of ended claims begins."""
 
     @property
     def of_ended(self) -> bool:
-        """Return whether the search is for claims that ended, which the audit log has."""
+        """Return whether the search is for ended claims, which the audit log has."""
         return any(word in ONLY_ENDED for word, _ in self.words)
 
     @property
     def fixed(self) -> bool:
-        """Return whether the address is that of a page that does not change: one of older events or claims."""
+        """Return whether the page does not change, since it shows older events or claims."""
         return self.before is not None or self.after is not None or self.behind is not None
 
     @property
     def text(self) -> str:
-        """The search as the box has it."""
+        """The search as text for the search box."""
         return " ".join(f"{word}:{_quoted(value)}" for word, value in self.words)
 
     def path(self, **changed: str | None) -> str:
@@ -91,7 +91,7 @@ class PageQuery:
         return query("/jobs", **{word: said[word] for word in WORDS if said.get(word)})
 
     def matches(self, job: JobState) -> bool:
-        """Return whether a job that is alive has the worker, the lane and the scope of the search."""
+        """Return whether a job that is alive is one of the worker, the lane and the scope in the search."""
         lane = job.fields.get("lane", "")
         return (
             self.worker in ("", job.fields.get("by"))
@@ -175,7 +175,8 @@ def asked_of(path: Mapping[str, str], query: Mapping[str, str], now_ms: int) -> 
 
 
 def _check_one_source(said: Mapping[str, str]) -> None:
-    """Refuse words that Redis answers beside words that the audit log answers: no list has jobs from both."""
+    """Raise InvalidOption for a search with words that only Redis answers and words that only the audit log answers:
+    no list has jobs from both."""
     live = [word for word in ONLY_LIVE if word in said]
     ended = [word for word in ONLY_ENDED if word in said]
     if live and ended:
@@ -220,7 +221,7 @@ def _behind(given: Mapping[str, str]) -> tuple[int, str, str, str] | None:
 
 
 def behind_text(place: tuple[int, str, str, str]) -> str:
-    """Return the place behind which a page of ended claims begins, as an address has it."""
+    """Return the value of ``behind`` in the address of a page of ended claims that begins after this claim."""
     ended_at_ms, job_id, fence, queue = place
     return f"{ended_at_ms}/{fence}/{queue}/{job_id}"
 
@@ -233,8 +234,8 @@ _DAY_MS: Final = _UNIT_MS["d"]
 
 
 def parse_moment(text: str, now_ms: int, option: str = "t") -> int:
-    """Read a moment as Unix ms: those, ``2026-11-21 10:00`` (UTC if no zone is given), ``yesterday 12:03`` (UTC), ``10m
-    ago``, or ``now``. A time without a day is the last one that was.
+    """Return a moment in Unix ms. The text is Unix ms, ``2026-11-21 10:00`` (UTC if no zone is given), ``yesterday
+    12:03`` (UTC), ``10m ago``, or ``now``. A time without a day means the last such time.
 
     Raises InvalidOption.
     """

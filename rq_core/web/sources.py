@@ -1,7 +1,9 @@
-"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, also if a server is away.
+"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, even if a server does not
+answer.
 
-All pages share one look a second at all queues, one at the log, and one at the inbox (:mod:`rq_core.metrics.shared`).
-The other questions of a page run on a few threads, which Redis and the log do not share.
+In each second all pages share one reading of all queues, one of the log, and one of the inbox
+(:mod:`rq_core.metrics.shared`). The other questions of a page run on a few threads; Redis and the log have threads of
+their own.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.4
-"""Seconds within which a page has what it can have."""
+"""Maximum seconds that a page waits for its sources; then it is shown with the answers that have come."""
 THREADS: Final = 8
-"""Questions to Redis that are asked at once, and to the log."""
+"""Maximum number of questions to Redis that are asked at once; the same number holds for the log."""
 NO_LOG: Final = Unread(
     "the past is in the audit log, and this page was given none: start it with --audit URL"
     " (and `rq-core audit run --audit URL`, which fills it)"
@@ -66,7 +68,8 @@ class RecentAnswers:
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the answer of ``ask``, or its answer from less than a second ago."""
+        """Return the result of ``ask`` for this address; if an earlier result is less than a second old, return that
+        one."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address

@@ -1,4 +1,4 @@
-"""The file of tokens: who may look at the web page. It has the SHA-256 of each token, never a token.
+"""The file of tokens, whose holders may see the web page. It has the SHA-256 of each token, never a token.
 
 ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
@@ -19,10 +19,10 @@ from rq_core.model.keys import check_name, is_name
 
 TOKENS_VARIABLE: Final = "RQ_CORE_WEB_TOKENS"
 TOKEN_BYTES: Final = 32
-"""Random bytes of a token."""
+"""Number of random bytes in a token."""
 VIEWER: Final = "viewer"
 ARGUMENTS: Final = "+arguments"
-"""Behind the role of who may see what jobs carry, too."""
+"""The suffix of the role of a viewer who may also see the contents of jobs."""
 _LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
 
 
@@ -31,7 +31,7 @@ class Access(NamedTuple):
 
     name: str
     see_arguments: bool = False
-    """Whether also what jobs carry is shown: arguments, results, headers, and messages of errors."""
+    """Whether the viewer may also see the contents of jobs: arguments, results, headers, and messages of errors."""
 
 
 class Known(NamedTuple):
@@ -61,17 +61,18 @@ def token_digest(token: str) -> str:
 
 
 class Tokens:
-    """Reads the file again whenever it has changed: a token that is taken out of it is refused at once."""
+    """Reads the file again whenever it has changed: a token whose line was removed is refused at once."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidOption if the file cannot be read, or a line of it."""
+        """Raises InvalidOption if the file, or a line of it, cannot be read."""
         self._path = path
         self._stamp: object = None
         self._known: dict[str, Known] = {}
         self._read()
 
     def by_token(self, token: str) -> Known | None:
-        """Return the holder of this token. All tokens of the file are compared, in a time that reveals nothing."""
+        """Return the holder of this token. All tokens of the file are compared, so that the time taken reveals
+        nothing about them."""
         wanted, found = token_digest(token), None
         for known in self._current().values():
             if hmac.compare_digest(known.digest, wanted):
@@ -117,7 +118,7 @@ class Tokens:
 
 
 def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
-    """Give a name a new token in place of its old one, and return it: it is stored nowhere else.
+    """Give a name a new token in place of its old one, and return the new token, which is stored nowhere.
 
     Raises InvalidName, and InvalidOption if the file cannot be written.
     """
@@ -153,7 +154,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Replace the file by a new one, so that a reader sees one or the other."""
+    """Replace the file in one step, so that a reader sees either the old file or the new one."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123

@@ -1,8 +1,8 @@
-"""The documents of the pages: pure functions of facts. Templates show them; the ``.json`` of a page is its document.
+"""The documents of the pages, made by pure functions from facts. Templates show a document, and ``.json`` sends it.
 
-They compute nothing a second time: :mod:`rq_core.metrics.causes` says what is wrong, and :mod:`rq_core.views` and the
-reader of the audit log say how a job or a scope is. What jobs carry (arguments, results, headers, messages of errors,
-names of unique jobs) is left out here unless ``Access.see_arguments``.
+The facts come from elsewhere: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
+:mod:`rq_core.views` and the reader of the audit log. The contents of jobs (arguments, results, headers, messages of
+errors, names of unique jobs) are left out here unless ``Access.see_arguments`` is true.
 """
 
 from __future__ import annotations
@@ -59,35 +59,35 @@ if TYPE_CHECKING:
     from rq_core.views.table import Found
 
 ROWS_MAX: Final = 100
-"""Rows of a list."""
+"""Maximum number of rows of a list."""
 FEW: Final = 10
-"""The same where a page has a list for each queue."""
+"""Maximum number of rows of each list, if a page has a list for each queue."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
-"""Rows of a job that say why it does not run."""
+"""Names of the rows that explain why a job does not run."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a page."""
+    """The facts from which the document of a page is made."""
 
     asked: PageQuery
     access: Access
     now_ms: int
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """None: the page has no log."""
+    """The shared reading of the log; None: the page has no log."""
     found: Any = None
-    """The answer of Redis to the page's plan; Unread if it gave none."""
+    """Redis' answer to the page's plan; Unread if there was no answer."""
     logged: Any = None
-    """The answer of the audit log; Unread if it gave none."""
+    """The audit log's answer; Unread if there was no answer."""
     inbox: InboxOverview | Unread | None = None
-    """None: the page has no inbox."""
+    """The shared reading of the inbox; None: the page has no inbox."""
 
     @property
     def causes(self) -> list[Cause]:
-        """Return what is wrong."""
+        """Return the causes: sentences about current problems."""
         return causes(self.state, self.log, self.inbox)
 
     @property
@@ -105,7 +105,7 @@ class Facts:
 
 
 def frame(facts: Facts) -> Document:
-    """Return the part that each page has: the sources that cannot be read, and the number of causes."""
+    """Return the part that all pages have in common: the sources that cannot be read, and the number of causes."""
     wrong = facts.causes
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "the inbox": facts.inbox, "this page": facts.found,
@@ -135,7 +135,7 @@ def frame(facts: Facts) -> Document:
 
 
 def overview_page(facts: Facts) -> Document:
-    """Return the causes, then the queues."""
+    """Return the document of all causes and queues."""
     found = facts.state
     document: Document = {
         "causes": [cause_row(each) for each in facts.causes],
@@ -212,7 +212,7 @@ def queue_page(facts: Facts) -> Document:
 
 
 def job_page(facts: Facts) -> Document:
-    """One job: its state, why it does not run now, what it waited for, and what happened to it."""
+    """Return the document of one job: its state, why it does not run now, its waits, and its events."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
@@ -276,7 +276,7 @@ def dead_page(facts: Facts) -> Document:
 
 
 def workers_page(facts: Facts) -> Document:
-    """All workers, each once."""
+    """Return the document of all workers, each once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]
@@ -311,7 +311,7 @@ def log_page(facts: Facts) -> Document:
 
 
 def at_page(facts: Facts) -> Document:
-    """How queues stood at a moment."""
+    """Return the document of the queues at a past moment."""
     at_ms = facts.asked.at_ms if facts.asked.at_ms is not None else facts.now_ms
     document: Document = {
         "at_ms": at_ms, "queue": facts.asked.queue, "queues": _log_queues(facts), "moments": [], "minutes": None,
@@ -346,7 +346,7 @@ def at_page(facts: Facts) -> Document:
 
 
 def audit_page(facts: Facts) -> Document:
-    """Return the document of the log: its end, what is missing from it, and what is proven."""
+    """Return the document of the log: its end, its missing parts, and its proofs."""
     document: Document = {"causes": [], "queues": [], "findings": None}
     rows = [cause_row(each) for each in facts.causes]
     document["causes"] = [each for each in rows if each["path"] == LOG_PATH]

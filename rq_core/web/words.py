@@ -1,4 +1,4 @@
-"""Words and numbers of the pages: what templates make of times, lengths of time, and texts from elsewhere."""
+"""Formats times, durations, and texts from elsewhere for the pages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rq_core.model.lib.text import excerpt
 from rq_core.views.text import span, utc
 
 TEXT_MAX: Final = 20_000
-"""Characters of a text from elsewhere that are shown in a block."""
+"""Maximum number of characters of a text from elsewhere in a block of several lines."""
 WORD_MAX: Final = 300
-"""The same on a line."""
+"""Maximum number of characters of a text from elsewhere on one line."""
 NONE: Final = "\u2013"
-"""In the place of a number that is not known."""
+"""Shown in place of an unknown number."""
 _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Kinds of characters that are escaped: what turns text round, hides, or steers."""
+"""Unicode categories whose characters are escaped: they may change the writing direction, be invisible, or control
+the terminal or browser."""
 
 
 def plain(text: object) -> str:
@@ -75,7 +76,7 @@ def clock(at_ms: float | None) -> str:
 
 
 def items(text: str) -> list[list[tuple[bool, str]]]:
-    """Return the items of a Markdown list, each as pieces: whether a piece is code, and its text."""
+    """Return the items of a Markdown list, each as a list of pieces: (whether the piece is code, its text)."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
     return [
         [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found
@@ -107,7 +108,7 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values behind it; an empty value, or None, is left out."""
+    """Return an address with these values in its query; an empty value, or None, is left out."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
     # What is no UTF-8 in Redis is read as lone surrogates.
     return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path

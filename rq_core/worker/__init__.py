@@ -10,10 +10,12 @@ time per job is therefore the longer of Python's time and Redis' time, not their
 A job's way through a worker:
 
 - ``startup``: the worker's handshake with its queues, and the declaration of their limits.
-- ``queue_group``, ``wakeups``: queues whose calls travel together; a watcher that learns when a claim may find jobs.
-- ``capacity``: how many jobs to claim from which queues; free places are divided by weight.
-- ``turns``, ``settlement``: the round trip that claims and settles; how a job ended in this worker.
-- ``held_jobs``: handlers start and end; a job that has lost a worker runs alone.
+- ``queue_group``: queues whose calls travel together.
+- ``wakeups``: learns when a claim may find jobs.
+- ``capacity``: divides the free places between queues, by weight.
+- ``turns``: the round trip that claims and settles.
+- ``settlement``: how a claim ended in this worker.
+- ``held_jobs``: lets handlers start, and jobs that have lost a worker run one at a time.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.
 - ``liveness/``: extends leases, and reports that the worker is alive.
 - ``ticker``: computes the instants of schedules that are due.
@@ -21,8 +23,10 @@ A job's way through a worker:
 
 The worker itself:
 
-- ``worker``, ``options``: creates these parts and runs them.
-- ``lifetime``, ``shutdown``: how long the worker claims, and its grace period; giving back and reporting the rest.
+- ``worker``: creates these parts and runs them.
+- ``options``: the options of a worker.
+- ``lifetime``: how long the worker claims, and its grace period.
+- ``shutdown``: ends the worker: gives jobs back, and reports the rest.
 - ``claim_counters``: counts of claims that ended.
 """
 

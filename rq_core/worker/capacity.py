@@ -16,8 +16,8 @@ CLAIM_MAX: Final = 250
 """Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
 more."""
 HALVES_MIN: Final = 16
-"""Places from which on a claim asks for half of them. With fewer places, twice as many calls would cost Redis more than
-the worker gains."""
+"""Number of places from which on a claim asks for only half of the places. A worker with fewer places would make
+twice as many calls, which cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a claim's reserved places are lent to other groups."""
 
@@ -25,7 +25,7 @@ LEND_AFTER_S: Final = 0.5
 class Capacity:
     """How many handlers may run at once (places), and how many places are in use.
 
-    A place is in use by a job that has arrived, or reserved for a claim under way.
+    A place in use has a job that has arrived, or is reserved for a claim under way.
     """
 
     def __init__(self, options: WorkerOptions) -> None:

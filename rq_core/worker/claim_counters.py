@@ -1,5 +1,5 @@
-"""Counts of the claims that a worker process ended, and how they ended, in memory that its supervisor can read and that
-outlives the process.
+"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor can read, and
+that outlives the process.
 
 Each process writes its own table, so no lock is needed: a number is one aligned double, written by one thread. A row
 belongs to a queue and a task. Once all rows are taken, claims without a row are counted under OTHER, so the table is
@@ -59,7 +59,7 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
     },
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
-"""(verdict, the script's answer) → index in OUTCOMES; not named: refused."""
+"""(verdict, the script's answer) → index in OUTCOMES. Any other pair counts as refused."""
 _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
@@ -91,11 +91,12 @@ class Vitals(NamedTuple):
     turns_s: float
     """Seconds that the round trips took, in total."""
     answered_at: float
-    """Time of Redis' last answer to a claim, or of the worker's start; 0: it has not started, or claims no more."""
+    """Time of Redis' last answer to a claim, or of the worker's start; 0: the worker has not started, or claims no
+    more."""
     due_at: float
     """Time at which the event loop should be measured next."""
     lag_s: float
-    """Seconds that the loop was late, at the worst of the last measurements."""
+    """Greatest lateness of the loop, in seconds, among the last measurements."""
     resident: float
     """Bytes of resident memory."""
 

@@ -54,8 +54,8 @@ FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds the mark in the future checks the
-deaths of this time again."""
+"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds a mark in the future checks the
+deaths of the last LAG_MS again."""
 
 
 REMEMBER_MS: Final = 600_000
@@ -64,12 +64,12 @@ worker), and longer than LAG_MS: a death that is handed over again after Redis' 
 
 
 NEXT_MS_S: Final = 0.005
-"""Seconds after which a check finds an earlier death: a check leaves out the current millisecond, which is not over
-yet."""
+"""Seconds after a death before a check finds it: a check leaves out the current millisecond, which is not over yet."""
 
 
 STEP_MS: Final = 5
-"""Milliseconds by which Redis' clock must fall behind ours to count as set back, and not only as slower."""
+"""Milliseconds that Redis' clock must fall behind this worker's clock to count as set back. A smaller difference
+means a slower clock."""
 
 
 SLACK_MS: Final = 1_000
@@ -152,8 +152,8 @@ class DeathWatch:
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """Return the ids of jobs that died after ``since``, the time (Unix ms) up to which the list is complete, and
-        whether more deaths are left."""
+        """Return three values: the ids of jobs that died after ``since``; the time (Unix ms) up to which these are
+        complete; and whether more deaths are left."""
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
         (flat,) = yield from ask([["ZRANGEBYSCORE", dead, *span]], self._queue)

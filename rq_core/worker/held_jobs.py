@@ -42,13 +42,13 @@ OVERLAP_S_MAX: Final = 0.05
 batch. If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for
 their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Maximum number of heartbeat intervals since the beginning of a lease for which it certainly lasts until the next
+"""Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
 heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Maximum seconds that a suspect is held: an outage of another shard must not hold it, nor this worker's claims, for
-longer."""
+"""Maximum seconds that a suspect is held. An outage of another shard must not delay the suspect, or this worker's
+claims, for longer."""
 EXTENSION_GRACE_S: Final = 30.0
-"""Seconds beyond a job's timeout for which its lease is still extended."""
+"""Seconds for which a job's lease is still extended after the job's timeout."""
 
 
 class Handlers:
@@ -168,7 +168,7 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect, once Redis knows which suspects were put off and no claim is under way."""
+        """Start the held suspect, once no claim is under way and Redis knows which suspects were put off."""
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):
@@ -251,8 +251,8 @@ class Suspects:
     Each suspect may be the job that took the worker down.
 
     A process runs one suspect at a time. The suspect does not start before Redis knows that the suspects which were
-    claimed with it were put off (Handlers.begin_held): a lost claim counts even if its handler had not begun. So the
-    jobs that ran beside a poison job lose one worker to it, and are not declared poison with it.
+    claimed with it were put off (Handlers.begin_held): a lost claim counts as a loss even if its handler had not begun.
+    So the jobs that ran beside a poison job lose one worker to it, and are not declared poison with it.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

@@ -129,8 +129,8 @@ class Lifetime:
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended.
 
-    The cancellation is repeated: if it coincides with the end of a connection attempt, it is lost (in asyncio.timeout,
-    and so in redis-py), and the task would continue to wait for a server that is away.
+    The cancellation is repeated, since asyncio.timeout, and so redis-py, loses a cancellation that coincides with the
+    end of a connection attempt. The task would then continue to wait for a server that does not answer.
     """
     left = {task for task in tasks if not task.done()}
     while left:

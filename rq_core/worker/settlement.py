@@ -35,14 +35,14 @@ class Settlement(NamedTuple):
     ran_s: float = 0.0
     """Seconds that the handler ran."""
     value: str = ""
-    """The kept result of a success, as Returned.dump writes it; empty: nothing is kept."""
+    """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
 
 
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Divide settlements. Return the successes of these queues, by queue, which travel with a claim of the queue; and
-    the other settlements."""
+    """Divide settlements into two: the successes of these queues, by queue, which are sent with a claim of the
+    queue; and all other settlements."""
     successes: dict[str, list[Settlement]] = {}
     others = []
     room = VALUES_MAX
@@ -58,19 +58,19 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """Return the part of VALUES_MAX that a value takes, in characters."""
+    """Return the part of VALUES_MAX that a result takes, in characters."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return successes as arguments of turn and complete: pairs of (id, fence), and the values by their position from
-    1."""
+    """Return successes as arguments of turn and complete: pairs of (id, fence), and the results by their position
+    from 1."""
     held = [(s.claim.id, s.claim.fence) for s in successes]
     return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Yield successes in parts; the values of each part fit into one call."""
+    """Yield successes in parts; the results of each part fit into one call."""
     part: list[Settlement] = []
     size = 0
     for settlement in group:

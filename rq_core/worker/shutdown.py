@@ -1,4 +1,4 @@
-"""A worker's end: jobs may finish, the rest is given back, and everything is reported."""
+"""Ends a worker: lets jobs finish, gives the rest back, and reports everything."""
 
 from __future__ import annotations
 

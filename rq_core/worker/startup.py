@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 START_WAIT_S: Final = 6.0
-"""Seconds that a starting worker waits for a shard of a cluster before it serves the queues of the other shards: longer
-than it takes to ask three silent nodes for the map of slots."""
+"""Seconds that a starting worker waits for a shard of a cluster before it serves the queues of the other shards.
+This is longer than it takes to ask three silent nodes for the map of slots."""
 
 
 class Startup:
@@ -189,7 +189,8 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def declare_hourly(self, ticker: Ticker) -> None:
-        """Declare the code's schedules again every hour, since others stop; look for schedules that no claim found."""
+        """Declare the code's schedules again every hour, since a schedule that no worker declares stops. Also look
+        for due schedules that no claim found."""
         while True:
             await asyncio.sleep(DECLARE_S)
             for queue in self._groups.queues.values():
@@ -207,11 +208,11 @@ class Startup:
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again: this claim was carried out in another epoch of Redis than ``since``.
+        """Declare the limits again, since a claim was carried out in another epoch of Redis than ``since``.
 
         ``since`` is the epoch when the claim was sent. (Another claim may have caused the new declaration already.)
-        Return True if the present epoch began without data: then the jobs of this claim may be counted in no cap.
-        Whether another worker declared the limits before or after the jobs were claimed is not known.
+        Return True if the present epoch began without data: then the jobs of this claim may be counted in no cap. This
+        worker cannot know whether another one declared the limits before the jobs were claimed.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

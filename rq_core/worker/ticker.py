@@ -1,9 +1,9 @@
 """Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
 
 A claim reports that schedules of its queue are due. The worker then gets some of them, computes for each which instant
-is run and which one is next, and sends both: Redis compares them with its own data, and moves the schedule on. What a
-worker leaves undone, because it ends or the log has no room, goes to another worker after seconds. So no worker is the
-leader.
+is run and which one is next, and sends both: Redis compares them with its own data, and moves the schedule on. If a
+worker does not report a schedule, because it ends or the log has no room, another worker gets the schedule after some
+seconds. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 DECLARE_S: Final = 3600.0
-"""Seconds after which a worker says again which schedules its code declares: others stop after three hours."""
+"""Seconds between two declarations of the code's schedules by a worker. A schedule that no worker declares for three
+hours stops."""
 _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
-"""Outcomes that need no line in the log: their events say all."""
+"""Outcomes that need no line in the log, since their events say everything."""
 
 
 class Ticker:
-    """The schedules of a worker's queues, for as long as it lives."""
+    """Serves the due schedules of a worker's queues until the worker stops."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str) -> None:
         self._app = app
@@ -40,7 +41,7 @@ class Ticker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The tasks that serve schedules, by queue."""
         self._thread: ThreadPoolExecutor | None = None
-        """Made for the first schedule that is due: most workers have none."""
+        """The thread that computes instants. Made for the first schedule that is due: most workers have none."""
 
     @property
     def busy(self) -> bool:
@@ -60,7 +61,7 @@ class Ticker:
             self._thread.shutdown()
 
     async def _computed(self, due: Mapping[str, str], now_ms: int) -> list[Instant]:
-        """Return ``instants_of`` these schedules, without blocking the event loop."""
+        """Return the result of ``instants_of`` for these schedules, without blocking the event loop."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="rq_core_ticker")
         loop = asyncio.get_running_loop()

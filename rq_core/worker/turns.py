@@ -29,8 +29,8 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Minimum number of settlements for a second turn while another is under way; there must also be as many as a quarter
-of the places. So Redis never waits for the worker, and receives no more calls than otherwise."""
+"""Minimum number of settlements for a second turn while another is under way; there must also be at least one for
+every four places. So Redis never waits for the worker, and receives no more calls than otherwise."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Asked:
     sent: float
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
-    """Releases the places that are reserved for the claim."""
+    """The function that releases the places that are reserved for the claim."""
 
 
 class Turns:

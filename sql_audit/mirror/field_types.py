@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from rq_core.model.table.fields import FIELDS, FieldKind
+from rq_core.model.table.fields import FIELDS, WORD_LENGTH_MAX, FieldKind
 from rq_core.model.table.machine import Priority, State
 from sql_audit.store.storable_text import clean
 
 INTEGER_MAX: Final = 2**63 - 1
-NAME_LENGTH_MAX: Final = 512
-"""Maximum number of characters of a name or word. A longer text would not fit into an index of PostgreSQL."""
+NAME_LENGTH_MAX: Final = WORD_LENGTH_MAX
+"""Maximum number of characters of a name or word."""
 
 LANE_LENGTH_MAX: Final = 16 * 1024
 """Maximum number of characters of a lane's name, which is in no index."""

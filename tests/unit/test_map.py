@@ -82,7 +82,7 @@ def test_each_file_that_a_page_names_exists(page: str) -> None:
     includes = set(re.findall(r"`(?:include|enqueue|sweep)/(?:\w+/)?(\w+)`", PAGES[page]))
     tree = {
         path.name
-        for folder in ("rq_core", "sql_audit", "tests", "lua")
+        for folder in ("rq_core", "sql_audit", "tests", "lua", "scripts")
         for path in (ROOT / folder).rglob("*.*")
     }
 

@@ -1,13 +1,13 @@
---[[ activity: after an outage no lease ends too soon.
+--[[ activity: postpones the end of leases after an outage.
 
-A gap of more than two thirds of a lease between two claims or extensions on the queue means that the fleet, or
-Redis, stood still: then no worker could extend, and no lease ends for one more lease.
+If more than two thirds of a lease pass between two claims or extensions in a queue, all workers, or Redis, stood still:
+then no worker could extend a lease, and no lease ends for the time of one more lease.
 
 Meta: lease_ms last_activity no_reap_before
 Uses: meta(fact set_fact)
 ]]
 
---- Note that a worker claims or extends, before any lease ends.
+--- Note that a worker claims or extends. Call this before any lease ends.
 local function note_activity(at)
   local last, lease = fact('last_activity'), fact('lease_ms')
   if at - last > lease * 2 / 3 then

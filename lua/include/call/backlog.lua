@@ -1,11 +1,11 @@
---[[ backlog: no jobs join a queue while too many of its events wait to be mirrored.
+--[[ backlog: refuses new jobs while too many events of the queue wait for the mirror.
 
 Meta: audit
 Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
 Uses: meta(facts fact)
 ]]
 
---- The reply that refuses the call, nil while there is room.
+--- Return the reply that refuses the call; nil while there is room.
 local function refuse_backlog()
   if facts.audit ~= 'on' then
     return nil

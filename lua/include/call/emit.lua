@@ -1,8 +1,8 @@
---[[ emit: the one place that appends events. They are the first writes of a call that has any. One read may still come just
-before the first of them: that of the backlog's counters, if the call has not asked for them so far.
+--[[ emit: appends events; no other file does. The events of a call are its first writes. One read may come directly
+before the first event: that of the backlog's counters, if the call has not read them before.
 
-An outbox is never empty, so one that is not there was lost; then nothing is written, and the error EPOCH is what the reply
-`epoch` is: the client is to meet the queue again. Only a new epoch makes an outbox.
+An outbox is never empty, so a missing outbox was lost. Then nothing is written, and the error EPOCH has the same
+meaning as the reply `epoch`: the client must repeat the handshake. Only a new epoch creates an outbox.
 
 Keys: outbox
 Meta: epoch audit
@@ -12,9 +12,10 @@ Uses: meta(facts fact set_fact notes_of_queue)
 ]]
 
 local NO_REASON = {}
-local TRIM_EVERY = 20   -- appends to the ring of a queue that no mirror reads, until a function trims it
+local TRIM_EVERY = 20   -- number of appends to the ring of a queue without a mirror after which a function trims it
 
---- Whether this append is one that trims. A function counts those of each queue; where it remembers nothing, each trims.
+--- Return whether this append also trims the ring. A function counts the appends to each queue's ring; a script without
+--- memory trims at each append.
 local function is_to_trim()
   local notes = notes_of_queue()
   if not notes then
@@ -25,7 +26,7 @@ local function is_to_trim()
   return appended == 0
 end
 
---- Append an entry about `happened` things; `name` is the field that has the `body`.
+--- Append an entry about `happened` jobs or changes. `name` is the field that has the `body`.
 local function append(event, at, actor, name, body, happened, cause)
   local id = facts.epoch .. '-*'
   local reason = NO_REASON
@@ -53,8 +54,8 @@ local function append(event, at, actor, name, body, happened, cause)
   return entry
 end
 
---- Append what happened to some jobs: `records` holds one JSON array per job, and is used up. Returns the entry's id, or
---- nil without any. Numbers in JSON are written by Lua's own %.14g: exact for milliseconds and counters.
+--- Append an event about jobs. `records` has one JSON array per job, and is consumed. Returns the entry's id; nil if
+--- there are no records. Lua writes numbers in JSON with %.14g, which is exact for milliseconds and counters.
 local function emit(event, at, actor, records, cause)
   local size = records and #records or 0
   if size == 0 then
@@ -63,18 +64,18 @@ local function emit(event, at, actor, records, cause)
   if size == 1 then
     return append(event, at, actor, 'jobs', '[' .. records[1] .. ']', 1, cause)
   end
-  -- Lua looks at each byte of each text that is made, so the brackets go where the texts are short.
+  -- Lua hashes each byte of a text that it makes, so the brackets are added to the short texts.
   records[1] = '[' .. records[1]
   records[size] = records[size] .. ']'
   return append(event, at, actor, 'jobs', table.concat(records, ','), size, cause)
 end
 
---- Append what happened to the queue itself: `data` is one JSON array.
+--- Append an event about the queue itself. `data` is one JSON array.
 local function emit_queue(event, at, actor, data, cause)
   return append(event, at, actor, 'data', data, 1, cause)
 end
 
---- A JSON string of a name, or null. Names need no escaping: see keys.NAME_PATTERN.
+--- Return a name as a JSON string, or null. Names need no escaping: see keys.NAME_PATTERN.
 local function quoted(name)
   return name and '"' .. name .. '"' or 'null'
 end

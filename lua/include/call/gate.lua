@@ -1,5 +1,6 @@
---[[ gate: when a queue gives out nothing, however much it has: while it is paused, or while its audit log is at
-twice its bound. A call that opens the gate wakes a worker, since what waits behind it was enqueued long ago.
+--[[ gate: says whether a queue's gate is shut. A queue with a shut gate gives out no jobs, however many are ready:
+while it is paused, or while its backlog is at least twice its bound. A call that opens the gate wakes a worker, since
+the jobs behind it were enqueued long ago.
 
 Meta: paused audit
 Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes

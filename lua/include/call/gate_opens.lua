@@ -1,4 +1,4 @@
---[[ gate_opens: whether a call opens the queue's gate; then a worker is woken.
+--[[ gate_opens: wakes a worker if a call opens the queue's gate.
 
 Uses: gate(gate_is_shut) wake(read_wake wake_needed)
 ]]
@@ -9,13 +9,13 @@ local function reset()
   was_shut = false
 end
 
---- Note whether the gate is open before the call changes anything.
+--- Note whether the gate is open, before the call changes anything.
 local function note_gate()
   was_shut = gate_is_shut()
   read_wake()
 end
 
---- Everything is changed.
+--- Wake a worker if the gate is open now and was not before. Call this after all changes.
 local function wake_if_gate_opens()
   if was_shut and not gate_is_shut() then
     wake_needed()

@@ -1,9 +1,10 @@
---[[ meta: the queue's own facts. Those under Meta are there when a call begins, those under Later are read when they are
-asked for; changes are written at once when the call ends.
+--[[ meta: reads and writes the queue's own facts, which are fields of `meta`. A call has the fields under Meta from its
+beginning. A field under Later is read when it is asked for. Changes are written together when the call ends.
 
-Most facts hardly ever change, so a function remembers them. What changes one of them renews the version `v`; a call reads `v`
-and the counters, and the others only if `v` is another one. `v` has the server's time in microseconds, so no two histories
-share one. What was remembered is read again after a second all the same: an operator may write into `meta` by hand.
+Most facts hardly ever change, so a function remembers them. A change of such a fact renews the version `v`. A call
+reads `v` and the counters, and the other facts only if `v` has changed. `v` contains the server's time in microseconds,
+so no two histories have the same `v`. Remembered facts are read again after a second in any case, since an operator may
+write into `meta` by hand.
 
 Keys: meta
 Later: v
@@ -11,14 +12,14 @@ Kept: FACTS
 Uses: memo(remember MEMO_MAX) digits(digits)
 ]]
 
-local RECALL_MS = 1000   -- how long facts are remembered
+local RECALL_MS = 1000   -- ms for which facts are remembered
 
-local FACTS = {known = {}, count = 0}   -- the key of `meta` → its facts as a call has read them, and when that was
+local FACTS = {known = {}, count = 0}   -- the key of `meta` → its facts as a call has read them, and when it read them
 
-local facts          -- name → what meta has, false if nothing; those that were read
-local notes          -- what else is remembered as long as these facts are; nil if they are not
+local facts          -- name → value in `meta`, false if it has none; only fields that were read
+local notes          -- other notes that are remembered together with these facts; nil if the facts are not remembered
 local changes = {}   -- names and values that `write_facts` writes
-local renewed        -- whether they have a new version
+local renewed        -- whether the facts have a new version in this call
 
 local function reset()
   facts, notes, renewed = nil, nil, false
@@ -27,14 +28,15 @@ local function reset()
   end
 end
 
---- Go on with the facts that are remembered, if they still are those of Redis. False if they are not, or none are.
+--- Use the remembered facts if they are still those in Redis. Returns false if they are not, or if no facts are
+--- remembered.
 local function recall_facts(at)
   local known = FACTS.known[meta]
   if not known or at < known.at or at >= known.at + RECALL_MS then
     return false
   end
   local remembered = known.facts
-  -- A queue that is audited counts its backlog in nearly every call.
+  -- An audited queue counts its backlog in nearly every call.
   local audited = remembered.audit == 'on'
   local counted
   if audited then
@@ -50,7 +52,7 @@ local function recall_facts(at)
   if notes.has_later then
     notes.has_later = false
     for i = 1, #LATER do
-      -- Lua takes room in a table for a name that gets nil, too, and counts the whole table again when it is full.
+      -- A Lua table makes room even for a name that gets nil, and counts all its entries again when it is full.
       if facts[LATER[i]] ~= nil then
         facts[LATER[i]] = nil
       end
@@ -62,7 +64,7 @@ local function recall_facts(at)
   return true
 end
 
---- Read the fields that the headers name under Meta. One that is not there is false.
+--- Read the fields that the headers name under Meta. A missing field is false.
 local function read_facts()
   local values = redis.call('HMGET', meta, unpack(META))
   facts = {}
@@ -71,7 +73,7 @@ local function read_facts()
   end
 end
 
---- Remember the facts that were read.
+--- Remember the facts that this call has read.
 local function remember_facts(at)
   if facts.v then
     notes = {}
@@ -79,19 +81,21 @@ local function remember_facts(at)
   end
 end
 
---- A fact is going to be known that the call has not read when it began: the next call is to read it again.
+--- Note that this call adds a fact that it did not read at its beginning. The next call must read this fact again.
 local function note_later()
   if notes then
     notes.has_later = true
   end
 end
 
---- What this library notes of the queue, as long as its facts are remembered; nil if they are not.
+--- Return the notes of this library about the queue, which last as long as its facts are remembered; nil if they are
+--- not.
 local function notes_of_queue()
   return notes
 end
 
---- A numeric fact, or its default: also where `meta` has nan or inf, which Lua reads as numbers.
+--- Return a numeric fact, or its default if the field is missing or is no finite number. (Lua reads nan and inf as
+--- numbers.)
 local function fact(name)
   local value = facts[name]
   if value == nil then
@@ -103,13 +107,13 @@ local function fact(name)
   return numeric and numeric - numeric == 0 and numeric or SETTINGS[name] or 0
 end
 
---- Read a fact before the first write that is needed after it: no call is to fail half-way. (Some facts are read after a
---- write all the same, in configure and trim: as `read_facts` came first, `meta` is known to be a hash.)
+--- Read a fact that is needed after the first write, so that the call cannot fail half-way. (configure and trim read
+--- some facts after a write: they called `read_facts` before, so `meta` is known to be a hash.)
 local function read_now(name)
   facts[name] = fact(name)
 end
 
---- The facts get a version that they have never had.
+--- Give the facts a version that they never had before.
 local function renew()
   if renewed then
     return
@@ -121,7 +125,7 @@ local function renew()
   changes[#changes + 1], changes[#changes + 2] = 'v', digits(count + 1) .. '.' .. time[1] .. '.' .. time[2]
 end
 
---- Change a fact, from now on in this call and, at its end, in Redis.
+--- Change a fact: at once for this call, and in Redis at the end of the call.
 local function set_fact(name, value)
   if not COUNTERS[name] then
     renew()

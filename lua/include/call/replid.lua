@@ -1,6 +1,6 @@
---[[ replid: the server's name for its history. It changes when a replica is promoted or data is lost. ]]
+--[[ replid: reads the server's name for its history. The name changes when a replica is promoted or data is lost. ]]
 
---- The name, and all that the server says of its replication.
+--- Return the name, and the whole reply to INFO replication.
 local function server_replid()
   local info = redis.call('INFO', 'replication')
   local _, at = info:find('master_replid:', 1, true)

@@ -1,5 +1,5 @@
---[[ lane_fair: the order of lanes in a fair queue: the virtual time of a lane's key instead of the place in line of its head
-(start-time fair queueing: Goyal, Vin, Cheng 1996).
+--[[ lane_fair: orders the lanes of a fair queue: by the virtual time of a lane's key, not by the place in line of its
+head (start-time fair queueing: Goyal, Vin, Cheng 1996).
 
 Keys: caps fair
 Meta: fair
@@ -9,10 +9,10 @@ Uses: meta(facts fact set_fact) batch(call_many) lane_names(base_of shape_of) la
 
 local FAIR_STEP = 10000 -- virtual time that one job of weight 1 takes
 
-local finishes = {}     -- key → virtual finish time, of those that were read
-local weights = {}      -- key → weight, likewise
+local finishes = {}     -- key → virtual finish time, for keys that were read
+local weights = {}      -- key → weight, for the same keys
 local finished = {}     -- keys whose finish time changed
-local is_used = false   -- whether this call has asked for a finish time
+local is_used = false   -- whether this call has read a finish time
 
 local function reset()
   if is_used then
@@ -20,7 +20,7 @@ local function reset()
   end
 end
 
---- The virtual finish time of a fair queue's key.
+--- Return the virtual finish time of a key in a fair queue.
 local function finish_of(key)
   key = key or ''
   if not finishes[key] then
@@ -42,7 +42,7 @@ local function is_fair()
   return facts.fair == '1'
 end
 
---- The order of a lane whose next job has this place in line.
+--- Return the order of a lane whose next job has this place in line.
 local function order_of(name, seq)
   if not is_fair() then
     return base_of(name) + seq
@@ -50,14 +50,14 @@ local function order_of(name, seq)
   return base_of(name) + math.max(fact('fair_clock'), finish_of(shape_of(name).key))
 end
 
---- A job of this lane is served.
+--- Advance the clock and the finish time of the lane's key, since a job is taken from the lane.
 local function serve_fairly(lane)
   local base = base_of(lane.name)
   local tag = lane.order - base
   if tag > fact('fair_clock') then
     set_fact('fair_clock', tag)
   end
-  -- From the clock on, not from a time that passed while the lane was blocked: waiting saves nothing up.
+  -- The new time counts from the clock on, even if the lane was blocked before: a key saves up nothing while it waits.
   local key = lane.shape.key or ''
   local finish = math.max(fact('fair_clock'), finish_of(key)) + math.ceil(FAIR_STEP / weight_of(key))
   finishes[key] = finish

@@ -1,16 +1,16 @@
---[[ lane_members: the jobs of a lane, first in first out: those that Redis has, read page by page, and those that join and
-leave in this call.
+--[[ lane_members: holds the jobs of a lane, first in, first out: jobs that Redis has, read page by page, and jobs that
+join or leave in this call.
 
 Keys: waiting
 Uses: digits(digits) lane_names(base_of order_at member_of) lane_states(reorder) lane_opening(find_place reevaluate)
     lane_fair(is_fair order_of) wake(wake_needed)
 ]]
 
-local FIRST_STEP = 2    -- members in the first page of a lane: its head, and the next one
+local FIRST_STEP = 2    -- number of members in the first page of a lane: its head, and the next one
 local FIRST_TEXT = '2'
 
-local leaving = {}      -- members of `waiting` that leave
-local left_early        -- those of them that no page may give any longer; nil without any
+local leaving = {}      -- members of `waiting` to remove
+local left_early        -- the members among these that later pages may still contain; nil without any
 
 local function reset()
   left_early = nil
@@ -19,7 +19,7 @@ local function reset()
   end
 end
 
---- Put a job into its lane. `job` is its record if this call may still claim the job, whose line in Redis is older.
+--- Put a job into its lane. `job` is its record if this call may still claim it; the job's line in Redis is older.
 local function put(lane, seq, id, job)
   local member = member_of(lane, seq, id)
   local added = lane.added
@@ -51,18 +51,19 @@ local function put(lane, seq, id, job)
   end
 end
 
---- A page of a lane's members was read, of up to `step`: the lane goes on at its beginning. If it is not full, Redis has no
---- members of the lane behind it (`last`).
+--- Continue a lane with a page of its members, which was read with the limit `step`. If the page is not full, Redis has
+--- no further members of the lane (`last`).
 local function turn_page(lane, members, step)
   lane.members, lane.at, lane.offset, lane.last = members, 1, lane.offset + #members, #members < step
 end
 
---- The first page of a lane.
+--- Return the first page of a lane.
 local function first_members(name)
   return redis.call('ZRANGEBYLEX', waiting, '[' .. name .. '|', '(' .. name .. '}', 'LIMIT', '0', FIRST_TEXT)
 end
 
---- Read the next page of a lane's members. Most lanes give one or two in a call, and those that give more give many.
+--- Read the next page of a lane's members. Most lanes give one or two jobs in a call, and lanes that give more give
+--- many, so pages grow fast.
 local function read_page(lane)
   local step = lane.offset == 0 and FIRST_STEP or math.min(8 * lane.offset, 100)
   turn_page(lane, redis.call('ZRANGEBYLEX', waiting, '[' .. lane.name .. '|', '(' .. lane.name .. '}', 'LIMIT',
@@ -70,7 +71,7 @@ local function read_page(lane)
   return lane.members
 end
 
---- The first member of a lane, or nil.
+--- Return the first member of a lane, or nil.
 local function peek(lane)
   local members = lane.members
   if not members then
@@ -95,7 +96,7 @@ local function peek(lane)
   return stored
 end
 
---- These members of Redis' leave; their lanes are seen to elsewhere.
+--- Remove these members from Redis. The caller updates their lanes.
 local function leave_all(members)
   local at = #leaving
   for i = 1, #members do
@@ -103,13 +104,14 @@ local function leave_all(members)
   end
 end
 
---- Whether a job leaves Redis' lanes from behind others.
+--- Return whether this call removes a member that is not at the head of its lane.
 local function has_gaps()
   return left_early ~= nil
 end
 
---- Take a member out of its lane, wherever it is in it, and give the lane the order of its new head, or no place if it is
---- empty. Without a member, because the caller has taken the first ones out itself, only the latter.
+--- Remove a member from its lane, wherever it is in the lane, and give the lane the order of its new head, or no place
+--- if it is empty. Without a member, since the caller has removed the first members itself, only update the order or
+--- place.
 local function remove(lane, member)
   local members, added = lane.members, lane.added
   local is_added = false

@@ -1,8 +1,8 @@
---[[ lane_names: what the name of a lane says, and how its members are written.
+--[[ lane_names: parses the names of lanes, and writes the names of their members.
 
-A lane's name is its priority and its scopes (`2+task=send+tenant=acme`); a member of `waiting` is the lane's name, a place
-in line and an id. A lane's ORDER is its priority, then the place in line of its head without its first digit;
-RANK is how far the orders of one priority are from the next one's.
+A lane's name is its priority and its scopes (`2+task=send+tenant=acme`). A member of `waiting` is the lane's name, a
+place in line and an id. A lane's ORDER is its priority, followed by the place in line of its head without its first
+digit. RANK is the distance between the orders of one priority and those of the next.
 
 Kept: LANE_SHAPES
 Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(remember MEMO_MAX)
@@ -10,9 +10,10 @@ Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(r
 
 local LANE_SHAPES = {known = {}, count = 0}
 
---- What a lane's name says: its scopes, in order; `counted` are those of them that have holders, if not all have; `key` is
---- that of a fair queue. Nothing else is remembered, and of some lanes only: Lua looks each text up among all that it has,
---- and where those are more than the processor's caches hold, to look costs more than to make them again.
+--- Return the shape of a lane, from its name: its scopes, in order; `counted`, the scopes among them that have holders,
+--- if not all have; and `key`, the key in a fair queue. No other part of a name is remembered, and only a limited
+--- number of shapes: Lua looks up each text that it makes among all texts that it has. Once these are more than the
+--- processor's caches hold, the look-up costs more than making a shape again.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then
@@ -39,28 +40,28 @@ local function shape_of(name)
   return remember(LANE_SHAPES, name, shape, MEMO_MAX)
 end
 
---- Where the orders of a lane's priority begin.
+--- Return the lowest order of a lane's priority.
 local function base_of(name)
   return name:sub(1, 1) * RANK
 end
 
---- Whether a lane is one of jobs of a task whose caps name it.
+--- Return whether a lane has the scope of a task.
 local function is_of_task(name)
   return name:find('+task=', 2, true) == 2
 end
 
---- The order of this lane if its head is this member, as text; not in a fair queue.
+--- Return, as text, the order of this lane if this member is its head. Not for a fair queue.
 local function order_at(name, head)
-  -- A digit for the priority, then the place in line without its first digit.
+  -- A digit for the priority, followed by the place in line without its first digit.
   return head:sub(1, 1) .. head:sub(#name + PLACE_FROM + 1, #name + PLACE_UPTO)
 end
 
---- The member of `waiting` of a job with this place in line.
+--- Return the member of `waiting` for a job with this place in line.
 local function member_of(lane, seq, id)
   return lane.name .. '|' .. padded(seq) .. '|' .. id
 end
 
---- The id of a member's job: the text behind the lane's name and the place in line.
+--- Return the id in a member: the text after the lane's name and the place in line.
 local function id_of(name, member)
   return member:sub(#name + PLACE_BEHIND)
 end

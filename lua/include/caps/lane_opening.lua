@@ -1,13 +1,13 @@
---[[ lane_opening: which lane may be served when something changes. A lane that has no room in one of its scopes is blocked
-on that scope; what waits for a cap is the lane, so blocking costs the same whatever waits in it.
+--[[ lane_opening: decides which lanes are opened and blocked when something changes. A lane is blocked on a scope that
+has no room. The lane waits for the cap, not each of its jobs, so blocking costs the same for any number of jobs.
 
 To re-evaluate a scope is to open the first lane that is blocked on it, if it has room. This happens whenever
 (a) a place in it becomes free (`free_places`),
 (b) its limit changes or its rate resumes (`reevaluate_family`, and `reevaluate` by the caller),
-(c) an open lane that contains it moves on (`moved_on`): the lane is empty now, or blocked on another scope, or its next job
-    comes later than that of a blocked lane.
-So if a lane is blocked on a scope that has room, some open lane contains this scope, and will move on. No lane sends
-another a message that it may come, so no such message can be lost.
+(c) an open lane that contains it moves on (`moved_on`): the lane is empty now, or blocked on another scope, or its next
+    job comes after that of a blocked lane.
+So if a lane is blocked on a scope that has room, an open lane contains this scope, and will move on. No lane sends
+another a message that it may be opened, so no such message can be lost.
 
 Keys: blocked
 Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
@@ -15,16 +15,16 @@ Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
     lane_states(known_lanes first_blocked_here meet_lane block open_lane)
 ]]
 
-local FAMILY_MAX = 100   -- scopes of a family that one call re-evaluates; claims go on with the rest
+local FAMILY_MAX = 100   -- number of scopes of a family that one call re-evaluates; claims continue with the others
 
 local any_blocked           -- whether Redis or this call has a blocked lane; nil: not asked yet
-local blocked_pages = {}    -- scope → what Redis has blocked on it, as far as it was read
-local promising = {}        -- lanes that were opened here, until they move on
-local promised = {}         -- scope → how many of them contain it; lanes behind them are blocked beyond its room
-local promised_until = {}   -- scope → the last order among them
-local freed_shapes = {}     -- what the lanes say whose jobs free places, once everything is put back…
+local blocked_pages = {}    -- scope → the lanes that Redis has blocked on it, as far as they were read
+local promising = {}        -- lanes that this call opened, until they move on
+local promised = {}         -- scope → number of those lanes that contain it; lanes after them are blocked if the scope has no more room
+local promised_until = {}   -- scope → the highest order of those lanes
+local freed_shapes = {}     -- shapes of the lanes of jobs whose places must be freed…
 local freed_ids = {}        -- …and the ids of these jobs
-local is_used = false       -- whether anything of all this is other than at first
+local is_used = false       -- whether any of these variables has changed in this call
 
 local function reset()
   if is_used then
@@ -34,7 +34,7 @@ local function reset()
   end
 end
 
---- False if no lane is blocked at all, which is the rule where caps are never reached.
+--- Return false if no lane is blocked. This is usual where caps are never reached.
 local function may_be_blocked()
   if any_blocked == nil then
     is_used, any_blocked = true, redis.call('ZCARD', blocked) > 0
@@ -42,7 +42,7 @@ local function may_be_blocked()
   return any_blocked
 end
 
---- Find the first lane that is blocked on a scope, and meet it; nil without one.
+--- Return the first lane that is blocked on a scope, after adding it to lane_states; nil without one.
 local function meet_first_blocked(on)
   if not may_be_blocked() then
     return nil
@@ -75,12 +75,12 @@ local function block_on(lane, name)
   block(lane, name)
 end
 
---- Open the first lane that is blocked on a scope, if the scope has room (and, with `before`, if the lane comes before
---- that order).
+--- Open the first lane that is blocked on a scope, if the scope has room. If `before` is given, the lane is opened only
+--- if its order is lower than `before`.
 local function reevaluate(name, before)
   local scope = scope_of(name)
-  -- A rate, or a scope whose holders were counted, knows whether it has room (a ZCARD per call apart). Any other is asked
-  -- only if a lane is blocked on it.
+  -- For a rate, or a scope whose holders were counted, `has_room` costs at most one ZCARD. For any other scope it is
+  -- called only if a lane is blocked on the scope.
   local asking_is_free = scope.rate or scope.held
   if asking_is_free and not has_room(scope) then
     return
@@ -91,9 +91,9 @@ local function reevaluate(name, before)
   end
 end
 
---- (c): an open lane of this shape has moved on, and other lanes may have waited for that. `before` is its order now, nil if
---- it is no longer open: lanes behind that go on waiting for it. `refused_by` is the scope that it is blocked on now, nil if
---- it is not blocked: that scope has no room.
+--- Do (c) for an open lane of this shape that has moved on: other lanes may have waited for it. `before` is its order
+--- now; nil if it is no longer open. Lanes after that order continue to wait for it. `refused_by` is the scope on which
+--- the lane is blocked now, which has no room; nil if it is not blocked.
 local function look_behind(shape, before, refused_by)
   local own = 'fair=' .. (shape.key or '')
   for i = 1, #shape do
@@ -104,9 +104,9 @@ local function look_behind(shape, before, refused_by)
   end
 end
 
---- An open lane has moved on.
+--- Note that an open lane has moved on, and open the lanes that waited for it.
 local function moved_on(lane, refused_by)
-  -- The lanes that waited for it are looked at now. What the call meets later is not to wait for it any more.
+  -- The lanes that waited for it are looked at now. Lanes that the call meets later must not wait for it any more.
   if promising[lane] then
     local names = lane.shape
     promising[lane] = nil
@@ -119,10 +119,10 @@ local function moved_on(lane, refused_by)
   end
 end
 
---- Open a lane that is neither open nor blocked, or block it. A call opens no more lanes of a scope than the scope has room for. Lanes
---- beyond that are blocked on it at once: those that were opened contain the scope, and so (c) opens the others. But a lane
---- that comes before one of those is opened all the same: blocked, it would wait for that one to be served, and thus for
---- everything that comes between.
+--- Open a lane that is neither open nor blocked, or block it. A call opens no more lanes of a scope than the scope has
+--- room for. Further lanes are blocked on the scope at once: the opened lanes contain it, so (c) opens the others
+--- later. But a lane that comes before one of the opened lanes is opened in any case: if it were blocked, it would wait
+--- until that one is served, and thus for all jobs in between.
 local function find_place(lane, order)
   lane.order, lane.order_text = order, nil
   local names = lane.shape
@@ -131,7 +131,7 @@ local function find_place(lane, order)
     if scope.resumes and not scope.is_waited_for then
       scope.is_waited_for = meet_first_blocked(scope.name) ~= nil
       if not scope.is_waited_for then
-        -- No lane waits for it, so a change of its limit did not look at it.
+        -- No lane waits for the rate, so a change of its limit did not re-evaluate it.
         await_no_more(scope)
       end
     end
@@ -151,7 +151,8 @@ local function find_place(lane, order)
   open_lane(lane)
 end
 
---- The claim of a job ends. Its places in scopes stay taken until `free_places`, when every job is where it belongs.
+--- Note that the claim of a job ends. Its places in scopes stay taken until `free_places`, when all jobs are in their
+--- places.
 local function note_release(lane_name, id)
   if lane_name then
     local at = #freed_ids + 1
@@ -160,7 +161,7 @@ local function note_release(lane_name, id)
   end
 end
 
---- Free the places of all these jobs, then re-evaluate the scopes: (a).
+--- Free the places of all noted jobs, then re-evaluate their scopes: (a).
 local function free_places()
   if #freed_ids == 0 then
     return
@@ -178,8 +179,8 @@ local function free_places()
   end
 end
 
---- (b): re-evaluate all scopes of a family, in order, from after `after` on ('' for the first), at most `most` of them.
---- Returns the last one if there are more.
+--- Do (b): re-evaluate the scopes of a family on which lanes are blocked, in order, starting after the scope `after`
+--- ('' for the first), at most `most` of them. Returns the last one if there may be more; else nil.
 local function reevaluate_family(family, after, most)
   for _ = 1, most do
     local from = after == '' and '[' .. family .. '=' or '(' .. after .. '}'

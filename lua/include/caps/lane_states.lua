@@ -1,6 +1,6 @@
 --[[ lane_states: holds the lanes that a call has met, and whether each is open, blocked on a scope, or neither.
 
-All of it is decided in Lua; `write_lanes` writes it in the end.
+The states are decided in Lua. `write_lanes` writes them at the end.
 
 Keys: lanes
 Uses: batch(read_many) heap(heap_push heap_pop) lane_names(shape_of) wake(wake_needed)
@@ -8,9 +8,9 @@ Uses: batch(read_many) heap(heap_push heap_pop) lane_names(shape_of) wake(wake_n
 
 local known_lanes = {}    -- name → lane
 local lane_list = {}      -- the same lanes in the order in which they were met
-local blocked_here = {}   -- scope → lanes of this call that are, or were, blocked on it
-local open_lanes = {}     -- a heap; entries whose lane has moved on are skipped
-local front               -- an open lane that is not in the heap: the last one that came, since it is often the next one
+local blocked_here = {}   -- scope → lanes that are, or were, blocked on it in this call
+local open_lanes = {}     -- a heap of open lanes; an entry is skipped if its lane has another order or state now
+local front               -- an open lane that is not in the heap: the one that was added last, since it is often the next one
 
 local function reset()
   if #lane_list > 0 then
@@ -18,7 +18,7 @@ local function reset()
   end
 end
 
---- Whether the call has met a lane of this name.
+--- Return whether the call has met a lane of this name.
 local function is_met(name)
   return known_lanes[name] ~= nil
 end
@@ -34,7 +34,8 @@ local function block(lane, on)
   note_blocked(lane)
 end
 
---- The first lane of this call that is blocked on a scope, if it comes before the order `best`, or nil.
+--- Return the first lane that the call has met and that is blocked on a scope, if its order is lower than `best`; else
+--- nil.
 local function first_blocked_here(on, best)
   local here = blocked_here[on]
   if not here then
@@ -54,7 +55,7 @@ local function first_blocked_here(on, best)
   return first
 end
 
---- Put an open lane into its order.
+--- Add an open lane to the open lanes, by its order.
 local function stand(lane)
   if front and front ~= lane then
     heap_push(open_lanes, front.order, front)
@@ -62,7 +63,7 @@ local function stand(lane)
   front = lane
 end
 
---- The open lane of this call that comes first, or nil.
+--- Return the first open lane that the call has met; nil without one.
 local function first_known()
   if front and front.where ~= 'open' then
     front = nil
@@ -78,7 +79,7 @@ local function first_known()
   return front
 end
 
---- The first order of the open lanes of this call without this one, or a lower one.
+--- Return an order that is not above those of the other open lanes that the call has met.
 local function first_other(lane)
   return math.min(open_lanes[1] or math.huge,
     front and front ~= lane and front.where == 'open' and front.order or math.huge)
@@ -90,7 +91,7 @@ local function open_lane(lane)
   stand(lane)
 end
 
---- Give a lane another order; it stays open, or blocked on its scope.
+--- Give a lane another order. It stays open, or blocked on its scope.
 local function reorder(lane, order)
   lane.order, lane.order_text = order, nil
   if lane.where == 'open' then
@@ -98,10 +99,10 @@ local function reorder(lane, order)
   end
 end
 
---- Add a lane, and its state so far: `open`, `blocked` on a scope, or neither (nil). `text` is its order, `order` the same
---- as a number.
+--- Add a lane with its state so far: `open`, `blocked` on a scope, or neither (nil). `text` is its order as text,
+--- `order` the same as a number.
 local function meet_lane(name, where, on, text, order)
-  -- No more than 16 fields: a table that grows beyond that costs as much as three.
+  -- At most 16 fields: a table that grows beyond that costs as much as three tables.
   local lane = {
     name = name, shape = shape_of(name), where = where, on = on, order = order or tonumber(text), order_text = text,
     was = where, was_on = on, was_text = text, added = nil,
@@ -115,7 +116,7 @@ local function meet_lane(name, where, on, text, order)
   return lane
 end
 
---- Read many lanes at once.
+--- Read and add many lanes with one command.
 local function meet_lanes(names)
   local unknown, seen = {}, {}
   for i = 1, #names do

@@ -1,4 +1,4 @@
---[[ lane_write: writes everything that a call has decided about lanes and scopes, after its event.
+--[[ lane_write: writes all changes of lanes and scopes that a call has decided, after its event.
 
 Keys: waiting lanes open blocked
 Unread: waiting open blocked lanes
@@ -6,9 +6,9 @@ Uses: batch(call_many set_many) place(padded) scopes(check_scopes write_scopes h
     lane_members(leaving) lane_fair(write_fair)
 ]]
 
--- Lanes that are not in `lane_list`, as a claim's fast path leaves them: what ZADD `open`, HSET `lanes` and ZREM `open` take.
+-- Lanes that are not in `lane_list`, from a claim's fast path: arguments of ZADD `open`, HSET `lanes` and ZREM `open`.
 local also_opening, also_places, also_shut
-local leaving_runs = {}   -- first and last of members that stand side by side and leave
+local leaving_runs = {}   -- first and last members of ranges to remove
 
 local function reset()
   also_opening, also_places, also_shut = nil, nil, nil
@@ -17,22 +17,22 @@ local function reset()
   end
 end
 
---- Write these lanes, too.
+--- Write these lanes as well.
 local function write_also(opening, places, shut)
   also_opening, also_places, also_shut = opening, places, shut
 end
 
---- Members from the first to the last leave.
+--- Remove all members from the first to the last.
 local function leave_run(first, last)
   leaving_runs[#leaving_runs + 1], leaving_runs[#leaving_runs + 2] = first, last
 end
 
---- Whether this call has met a lane.
+--- Return whether this call has met a lane.
 local function has_met_lanes()
   return #lane_list > 0 or also_places ~= nil
 end
 
---- How many more lanes are open than before the call.
+--- Return by how much the number of open lanes grows in this call.
 local function open_growth()
   local growth = also_shut and -#also_shut or 0
   for i = 1, #lane_list do
@@ -42,8 +42,8 @@ local function open_growth()
   return growth
 end
 
---- Check the types of the keys of lanes and scopes, before the first write. (What is written in `fair` was read.) Asks nothing if the call has met no lane and
---- changes no holders.
+--- Check the types of the keys of lanes and scopes, before the first write. (A key of `fair` that is written was read.)
+--- Sends nothing if the call has met no lane and changes no holders.
 local function check_lanes()
   if has_met_lanes() or holders_change() then
     check_keys()
@@ -51,7 +51,7 @@ local function check_lanes()
   end
 end
 
---- Write where the lanes stand.
+--- Write the states and orders of lanes.
 local function write_places()
   local joining, gone, unblocked, blocking = {}, {}, {}, {}
   local opening, places, shut = also_opening or {}, also_places or {}, {}
@@ -98,7 +98,7 @@ local function write_places()
   set_many(lanes, places)
 end
 
---- Write everything that was decided about lanes and scopes.
+--- Write all changes of lanes and scopes.
 local function write_lanes()
   if has_met_lanes() then
     write_places()

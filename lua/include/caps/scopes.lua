@@ -1,11 +1,12 @@
---[[ scopes: what counts claimed jobs, and how many it takes.
+--[[ scopes: counts claimed jobs in scopes, and decides whether a scope has room.
 
 A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme`), or a rate (`tenant@60s=acme`, its
-family named with the window). A cap counts its holders, a set of claimed jobs; a rate keeps its theoretical arrival
-time (GCRA: the generic cell rate algorithm of ATM traffic control) and has no holders. A cap of N takes N.
+family named with the window). A cap of N admits N holders, which are claimed jobs. A rate has no holders: it keeps its
+theoretical arrival time (GCRA: the generic cell rate algorithm of ATM traffic control).
 
-What a call acquires and gives back is only counted in Lua at first: if one scope refuses, the others are given back in
-the same call, and Redis sees nothing of it. `write_scopes` alone writes, at the end of the call.
+Places that a call acquires and gives back are at first only counted in Lua. If one scope refuses a job, the places in
+the other scopes are given back in the same call, and nothing of this is written. Only `write_scopes` writes, at the end
+of the call.
 
 Keys: caps holders rates scheduled expiring
 Meta: caps_by_key
@@ -17,17 +18,17 @@ Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
 local LIMIT_SHAPES = {known = {}, count = 0}
 local NO_LIMIT = {said = 'null'}
 
-local known_scopes = {}         -- name → scope, of those that this call has looked at
-local rate_scopes = {}          -- those of them that are rates
-local holders_in = {}           -- scores and members of `holders` that come
-local holders_out = {}          -- members that go
-local holders_max               -- how many members `holders` has; nil: not read yet
--- Name → limit, as `caps` has it: of families that were read (false: none is stored), and of scopes and families whose
--- limit this call is going to store. What is read for a single scope is kept in its scope.
+local known_scopes = {}         -- name → scope, for scopes that this call has used
+local rate_scopes = {}          -- the rates among them
+local holders_in = {}           -- scores and members to add to `holders`
+local holders_out = {}          -- members to remove from `holders`
+local holders_max               -- number of members of `holders`; nil: not read yet
+-- Name → limit, as `caps` has it: limits of families that were read (false: none is stored), and limits that this call
+-- will store. A limit that was read for a single scope is kept in its scope.
 local limits = {}
-local freed_names = {}          -- scopes whose holders leave first, counted only when a scope is looked at
-local counted_out = {}          -- name → holders that leave a scope that this call has not looked at
-local is_used = false           -- whether anything of all this is other than at first; most calls do without
+local freed_names = {}          -- scopes that holders leave; counted only once this call uses a scope
+local counted_out = {}          -- name → number of holders that leave a scope that this call has not used
+local is_used = false           -- whether any of these variables has changed in this call; in most calls none has
 
 local function reset()
   if is_used then
@@ -37,8 +38,8 @@ local function reset()
   end
 end
 
---- What a stored limit says (`10`, `none`, `100/60000ms/1`, and who set it): the cap or the rate that it is; neither
---- if it takes any number.
+--- Return the shape of a stored limit (`10`, `none`, `100/60000ms/1`, followed by who set it): its cap or its rate, or
+--- neither if it admits any number.
 local function limit_shape(stored)
   local shape = LIMIT_SHAPES.known[stored]
   if shape then
@@ -57,7 +58,7 @@ local function limit_shape(stored)
   return remember(LIMIT_SHAPES, stored, shape, MEMO_MAX)
 end
 
---- The stored limit of a scope or a family, or nil.
+--- Return the stored limit of a scope or, without one, of its family; nil without either.
 local function limit_of(name, family)
   local own = facts.caps_by_key and name ~= family and
     (limits[name] or redis.call('HGET', caps, name))
@@ -68,18 +69,18 @@ local function limit_of(name, family)
   return own or limits[family]
 end
 
---- The family of a scope.
+--- Return the family of a scope.
 local function family_of(name)
   return name:match('^[^=]*')
 end
 
---- Whether claimed jobs of a scope are its holders. Those of a rate are not, nor those of a fair queue's key.
+--- Return whether claimed jobs of a scope are its holders. A rate has no holders, nor does a key of a fair queue.
 local function is_counted(name)
   local family = family_of(name)
   return family ~= 'fair' and not family:find('@', 1, true)
 end
 
---- A holder leaves each of these scopes.
+--- Count that one holder leaves each of these scopes.
 local function count_out(names)
   is_used = true
   for i = 1, #names do
@@ -96,7 +97,7 @@ local function count_out(names)
   end
 end
 
---- The same, but they are counted only when a scope is looked at, if one is.
+--- Do the same, but count only once this call uses a scope.
 local function count_out_later(names)
   if next(known_scopes) or #freed_names > 0 then
     count_out(names)
@@ -105,10 +106,10 @@ local function count_out_later(names)
   end
 end
 
---- What is known of a scope in this call: its `limit`, the `cap` (nil: it takes any number) or the `rate` that it is, and
---- how many places are `left`, once that was asked. As long as the holders were not counted that is the least that it can
---- be, and `most` is what it was at first; then `most` is the cap. `held` is how many hold it in Redis, nil until they are
---- counted.
+--- Return a scope of this call: its `limit`; its `cap` (nil: any number) or `rate`; and `left`, the number of places
+--- that are left, once it was asked for. While the holders are not counted, `left` is a lower bound, and `most` is the
+--- bound that it began with; once they are counted, `most` is the cap. `held` is the number of holders in Redis; nil
+--- until they are counted.
 local function scope_of(name)
   local scope = known_scopes[name]
   if scope then
@@ -127,7 +128,7 @@ local function scope_of(name)
   end
   local shape = stored and (LIMIT_SHAPES.known[stored] or limit_shape(stored)) or NO_LIMIT
   local cap, rate = shape.cap, shape.rate
-  -- No more than 8 fields: a table that grows beyond that costs as much as three.
+  -- At most 8 fields: a table that grows beyond that costs as much as three tables.
   scope = {
     name = name, limit = shape, cap = cap, rate = rate, left = not cap and not rate and math.huge or nil,
     most = cap or math.huge, held = nil, leaving = counted_out[name] or 0,
@@ -141,7 +142,7 @@ local function scope_of(name)
   return scope
 end
 
---- How many hold the scope in Redis.
+--- Return the number of holders that the scope has in Redis.
 local function held_in(scope)
   local held = scope.held
   if not held then
@@ -151,11 +152,12 @@ local function held_in(scope)
   return held
 end
 
---- Look how many places of a capped scope are left, unless they are known to be more than `wanted`.
+--- Compute the number of places that are left in a capped scope, unless it is known to be more than `wanted`.
 local function count_places(scope, wanted)
   local cap, left = scope.cap, scope.left
   if not left then
-    -- No scope can have more holders than there are: a cap that is far away need not be counted.
+    -- No scope has more holders than there are members of `holders`, so holders need not be counted for a cap that is
+    -- far away.
     holders_max = holders_max or redis.call('ZCARD', holders)
     local most_held = holders_max - scope.leaving
     left = most_held > 0 and cap - most_held or cap
@@ -169,12 +171,13 @@ local function count_places(scope, wanted)
   scope.left = left
 end
 
---- Let the limit of a scope or a family be another one in this call, which is going to store it.
+--- Use this limit for a scope or a family in this call, which will store it.
 local function assume_limit(name, value)
   is_used, limits[name] = true, value
 end
 
---- True if another job may take it now, and `more` others before it. A rate has room unless its resume is awaited.
+--- Return whether another job may take a place, with `more` others before it. A rate has room unless the call or
+--- `scheduled` awaits its resume.
 local function has_room(scope, more)
   if scope.rate then
     return not scope.resumes
@@ -186,7 +189,7 @@ local function has_room(scope, more)
   return scope.left > more
 end
 
---- Take one place in the scope, if it has one. A rate that says later is from now on awaited.
+--- Take one place in the scope, and return whether it had one. A rate without a place is awaited from now on.
 local function acquire(scope, at)
   if not scope.rate then
     count_places(scope, 0)
@@ -196,9 +199,9 @@ local function acquire(scope, at)
     end
     return false
   end
-  -- Asked again even if its resume is awaited: the limit may have changed since.
-  -- After a change of the limit, or once the clock went back, the time may lie further ahead than any that this limit gives.
-  -- It is written: a rate that is refused would else be as far ahead when it resumes.
+  -- A rate that is awaited is tried again, too: its limit may have changed since. After a change of the limit, or if
+  -- the clock went back, the arrival time may be further ahead than this limit allows. The corrected time is written:
+  -- otherwise a refused rate would be as far ahead when it resumes.
   local rate = scope.limit
   local furthest = at * 1000 + rate.slack_us + rate.interval_us
   if scope.arrival_us > furthest then
@@ -215,7 +218,7 @@ local function acquire(scope, at)
   return true
 end
 
---- When the first of the rates resumes that are awaited since this call; nil if none is.
+--- Return the time at which the first rate resumes that this call began to await; nil without one.
 local function first_resume()
   local first
   for i = 1, #rate_scopes do
@@ -227,7 +230,7 @@ local function first_resume()
   return first
 end
 
---- A rate that was awaited is tried again now.
+--- Stop awaiting a rate, so that it is tried again.
 local function await_no_more(scope)
   if scope.resumes then
     scope.resumes, scope.awaited = nil, nil
@@ -235,7 +238,7 @@ local function await_no_more(scope)
   end
 end
 
---- Undo the last acquire.
+--- Undo the last `acquire` of a scope.
 local function give_back(scope)
   if scope.rate then
     scope.arrival_us = scope.before_us
@@ -244,7 +247,7 @@ local function give_back(scope)
   end
 end
 
---- Take a place in all of these scopes or in none. Returns the name of the scope that refused, if one did.
+--- Take a place in all of these scopes or in none. Returns the name of the scope that refused; nil if none did.
 local function acquire_all(names, at)
   for i = 1, #names do
     local name = names[i]
@@ -262,7 +265,8 @@ local function acquire_all(names, at)
   return nil
 end
 
---- A job holds the scopes of its lane from now on, which `acquire_all` took. `shape` is what the lane's name says.
+--- Add a job to the holders of its lane's scopes, in which `acquire_all` has taken places. `shape` is that of the
+--- lane's name.
 local function hold_all(shape, id)
   local counted, at = shape.counted or shape, #holders_in
   for i = 1, #counted do
@@ -277,7 +281,8 @@ local function hold_all(shape, id)
   end
 end
 
---- A claimed job holds a scope that it did not acquire. Only before the call asks how many places are left.
+--- Add a claimed job to the holders of a scope in which it took no place. Call this before any place of the scope is
+--- asked for.
 local function hold_uncounted(name, id)
   is_used = true
   holders_in[#holders_in + 1], holders_in[#holders_in + 2] = '0', name .. '|' .. id
@@ -285,7 +290,8 @@ local function hold_uncounted(name, id)
   scope.leaving = scope.leaving - 1
 end
 
---- Jobs hold the scopes of their lanes no longer. `shapes` are what the lanes' names say. Returns the scopes, one by one.
+--- Remove jobs from the holders of their lanes' scopes. `shapes` are those of the lanes' names. Returns the scope of
+--- each removed holder.
 local function unhold_all(shapes, ids)
   local names, size, before = {}, 0, #holders_out
   is_used = true
@@ -300,13 +306,13 @@ local function unhold_all(shapes, ids)
   return names
 end
 
---- Whether members of `holders` come or go.
+--- Return whether this call adds or removes holders.
 local function holders_change()
   return #holders_in > 0 or #holders_out > 0
 end
 
---- The scopes of a lane of this shape and their limits in force, as a claimed event says them of a job; '' if there are
---- none.
+--- Return the scopes of a lane of this shape with their limits in force, as JSON for the claimed event; '' if it has no
+--- scopes.
 local function limits_in_force(shape)
   local first, second = shape[1], shape[2]
   if not shape.counted and #shape == 2 then
@@ -323,7 +329,8 @@ local function limits_in_force(shape)
   return said
 end
 
---- Check the types of what `write_scopes` writes unread. A rate was read before it is spent.
+--- Check the types of the keys that `write_scopes` writes without having read them. (A rate was read before a place in
+--- it was taken.)
 local function check_scopes()
   if holders_change() and not holders_max then
     holders_max = redis.call('ZCARD', holders)
@@ -333,7 +340,7 @@ local function check_scopes()
   end
 end
 
---- Write the holders, and what rates were spent or are awaited.
+--- Write the holders, the arrival times of used rates, and the times at which rates resume.
 local function write_scopes()
   if not is_used then
     return

@@ -1,4 +1,4 @@
---[[ dead_index: writes the index of dead jobs, and when their retention ends.
+--[[ dead_index: writes the index of dead jobs, and the times at which their retention ends.
 
 Keys: dead expiring
 Unread: dead expiring
@@ -6,7 +6,7 @@ Later: dead_retention_ms
 Uses: meta(fact) batch(call_many)
 ]]
 
---- Check the types of what this file writes.
+--- Check the types of the keys that this file writes.
 local function check_dead()
   check_keys()
 end
@@ -23,7 +23,7 @@ local function index_dead(ids, at)
   call_many('ZADD', expiring, deadlines)
 end
 
---- Remove jobs from the index, which are requeued or removed.
+--- Remove from the index the jobs that are requeued or removed.
 local function unindex_dead(ids)
   local marks = {}
   for i = 1, #ids do

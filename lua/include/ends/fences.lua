@@ -1,21 +1,22 @@
---[[ fences: decides who may end a claim, and logs refusals.
+--[[ fences: decides which worker may end a claim, and logs refusals.
 
-It compares the fence and the worker. A fence alone may be given twice: a snapshot that is loaded a second time, by a
-clock that is behind, may begin an epoch that the workers of its first life have seen.
+It compares the fence and the worker. The fence alone is not enough, since it may be given twice: if a snapshot is
+loaded a second time and the clock is behind, an epoch may begin that workers have seen before the load.
 
 Keys: state jobs
 Args: each each_count column worker
 Uses: emit(emit) batch(read_many)
 ]]
 
---- Return what a job's line says if this worker holds it under this fence.
+--- Return the text that a job's line contains if this worker holds the job under this fence.
 local function mark_of(fence)
   return ' fence=' .. fence .. ' by=' .. worker .. ' '
 end
 
---- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil
---- if it may. Only a claimed job's line has a fence. A job without a line waits, and its id may have been used
---- before. A line that is longer than scripts write is kept as it is, for the doctor.
+--- Return why this worker may not settle a job with this line: `gone`, or `stale` if its claim is not in force; nil if
+--- it may. Only a claimed job's line has a fence. A job without a line waits, so the worker's claim is not in force, or
+--- was one of an earlier job with the same id. A line that is longer than scripts write counts as stale, so that the
+--- doctor finds it unchanged.
 local function refusal_of(id, line, fence)
   if not line then
     return redis.call('HEXISTS', jobs, id) == 1 and 'stale' or 'gone'
@@ -25,13 +26,13 @@ local function refusal_of(id, line, fence)
   return nil
 end
 
---- Read the state lines of this call's records (id, fence, …). Returns one line or false per record; why each false
---- one is refused; the ids and fences; and a table whose keys are the ids of the others. A record that names a job a
---- second time finds it gone.
+--- Read the state lines of this call's records (id, fence, …). Returns one line per record, or false if it is refused;
+--- the reason for each refused record; the ids and fences; and a table whose keys are the ids of the records that are
+--- not refused. If a record names a job a second time, the job is gone.
 local function read_held()
   local ids, fences, held, refusals, seen = column(1), column(2), {}, {}, {}
   local lines = read_many(state, ids)
-  local last, mark   -- nearly all of a call were claimed together
+  local last, mark   -- nearly all jobs of a call were claimed together
   for i = 1, each_count do
     local id, line, fence = ids[i], lines[i], fences[i]
     if fence ~= last then

@@ -12,14 +12,14 @@ Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_clai
 
 local ended        -- ids whose claim ends
 local broken       -- ids of jobs that died of an error
-local errors       -- their errors
-local causes       -- their ids and values in `jobs`
-local lines        -- ids and lines of all that stay
-local due          -- due times and members of `scheduled` of those that wait
-local returning    -- by priority: {id, seq} of those that return to a plain list
-local next_due     -- when the first scheduled member was due before
+local errors       -- errors of these jobs
+local causes       -- ids and values in `jobs` of these jobs
+local lines        -- ids and lines of all jobs that stay in Redis
+local due          -- due times and members of `scheduled` of jobs that wait
+local returning    -- by priority: {id, seq} of jobs that return to a plain list
+local next_due     -- when the first scheduled member was due before this call
 
-local ERROR_MAX = 16384   -- bytes of an error that Redis keeps with the job; a longer one is in the log alone
+local ERROR_MAX = 16384   -- maximum bytes of an error that Redis keeps with the job; only the log has a longer one
 
 local function reset()
   ended, lines, due, next_due = {}, {}, {}, nil
@@ -62,16 +62,16 @@ local function make_ready(id, job, delay_ms)
   return 'null'
 end
 
---- Return an error as JSON, without its traceback if it is too long with that; nil without an error, or if it is still
---- too long. The event has all of it.
+--- Return an error as JSON, without its traceback if it would be too long with it; nil if there is no error, or if it
+--- is too long even then. The event has the whole error.
 local function brief(failure)
   local at = #failure > ERROR_MAX and failure:find(', "traceback": "', 1, true)
   local said = at and failure:sub(1, at - 1) .. '}' or failure
   return said ~= 'null' and #said <= ERROR_MAX and said:gsub('[\r\n]', ' ') or nil
 end
 
---- Read the values in `jobs` of jobs that died, and put the error before the JSON, on the first line. That line said
---- how the job waited at first, which `state` says by now.
+--- Read the values in `jobs` of jobs that died, and put the error into the first line, before the JSON. That line said
+--- how the job first waited; `state` has the job's present line.
 local function read_causes()
   local values = read_many(jobs, broken)
   for i = 1, #broken do
@@ -119,7 +119,7 @@ local function end_claims(decide)
     end
     answer[#answer + 1], answer[#answer + 2] = id, outcome
   end
-  -- Places are free, and lanes looked at, once every job is where it belongs.
+  -- Places are freed, and lanes opened, once all jobs are in their places.
   free_places()
   wake_if_below_cap(#ended)
   check_lanes()
@@ -130,7 +130,7 @@ local function end_claims(decide)
   return answer, refusals, cancelled
 end
 
---- Write all that, after the script's own events. `what` is what the worker reported of the claims that are refused.
+--- Write all changes, after the script's own events. `what` is the outcome that the worker reported for refused claims.
 local function write_outcomes(what, refusals, cancelled)
   run_parts('append', worker)
   emit('cancelled', now, worker, cancelled)

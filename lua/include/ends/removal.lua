@@ -1,5 +1,5 @@
---[[ removal: removes jobs from Redis. No other file does, so what ends with a job is decided here, and where jobs die
-(include/ends/death), and no way of ending can forget it. The parts decide what that is, see include/call/parts.
+--[[ removal: removes jobs from Redis; no other file does. So here, and where jobs die (include/ends/death), the parts
+are asked what else ends with a job, and no way in which jobs end can omit this. See include/call/parts.
 
 Keys: state jobs
 Lists: gone
@@ -8,8 +8,8 @@ Uses: parts(list_of) batch(call_many) publish_ends(publish_ends)
 
 local lists = {}
 
---- End a job, which leaves Redis. `job` is its record; `outcome` says how it ended, `fence` under which claim.
---- `outcome` is nil if another job replaces it, or a restore removes it.
+--- End a job, which leaves Redis. `job` is its record; `outcome` is its outcome, `fence` the fence of the claim that
+--- ends with it. `outcome` is nil if another job replaces it, or a restore removes it.
 local function end_job(id, job, outcome, fence)
   local gone = list_of(lists, 'gone')
   gone[#gone + 1] = id

@@ -1,7 +1,7 @@
---[[ settled_ids: notes which claims the worker itself ends in this call. `state` still shows them as claimed while
-the call reads, so other code that looks at claims skips them. ]]
+--[[ settled_ids: notes the claims that the worker itself ends in this call. `state` still shows these jobs as
+claimed while the call reads, so other code that looks at claims skips them. ]]
 
-local settled   -- id → anything; nil without any
+local settled   -- id → any value; nil without any
 
 local function reset()
   settled = nil
@@ -12,7 +12,7 @@ local function note_settled(ids)
   settled = ids
 end
 
---- Whether the worker ends the claim of this job in this call.
+--- Return whether the worker ends the claim of this job in this call.
 local function is_settled(id)
   return settled ~= nil and settled[id] ~= nil
 end

@@ -1,6 +1,7 @@
 --[[ success: ends the claims of jobs that succeeded. The jobs leave Redis; their history is in the outbox.
 
-Most reports are of one job, from workers with one place: that one is decided and written without the tables of many.
+Most calls report one job, from a worker with one place. Such a job is decided and written without the tables that
+several jobs need.
 
 Keys: state leases
 Args: each each_count worker tails
@@ -9,8 +10,8 @@ Uses: call(now_text) emit(emit) fences(refusal_of read_held emit_refused) state(
 ]]
 
 local done       -- ids of the jobs that succeeded
-local events     -- what the event says of each
-local refusals   -- by record: why it is refused, if it is; nil if none is
+local events     -- the event's part about each job
+local refusals   -- by record: why it is refused; nil if no record is
 
 local function reset()
   done, events, refusals = nil, nil, nil
@@ -34,8 +35,8 @@ local function decide_one()
   return 1, {}
 end
 
---- Decide this call's records, and note the places that become free. Returns how many claims end, and the answer: the
---- refused ids, and why. The type of `jobs` is left to the script: a claim reads it anyhow.
+--- Decide this call's records, and note the places that become free. Returns the number of claims that end, and the
+--- answer: the refused ids, with the reasons. The script checks the type of `jobs`, since a claim reads the key anyway.
 local function decide_success()
   if each_count == 1 then
     return decide_one()

@@ -1,4 +1,4 @@
---[[ baseline_of: writes what the `baseline` event says of a job: its state now, whatever was logged before.
+--[[ baseline_of: writes a job's part of the `baseline` event: its state now, whatever was logged before.
 
 Uses: state(count) emit(quoted)
 ]]

@@ -1,13 +1,13 @@
---[[ jobs_by_id: reads the jobs whose ids an operator or a producer sends, and collects what becomes of each.
+--[[ jobs_by_id: reads the jobs whose ids an operator or a producer sends, and collects the outcome for each.
 
 Args: each each_count
 Uses: state(read_line) stored_lines(read_lines)
 ]]
 
---- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; without
---- one the outcome is the job's state, which `decide` may have changed. It sets the state `gone` for a job that
---- leaves Redis. An id that comes twice has the state that the first record gave it. Returns the answer: ids and
---- outcomes, `gone` for a job that Redis does not have, or no longer.
+--- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; if it
+--- returns nil, the outcome is the job's state, which `decide` may have changed. It sets the state `gone` for a job
+--- that leaves Redis. An id that comes twice has the state that the first record gave it. Returns the answer: ids and
+--- outcomes, with `gone` for a job that Redis did not have, or has no longer.
 local function decide_by_id(decide)
   local ids = {}
   for i = 1, each_count do

@@ -1,15 +1,15 @@
 --[[ state: reads a state line into the record of a job, and writes it.
 
-A line is the state, then name=value fields in a fixed order; fields at the layout's default are left out. Which job has one:
-include/job/stored_lines.
+A line is the state, then name=value fields in a fixed order. A field that has the layout's default is left out.
+include/job/stored_lines says which jobs have a line in `state`.
 
-For speed, some files know the form of a line without its record: enqueue and claim/claimed_jobs write the lines of new and of
-claimed jobs; include/ends/fences looks for a fence, claim/fresh_lines and claim/plain_jobs match the line of a job that was never
-claimed, cap looks for a task. They change together with this file.
+For speed, some files know the form of a line without its record: enqueue and claim/claimed_jobs write the lines of new
+and of claimed jobs; include/ends/fences looks for a fence; claim/fresh_lines and claim/plain_jobs match the line of a
+job that was never claimed; cap looks for a task. They must change together with this file.
 ]]
 
---- The fields of a line by name, `state` among them; nil for no line. One that is longer than scripts write is not taken apart: its
---- state is unknown then, so no call moves the job.
+--- Return the fields of a line by name, with `state` among them; nil for no line. A line that is longer than scripts
+--- write is not parsed: its state is unknown then, so no call moves the job.
 local function read_line(line)
   if not line then
     return nil
@@ -18,7 +18,8 @@ local function read_line(line)
     return {state = 'unreadable'}
   end
   local job = {state = line:match('^%l+')}
-  -- Each field begins behind a space: without it Lua would look for one from every letter of a long word on.
+  -- The pattern begins with the space before a field. Without it, Lua would look for a field from every letter of a
+  -- long word.
   for name, value in line:gmatch(' (%l+)=(%S+)') do
     job[name] = value
   end
@@ -26,13 +27,13 @@ local function read_line(line)
 end
 
 --- Return the value of a field in a line, up to the next space; nil if the line does not have it. `mark` is ` name=`.
---- A pattern that begins with the mark would be tried at each byte of the line.
+--- The mark is found as plain text: Lua would try a pattern at each byte of the line.
 local function field_in(line, mark)
   local _, at = line:find(mark, 1, true)
   return at and line:match('^%S+', at + 1)
 end
 
---- The line of a job.
+--- Return the line of a job.
 local function write_line(job)
   local parts = {job.state}
   for i = 1, #STATE_FIELDS do
@@ -53,22 +54,22 @@ local function lane_in(line)
   return line:sub(at + 1, (line:find(' ', at, true) or 0) - 1)
 end
 
---- A counter of a job; absent means none yet, or the layout's default, and so does what a client has damaged.
+--- Return a counter of a job; 0, or the layout's default, if the field is missing or was damaged by a client.
 local function count(job, name)
   return whole_number(job[name]) or DEFAULTS[name] or 0
 end
 
---- 0 (critical) to 3 (low); the default for a job that does not say.
+--- Return the number of a job's priority, 0 (critical) to 3 (low); the default if the job has none.
 local function rank(job)
   return PRIORITY_RANK[job.priority] or PRIORITY_RANK[DEFAULT_PRIORITY]
 end
 
---- True if a claim is in force.
+--- Return whether a claim is in force.
 local function is_claimed(job)
   return job.state == 'running' or job.state == 'cancelling'
 end
 
---- End a claim in the record: what only a claimed job has.
+--- Remove the fields of a claim from a record.
 local function drop_claim(job)
   job.fence, job.by = nil, nil
 end

@@ -1,9 +1,9 @@
 --[[ stored_lines: reads the state lines of jobs, from `state` or from `jobs`.
 
-A plain job that has only waited since it was enqueued has no line in `state`, unless its JSON is long. What its line
-would say is the first line of its value in `jobs`, before the JSON. It stays there when the job goes on, and from
-then on `state` counts. A job that dies of an error has that error there instead (include/ends/outcomes), also when it
-is requeued.
+A plain job that has only waited since it was enqueued has no line in `state`, unless its JSON is long. The contents of
+its line are in the first line of its value in `jobs`, before the JSON. They stay there when the job gets a line in
+`state`; from then on only the line in `state` counts. A job that dies of an error has the error there instead
+(include/ends/outcomes), also after it is requeued.
 
 Keys: state jobs
 Uses: batch(read_many)

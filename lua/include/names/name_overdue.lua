@@ -1,8 +1,8 @@
 --[[ name_overdue: frees the name of a job that waits past its deadline, for a job that asks for the name. No claim of
-the old job may begin, so it yields its name. It waits on without the name, until a claim meets it and lets it expire,
-like any such job. A name that is held until an instant is not yielded, whatever becomes of its job.
+the old job may begin, so it yields its name. It continues to wait without the name until a claim reaches it and lets it
+expire. A name that is held until an instant is not yielded.
 
-The list `yielded` has what the event `freed` says of each job, `yielded_lines` ids and lines.
+The list `yielded` has the `freed` event's part about each job, `yielded_lines` ids and lines.
 
 Keys: state
 Lists: yielded yielded_lines
@@ -11,13 +11,13 @@ Uses: call(now now_text) parts(list_of) state(write_line) deadline(is_over) emit
 
 local lists = {}
 
---- Whether a job that holds this name in `slots` yields it. `job` is its record, or nil.
+--- Return whether a job that holds this name in `slots` yields it. `job` is its record, or nil.
 local function is_yielding(job, name)
   return job and job.unique == name and (job.state == 'ready' or job.state == 'scheduled') and is_over(job, now) and
     (job.stands or ''):sub(1, 6) ~= 'until:'
 end
 
---- Take the name from a job: its line loses it, and `freed` is logged.
+--- Take the name from a job: remove it from the job's line, and log `freed`.
 local function yield_name(id, job)
   local yielded, lines = list_of(lists, 'yielded'), list_of(lists, 'yielded_lines')
   yielded[#yielded + 1] = '["' .. id .. '",' .. quoted(job.unique) .. ']'
@@ -29,7 +29,7 @@ local function append(actor)
   emit('freed', now_text, actor, lists.yielded)
 end
 
---- Runs before jobs are removed: a job that has yielded its name may be among them.
+--- Write the lines. This runs before jobs are removed, since a job that has yielded its name may be among them.
 local function write()
   call_many('HSET', state, lists.yielded_lines)
 end

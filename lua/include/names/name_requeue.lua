@@ -1,8 +1,8 @@
---[[ name_requeue: gives a requeued or restored job its name again, if it is to hold it. A job whose name another job
-holds does not come back, unless that one yields the name (see include/names/name_overdue).
+--[[ name_requeue: gives a requeued or restored job its name again, if the job is of the kind that holds it now. A job
+whose name another job holds stays out, unless the other job yields the name (see include/names/name_overdue).
 
-The list `retaken` has fields of `slots` and their values, `unmarked` the members of `expiring` of names that had an
-instant before and have none now.
+The list `retaken` has fields of `slots` and their values. `unmarked` has the members of `expiring` of names that were
+held until an instant before, and are not now.
 
 Keys: slots expiring state
 Lists: retaken unmarked
@@ -12,13 +12,13 @@ Uses: call(now) parts(list_of) batch(call_many) names(name_field name_mark holde
 
 local lists = {}
 local taken_here   -- field → the job that takes that name in this call; nil without any
-local overdue      -- id and record of the job that yields the name which was asked for last; nil: none does
+local overdue      -- id and record of the job that yields the name which was last asked for; nil if no job yields it
 
 local function reset()
   taken_here, overdue = nil, nil
 end
 
---- Whether another job holds the name that this job is to hold. `job` is its record, as it comes back.
+--- Return whether another job holds the name that this job would hold. `job` is the record with which the job returns.
 local function is_name_held(id, job)
   overdue = nil
   if not holds_name(job, now) then
@@ -37,7 +37,7 @@ local function is_name_held(id, job)
   return holder ~= nil and holder ~= id
 end
 
---- Give a job that comes back its name, if it is to hold it. The caller has just asked `is_name_held`.
+--- Give a job that returns its name, if it holds one. The caller has just called `is_name_held`.
 local function retake_name(id, job)
   local holds, ends = holds_name(job, now)
   if not holds then
@@ -58,7 +58,7 @@ local function retake_name(id, job)
   end
 end
 
---- Runs before `deadline` writes: an instant may be set again.
+--- Write the names. This runs before `deadline` writes, since that may add the same member again.
 local function write()
   call_many('HSET', slots, lists.retaken)
   call_many('ZREM', expiring, lists.unmarked)

@@ -1,11 +1,11 @@
---[[ names: holds and frees the names of unique jobs. A field of `slots` says which job holds a name, and until when,
-if an instant is set. A job takes its name when it is accepted, and a retry never takes it again. The field `stands`
-of its line says until when the name is held: `claim:MS`, until its first claim, for which it is ready by MS at the
-latest; `until:MS`, until that instant (Unix ms), whatever becomes of the job; without it, until the job ends, however
-often it is retried.
+--[[ names: holds and frees the names of unique jobs. A field of `slots` has the job that holds a name, and the instant
+until which the name is held, if there is one. A job takes its name when it is accepted, and a retry never takes it
+again. The field `stands` of its line says how long the name is held: `claim:MS`, until its first claim (the job is
+ready by MS at the latest); `until:MS`, until that instant (Unix ms), even after the job's end; without the field, until
+the job ends, however often it is retried.
 
-The list `named` has the fields of `slots` for the names of jobs that end, `named_ids` the ids of these jobs, and
-`freed` those of the fields whose names these jobs still hold: another job may hold a name by now.
+The list `named` has the fields of `slots` for the names of jobs that end; `named_ids` the ids of these jobs; `freed`
+those of the fields whose names these jobs still hold, since another job may hold a name by now.
 
 Fact: ties
 Field: unique
@@ -22,13 +22,12 @@ local function name_field(name)
   return 'unique|' .. name
 end
 
---- Return the member of `expiring` at the instant until which a name is held.
+--- Return the member of `expiring` for a name that is held until an instant.
 local function name_mark(name)
   return 'name|' .. name
 end
 
---- Return the job that holds a name, by the value of its field; nil if no job holds it (any more), whether the field
---- was swept or not.
+--- Return the job that holds a name, by the value of its field; nil if no job holds it, or if its instant is over.
 local function holder_in(value, at)
   if not value then
     return nil
@@ -40,7 +39,7 @@ local function holder_in(value, at)
   return value
 end
 
---- Whether a job with this record holds its name, and until which instant, if one is set.
+--- Return whether a job with this record holds its name, and the instant until which it does, if there is one.
 local function holds_name(job, at)
   if not job.unique then
     return false
@@ -52,7 +51,7 @@ local function holds_name(job, at)
   return job.state ~= 'dead' and not (how == 'claim' and job.claim)
 end
 
---- A job with this name ends: note to free the name.
+--- Note that a job with this name ends, so that the name is freed.
 local function decide(id, name)
   local named, ids = lists.named, lists.named_ids
   if not named then
@@ -62,7 +61,7 @@ local function decide(id, name)
   return true
 end
 
---- A job is claimed for the first time: free its name if that is held only until then.
+--- Free the name of a job that is claimed for the first time, if the name is held only until then.
 local function give_up_name(id, job)
   if job.stands and job.stands:sub(1, 6) == 'claim:' then
     decide(id, job.unique)

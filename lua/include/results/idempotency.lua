@@ -1,11 +1,11 @@
---[[ idempotency: answers repeated calls: an id that is remembered (see include/results/results) is a duplicate,
-although its job has ended; and the call is the same only if task and arguments are.
+--[[ idempotency: answers repeated calls. A remembered id (see include/results/results) is a duplicate although its job
+has ended. A call repeats an earlier one only if it has the same task and arguments.
 
-`remember` of a kind says for how long its ids are remembered, in ms from now. The digest of such a record is followed
-by ` =` and the call's digest, 32 hex digits, or nothing if calls are not compared. The lists `calls` and `plain` have
-both digests by record; `remembered` has by record the line in `results` of an id that is remembered, `stale` the line
-of one that no longer is, `alive` the lines of jobs that are alive; `left` has the ids that jobs give up in this call,
-`noted` by id which job it means since this call.
+`remember` of a kind is the time in ms, from now, for which its ids are remembered. The digest of such a record is
+followed by ` =` and the call's digest, 32 hex digits, or by ` =` alone if calls are not compared. The lists `calls` and
+`plain` have both digests by record. `remembered` has, by record, the line in `results` of a remembered id; `stale` the
+line of an id that is no longer remembered; `alive` the lines of jobs that are alive; `left` the ids that jobs give up
+in this call; `noted`, by id, the job that the id means since this call.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
@@ -16,7 +16,7 @@ Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many)
 
 local lists = {}
 
---- Take the call's digest off a record's digest. Returns the rest; nil if the digest is invalid.
+--- Remove the call's digest from a record's digest. Returns the rest; nil if the digest is invalid.
 local function want_memory(i, digest)
   local plain, call_digest = digest:match('^(.*) =(%x*)$')
   if plain then
@@ -25,7 +25,7 @@ local function want_memory(i, digest)
   return plain
 end
 
---- Read what is known of the ids. `live` says by record whether its job is alive.
+--- Read the lines and jobs of the ids. `live` says, by record, whether its job is alive.
 local function read_remembered(ids, live)
   local calls = lists.calls or {}
   local absent, places, compared, compared_at = {}, {}, {}, {}
@@ -51,8 +51,8 @@ local function read_remembered(ids, live)
   end
 end
 
---- Return the reply to a call that would have the queue remember more than its bound; else nil. Ids that are
---- remembered already are answered at the bound, too.
+--- Return the reply to a call that would make the queue remember more ids than its bound; else nil. Calls with ids that
+--- are remembered already are answered even at the bound.
 local function refuse_full(live)
   if not lists.calls then
     return nil
@@ -70,33 +70,33 @@ local function refuse_full(live)
   return nil
 end
 
---- A job gives up its id: later records of this call may take it.
+--- Note that a job gives up its id: later records of this call may take it.
 local function leave_id(id)
   list_of(lists, 'left')[id] = true
 end
 
---- Whether a job has given up its id in this call.
+--- Return whether a job has given up its id in this call.
 local function has_left(id)
   return lists.left ~= nil and lists.left[id] ~= nil
 end
 
---- Whether the id of a record is remembered.
+--- Return whether the id of a record is remembered.
 local function is_id_remembered(i)
   return lists.remembered ~= nil and lists.remembered[i] ~= nil
 end
 
---- Whether Redis knows of ids whose jobs are no longer alive.
+--- Return whether Redis remembers ids whose jobs are no longer alive.
 local function knows_ids()
   return lists.any == true
 end
 
---- Return a record's digest without the call's digest, which want_memory has taken off.
+--- Return a record's digest without the call's digest, which want_memory has removed.
 local function plain_digest(i)
   return lists.plain[i]
 end
 
---- Whether a record may not have its id: a job that is alive has it, or it is remembered, or this call has noted it
---- of another job; and what is noted of it.
+--- Return whether a record may not have its id, since a job that is alive has the id, or the id is remembered, or this
+--- call has noted another job for it; and what this call has noted.
 local function is_taken_id(i, id, is_live)
   if not lists.any then
     return is_live, nil
@@ -105,15 +105,15 @@ local function is_taken_id(i, id, is_live)
   return is_live and not has_left(id) or is_id_remembered(i) or noted ~= nil, noted
 end
 
---- Whether this call asks for ids to be remembered.
+--- Return whether this call asks for ids to be remembered.
 local function has_calls()
   return lists.calls ~= nil
 end
 
---- Return what becomes of a record whose id is taken: its outcome, and the job that the id means, if that has
---- another id. `first` is the record of this call that took the id, if one did; `noted` is what this call has noted
---- of the id, if anything: the job that it means, and the record that asked for it, unless that job has replaced
---- it.
+--- Return the outcome of a record whose id is taken, and the job that the id means, if that job has another id. `first`
+--- is the record of this call that took the id, if one did. `noted` is what this call has noted for the id, if
+--- anything: the job that the id means, and the record that asked for it, unless that job has replaced the record's
+--- job.
 local function same_or_not(i, first, noted)
   local calls, remembered, alive = lists.calls or {}, lists.remembered or {}, lists.alive or {}
   local line = remembered[i] or alive[i]
@@ -131,7 +131,7 @@ local function same_or_not(i, first, noted)
   return 'duplicate', '-'
 end
 
---- Return the fields of an accepted job's line about its id; and what its event says, as JSON: until when the id is
+--- Return the fields about the id in an accepted job's line; and, as JSON for its event, the time until which the id is
 --- remembered, and the call's digest, if calls are compared. `window` is in ms.
 local function memory_of(i, window)
   local once, call_digest = now + window, lists.calls[i]
@@ -141,7 +141,7 @@ local function memory_of(i, window)
   return ' once=' .. once .. ' call=' .. call_digest, once, '"' .. call_digest .. '"'
 end
 
---- A job with this id is accepted: forget what was known of the job before.
+--- Forget an id's previous job, since a job with this id is accepted.
 local function take_id(i, id)
   local line = lists.stale and lists.stale[i]
   if line then
@@ -151,7 +151,8 @@ local function take_id(i, id)
   end
 end
 
---- A job that waited is replaced by another one, which its id means from now on. `job` is its record.
+--- Note that another job has replaced a job that waited, and that the id of the replaced job means the other job from
+--- now on. `job` is the record of the replaced job.
 local function note_replaced(old, job, id)
   local is_remembered = job.once and tonumber(job.once) > now
   if is_remembered or job.keep then
@@ -162,7 +163,8 @@ local function note_replaced(old, job, id)
   end
 end
 
---- Another job holds the name that a record asks for, and takes the record's place; the record's id means that job, too.
+--- Note that another job, which holds the name that a record asks for, takes the place of the record's job: the
+--- record's id means that job, too.
 local function note_same(i, id, holder, window)
   local noted = list_of(lists, 'noted')
   if lists.calls[i] and not noted[id] then

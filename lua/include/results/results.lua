@@ -1,31 +1,31 @@
 --[[ results: keeps what outlives jobs: ids that a producer may repeat, and results for clients that wait.
 
-While a job with the field `once` in its line lives, and up to that instant, another job of its id is a duplicate.
-When such a job leaves Redis, its id gets a field in `results`, and a member in `kept` at the instant at which both
-are forgotten. If its value is kept for a shorter time than its id, the member is at the value's end first, and then
-at the id's. An id is in `jobs` or in `results`, never in both. The field is one line:
+While a job with the field `once` in its line lives, and up to that instant, another job of its id is a duplicate. When
+such a job leaves Redis, its id gets a field in `results`, and a member in `kept` whose score is the instant at which
+both are forgotten. If its result is kept for a shorter time than its id, the score is first the end of the result, and
+then that of the id. An id is in `jobs` or in `results`, never in both. The field is one line:
 
-    OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88 once=1795311906504 call=70c5…
+    OUTCOME at=MS [fence=F] [once=MS] [call=DIGEST]     succeeded at=1795225746504 fence=1795225746504-88
+    once=1795311906504 call=70c5…
     same job=ID at=MS once=MS [call=DIGEST]             this id means the unique job ID
 
-OUTCOME is succeeded, cancelled, expired or dead; `at` says since when, `fence` is that of the claim that ended so. A
-line without `once` makes no id a duplicate. A job that left before its first claim is not remembered: it has done
-nothing.
+OUTCOME is succeeded, cancelled, expired or dead; `at` is the time since which the job has this outcome, `fence` that of
+the claim that ended so. A line without `once` makes no id a duplicate. A job that left before its first claim is not
+remembered: it has done nothing.
 
-A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not. The line goes on
-with `task=NAME until=MS`, and with `bytes=N` if `returned` has the value that the handler returned, or `value=WHY` if
-it has not; `audit=full` says that the log has the value. A job that another one replaced leaves `replaced job=ID
-at=MS until=MS`.
+A job whose result is kept (the field `keep` of its line) leaves such a line, too, claimed or not. The line goes on with
+`task=NAME until=MS`, and with `bytes=N` if `returned` has the result, or `value=WHY` if it has not; `audit=full` says
+that the log has the result. A job that another one replaced leaves `replaced job=ID at=MS until=MS`.
 
-`kept_bytes` in `meta` counts what is kept for clients that wait (load_of). Beyond `kept_max_bytes`, the value that is
-nearest its end is dropped: its line then says `value=evicted`, which `evicted` in `meta` counts; a line without a
-value is deleted, unless its id is remembered. What this call writes stays; but if there is no room after that, its
-values are left out, and their lines say `value=full`.
+`kept_bytes` in `meta` counts the bytes that are kept for clients that wait (load_of). If they exceed `kept_max_bytes`,
+the result that expires next is removed: its line then has `value=evicted`, and `evicted` in `meta` counts it. A line
+without a result is deleted, unless its id is remembered. Results of this call are not removed; but if there is not
+enough room even then, they are not written, and their lines have `value=full`.
 
-The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts the bytes of
-all fields of `results`. Lists: `kept_lines` and `kept_marks`, ids with their lines and instants; `kept_values`, ids
-and values; `forgotten`, ids; `emptied`, ids that lose their value; `growth`, by how much `results_bytes`,
-`kept_bytes` and `evicted` grow, in this order.
+The fact `remembers` says that the queue has had jobs of either kind. `results_bytes` in `meta` counts the bytes of all
+fields of `results`. Lists: `kept_lines` and `kept_marks`, ids with their lines and instants; `kept_values`, ids and
+results; `forgotten`, ids; `emptied`, ids that lose their result; `growth`, by how much `results_bytes`, `kept_bytes`
+and `evicted` grow, in this order.
 
 Fact: remembers
 With: results kept returned
@@ -37,23 +37,23 @@ Uses: call(now now_text) parts(list_of) meta(fact set_fact read_now) state(field
 ]]
 
 local lists = {}
-local LOOKED_AT = '255'   -- the last of the results that are read to make room, counted from 0
-local last_keep, last_until   -- for how long the last result is kept, and until when, as text: many of a call are the same
+local LOOKED_AT = '255'   -- index of the last result that is read to make room, from 0
+local last_keep, last_until   -- the last time for which a result is kept, and its end as text: often the same for many jobs of a call
 local last_line, last_load    -- a line and its load: jobs that ended in one call often have the same line
 
 local function reset()
   last_keep, last_until, last_line, last_load = nil, nil, nil, nil
 end
 
---- Return until when an id is remembered, by its line, if that is still to come; else nil. A client may have written
---- any text there.
+--- Return, from the line of an id, the time until which the id is remembered, if it is in the future; else nil. A
+--- client may have written any text there.
 local function once_in(line)
   local once = whole_number(field_in(line, ' once='))
   return once and once > now and once or nil
 end
 
---- Return what a line adds to `kept_bytes`: the bytes of its value and, if its id is not remembered, the bytes of the
---- line and its overhead.
+--- Return the bytes that a line adds to `kept_bytes`: those of its result and, if its id is not remembered, those of
+--- the line and its overhead.
 local function load_of(line)
   if line ~= last_line then
     last_line, last_load = line, tonumber(field_in(line, ' bytes=')) or 0
@@ -64,19 +64,19 @@ local function load_of(line)
   return last_load
 end
 
---- Count bytes of lines, and of `kept_bytes`, up.
+--- Add bytes to `results_bytes`, and load to `kept_bytes`.
 local function grow(bytes, load)
   local growth = list_of(lists, 'growth')
   growth[1] = (growth[1] or 0) + bytes
   growth[2] = (growth[2] or 0) + load
 end
 
---- Count a line down, which is deleted.
+--- Subtract a line that is deleted.
 local function shrink(line)
   grow(-#line, -load_of(line))
 end
 
---- Check and read what the call needs before it writes these keys.
+--- Check and read the keys that this file will write.
 local function meet_results()
   if not lists.kept_lines then
     check_keys()
@@ -86,7 +86,7 @@ local function meet_results()
   end
 end
 
---- Keep a line for an id that has none, up to this instant. `load` is that of the line, if the caller knows it.
+--- Keep a line, until this instant, for an id that has no line. `load` is that of the line, if the caller knows it.
 local function keep_line(id, line, until_ms, load)
   meet_results()
   local lines, marks = list_of(lists, 'kept_lines'), list_of(lists, 'kept_marks')
@@ -95,9 +95,10 @@ local function keep_line(id, line, until_ms, load)
   grow(#line, load or load_of(line))
 end
 
---- Keep the line of a job that leaves, if its id is remembered or its result is kept. `once`, `call_digest` and
---- `keep` are from its line; `more` is the part of the new line about the result; `value` goes into `returned`.
---- Returns how the new line begins, up to `bytes`, and until when it is kept; nil if no result is kept.
+--- Keep the line of a job that leaves Redis, if its id is remembered or its result is kept. `once`, `call_digest` and
+--- `keep` are from the job's line; `more` is the part of the new line about the result; `value` is written into
+--- `returned`. Returns the beginning of the new line, up to `bytes`, and the time until which it is kept; nil if no
+--- result is kept.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
   local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
   once = once and whole_number(once)
@@ -132,7 +133,7 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
   return beginning, until_ms
 end
 
---- Take back the line of a job of this call: a later record takes its id.
+--- Remove the line that this call wrote for a job, since a later record takes its id.
 local function drop_line(id)
   local lines, marks = lists.kept_lines or {}, lists.kept_marks
   for at = 1, #lines, 2 do
@@ -147,12 +148,12 @@ local function drop_line(id)
   end
 end
 
---- Whether this call changes `results`.
+--- Return whether this call changes `results`.
 local function keeps_results()
   return lists.kept_lines ~= nil
 end
 
---- Keep the value of a job whose id is not remembered, with the line and the instant that keep_outcome returned for
+--- Keep the result of a job whose id is not remembered, with the line and the instant that keep_outcome returned for
 --- another job.
 local function keep_alike(id, beginning, until_ms, value)
   local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
@@ -174,7 +175,7 @@ local function forget_line(id, line)
   shrink(line)
 end
 
---- Return the line with `reason` in place of its value; nil if it has no value.
+--- Return a line with `reason` in place of its result; nil if it has no result.
 local function without_value(line, reason)
   local other, found = line:gsub(' bytes=%d+', ' value=' .. reason)
   if found == 0 then
@@ -184,7 +185,7 @@ local function without_value(line, reason)
   return other
 end
 
---- What is kept of an id has expired: forget the id, or only its value if the id is remembered for longer.
+--- Forget an id that has expired, or only its result if the id is remembered for longer.
 local function let_go(id, line)
   local once = once_in(line)
   if not once then
@@ -201,7 +202,7 @@ local function let_go(id, line)
   end
 end
 
---- Forget what has expired, at most `most` ids. Returns whether more may be left.
+--- Forget ids and results that have expired, at most `most` of them. Returns whether more may be left.
 local function forget_over(most)
   local ids = redis.call('ZRANGEBYSCORE', kept, '-inf', now_text, 'LIMIT', '0', digits(most))
   local lines = read_many(results, ids)
@@ -211,13 +212,13 @@ local function forget_over(most)
   return #ids == most
 end
 
---- Whether more is kept than `kept_max_bytes`.
+--- Return whether more bytes are kept than `kept_max_bytes`.
 local function is_too_much()
   return fact('kept_bytes') + lists.growth[2] > fact('kept_max_bytes')
 end
 
---- Drop the value of an id. Returns false if that makes no room: it has no value, or one that is shorter than the
---- word for that.
+--- Remove the result of an id. Returns false if that makes no room: the id has no result, or one that is shorter than
+--- the reason in its place.
 local function evict_value(id, line)
   local other = line:gsub(' bytes=%d+', ' value=evicted')
   local room = load_of(line) - load_of(other)
@@ -233,7 +234,7 @@ local function evict_value(id, line)
   return true
 end
 
---- Leave out values of this call for which there is no room.
+--- Leave out results of this call for which there is no room.
 local function leave_out_values()
   local lines, list, left = lists.kept_lines, list_of(lists, 'kept_values'), 0
   local at_of = {}
@@ -255,7 +256,7 @@ local function leave_out_values()
   end
 end
 
---- Evict what is nearest its end if there is no room for what this call keeps.
+--- Remove the results that expire next, if there is no room for the results of this call.
 local function check()
   if not lists.growth or lists.growth[2] <= 0 or not is_too_much() then
     return
@@ -313,8 +314,9 @@ local function write()
   end
 end
 
---- A job ends. One that was never claimed has done nothing, so its id is not remembered. The values of jobs that
---- succeed come with the call, see include/results/success_results.
+--- Keep the id and the result of a job that ends, if the job's line says so. The id of a job that was never claimed is
+--- not remembered, since the job has done nothing. The results of jobs that succeeded are in the call, see
+--- include/results/success_results.
 local function decide(id, _, job, outcome, fence)
   if outcome == nil or outcome == 'dies' or outcome == 'succeeded' then
     return false

@@ -1,22 +1,22 @@
---[[ success_results: keeps what handlers returned, and ends what else ends with jobs that succeed. Each line is
-decided on its own.
+--[[ success_results: keeps the results of jobs that succeed, and lets the parts end what else ends with these jobs.
+Each job's line is decided separately.
 
-Lines of jobs that were claimed together begin alike, up to their places in line; comparing that is cheaper than
-reading fields.
+The lines of jobs that were claimed together begin alike, up to their places in line. Comparing these beginnings is
+cheaper than reading fields.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
 Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
 ]]
 
-local FULL = 43       -- `+`, before the digest of a value that the event carries
-local NO_VALUE = 33   -- `!`, before the reason why there is no value; no JSON begins with it
+local FULL = 43       -- `+`, before the digest of a result that the event carries
+local NO_VALUE = 33   -- `!`, before the reason why there is no result; no JSON begins with it
 local DIGEST_LENGTH = 32
-local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has no deadline and no reason
+local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has neither a deadline nor a reason
 
---- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing ends with it. If the
---- next job may end in the same way, it returns how the line of the result begins, until when that is kept, and the
---- fence as the event has it. Else it returns nil: the next job's line has to be read.
+--- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing else ends with it. If the
+--- next job may end in the same way, it returns the beginning of the result's line, the time until which the result is
+--- kept, and the fence as JSON for the event. Otherwise it returns nil, and the next job's line must be read.
 local function end_success(id, line, events, at, value, note)
   local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
   if facts.remembers then
@@ -51,19 +51,19 @@ local function end_success(id, line, events, at, value, note)
   return nil
 end
 
---- Return how a line begins, up to its place in line; nil if anything but `since` follows that.
+--- Return the beginning of a line, up to its place in line; nil if other fields than `since` follow the place.
 local function alike_from(line)
   local _, last = line:find(' seq=', 1, true)
   return last and line:find(BEHIND_ALIKE, last + 1) and line:sub(1, last)
 end
 
---- End jobs that succeeded. `lines` are those of the call's records, in order; false for a record that is refused. By
---- the same index `given` has the values to keep: JSON, or `!` and the reason why it is missing. `notes` has the
---- digest of each value, for the job's event. If `+` comes before the digest, the event gets the value as well,
---- unless the log is at its bound. `ids` and `events` are those of the jobs that succeeded.
+--- End jobs that succeeded. `lines` are those of the call's records, in order; false for a refused record. `given` has,
+--- by the same index, the results to keep: JSON, or `!` and the reason why there is no result. `notes` has the digest
+--- of each result, for the job's event. If `+` comes before the digest, the event gets the result as well, unless the
+--- log is at its bound. `ids` and `events` are those of the jobs that succeeded.
 local function end_successes(ids, lines, events, given, notes)
   local at = 0
-  local alike                      -- how the last line begins that was read, if nothing ends with its job, or the usual…
+  local alike                      -- the beginning of the line that was read last, if nothing ends with its job, or the usual…
   local told, until_ms, fenced     -- …and what `end_success` returned for it
   for i = 1, #lines do
     local line = lines[i]

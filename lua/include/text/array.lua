@@ -1,7 +1,7 @@
---[[ array: JSON arrays, as events have them. ]]
+--[[ array: writes JSON arrays, as events have them. ]]
 
---- How an array goes on behind its first fields, and ends. `fields` are JSON, up to `size` of them, and null for a missing one; there are
---- no nulls at the end.
+--- Return the rest of an array after its first fields. `fields` are JSON, up to `size` of them; a missing field is
+--- null, and nulls at the end are left out.
 local function rest_of_array(fields, size)
   while size > 0 and not fields[size] do
     size = size - 1

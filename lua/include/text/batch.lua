@@ -1,8 +1,8 @@
---[[ batch: one command for many values, within the 8,000 slots of Lua's stack. ]]
+--[[ batch: sends one command for many values, within the 8,000 slots of Lua's stack. ]]
 
-local CHUNK = 4000   -- an even number: no pair of a score and a member, or of a field and a value, may be torn apart
+local CHUNK = 4000   -- even, so that no pair of a score and a member, or of a field and a value, is split
 
---- Call `command key value…` for all values, as few times as the stack allows; not at all for none.
+--- Call `command key value…` for all values, with as few calls as the stack allows; with no values, do not call it.
 local function call_many(command, key, values)
   local size = values and #values or 0
   if size == 0 then
@@ -16,13 +16,14 @@ local function call_many(command, key, values)
   end
 end
 
-local MANY = 16                       -- members from which on the way around a list pays
-local NO_LIST = ('~'):rep(65)         -- longer than what Redis keeps in a list; nothing is named so
+local MANY = 16                       -- number of members from which it pays to avoid the list
+local NO_LIST = ('~'):rep(65)         -- a member that is too long for a list in Redis; nothing has this name
 
---- Add to a sorted set: `values` are a score and a member each, and are not to be used afterwards. A set of up to 128 members
---- Redis keeps as one list, which it searches from the front for each member that is added. A member that is too long for
---- a list ends that for good, so where many are added such a one is added first, and removed at the end. It takes the place
---- of the first pair, which goes to the end: a sorted set does not care for the order in which its members come.
+--- Add members to a sorted set. `values` are pairs of a score and a member; the caller must not use them afterwards.
+--- Redis keeps a set of up to 128 members as one list, which it searches from the front for each member that is added.
+--- A member that is too long for a list makes Redis convert the set for good. So if many members are added, such a
+--- member is added first, and removed at the end. It takes the place of the first pair, which is moved to the end: the
+--- order in which members are added does not matter.
 local function add_many(key, values)
   local size = #values
   local has_many = size >= 2 * MANY
@@ -36,8 +37,8 @@ local function add_many(key, values)
   end
 end
 
---- Set fields of a hash: `values` are a field and a short value each, and are not to be used afterwards. Redis keeps a hash of up
---- to 512 short values as one list as well.
+--- Set fields of a hash. `values` are pairs of a field and a short value; the caller must not use them afterwards.
+--- Redis also keeps a hash of up to 512 short values as one list.
 local function set_many(key, values)
   local size = #values
   local has_many = size >= 2 * MANY
@@ -51,7 +52,7 @@ local function set_many(key, values)
   end
 end
 
---- The hash fields `names`, in order; false for a missing one.
+--- Return the hash fields `names`, in order; false for a missing one.
 local function read_many(key, names)
   local size = #names
   if size == 1 then

@@ -1,5 +1,5 @@
---[[ digits: numbers as text. Redis writes a number that it is given with 17 digits, which costs more than most of what is
-done with it; so what is said in every call is said as text.
+--[[ digits: converts numbers to text. Redis converts a number that it is given with 17 digits, which costs more than
+most other work on it. So numbers that every call sends are sent as text.
 
 Kept: DIGITS THREE
 ]]
@@ -7,7 +7,7 @@ Kept: DIGITS THREE
 local DIGITS = {[0] = '0'}
 local DIGITS_MAX = 10000
 
---- The digits of a whole number. Small ones come again and again.
+--- Return the digits of a whole number. Small numbers come again and again, so their digits are remembered.
 local function digits(value)
   local text = DIGITS[value]
   if not text then
@@ -20,13 +20,14 @@ local function digits(value)
 end
 
 local THREE = {}          -- '000' to '999'
-local thousands, beginning   -- the thousands that `digits_of_next` met last, and their digits
+local thousands, beginning   -- the thousands of the number that `digits_of_next` was last given, and their digits
 
 local function reset()
   thousands, beginning = nil, nil
 end
 
---- The same for numbers that come one after the other: but for the last three, their digits are those of the one before.
+--- Return the digits of a whole number, for numbers in ascending order: all digits but the last three are mostly those
+--- of the previous number.
 local function digits_of_next(value)
   local last = value % 1000
   if value - last ~= thousands then

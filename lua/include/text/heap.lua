@@ -1,5 +1,5 @@
---[[ heap: the smallest first, for what a call has to look at in order. An order and its value stand side by side: a table
-for each would cost more than all the rest. ]]
+--[[ heap: keeps entries in a heap, the smallest first. An order and its value are neighbours in one table: a table
+for each entry would cost more than all the rest. ]]
 
 --- Add `value` under `order`.
 local function heap_push(heap, order, value)
@@ -15,7 +15,7 @@ local function heap_push(heap, order, value)
   heap[2 * at - 1], heap[2 * at] = order, value
 end
 
---- Remove the entry with the smallest order, the first one.
+--- Remove the entry with the smallest order, which is the first one.
 local function heap_pop(heap)
   local last = #heap
   local order, value = heap[last - 1], heap[last]

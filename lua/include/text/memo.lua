@@ -1,9 +1,9 @@
---[[ memo: what was made of a text that comes again and again. A function outlives the call, and so does what it remembers;
-that must be true of the text in every call. ]]
+--[[ memo: remembers what was made from a text that comes again and again. A function outlives the call, and so does
+its memo; so a remembered value must be right for the text in every call. ]]
 
-local MEMO_MAX = 500   -- texts that a memo remembers
+local MEMO_MAX = 500   -- maximum number of texts that a memo remembers
 
---- Remember `value` for `text`; beyond `most` of them forget all. A memo is `{known = {}, count = 0}`.
+--- Remember `value` for `text`; if there are more than `most` texts, forget all. A memo is `{known = {}, count = 0}`.
 local function remember(memo, text, value, most)
   if memo.count == most then
     memo.known, memo.count = {}, 0

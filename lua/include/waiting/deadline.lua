@@ -1,8 +1,8 @@
---[[ deadline: keeps the deadlines of jobs that wait: the instant by which a claim must begin.
+--[[ deadline: keeps the deadlines of jobs that wait: the instant from which on no claim may begin.
 
-A job that waits and has a deadline has a member in `expiring` at that instant, so a claim finds it even if nothing
-comes near its place in line. Once the instant is over, a claim removes the member; whatever lets the job wait again
-adds it again. It ends with the job.
+A job that waits and has a deadline has a member in `expiring` at that instant, so a claim finds the job even if its
+place in line is far back. Once the instant is over, a claim removes the member. If the job waits again later, the
+member is added again. The member ends with the job.
 
 Fact: ties
 Field: expires
@@ -35,7 +35,7 @@ local function note_deadline(id, expires)
   end
 end
 
---- Whether a job's deadline is over, so that no claim of it may begin.
+--- Return whether a job's deadline is over, so that no claim of it may begin.
 local function is_over(job, at)
   return job.expires ~= nil and tonumber(job.expires) <= at
 end

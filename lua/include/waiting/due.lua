@@ -4,7 +4,7 @@ Keys: scheduled
 Uses: digits(digits)
 ]]
 
---- Return when the first scheduled member after the first `skip` ones is due, or nil.
+--- Return the time at which the first scheduled member after the first `skip` ones is due; nil without one.
 local function earliest_due(skip)
   local first = redis.call('ZRANGE', scheduled, digits(skip), digits(skip), 'WITHSCORES')
   return tonumber(first[2])

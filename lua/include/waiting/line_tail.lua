@@ -1,4 +1,4 @@
---[[ line_tail: appends jobs that become ready to the tail of the line: of their lane, or of their plain list.
+--[[ line_tail: appends jobs that become ready to the tail of their lane or plain list.
 
 Keys: ready
 Unread: ready

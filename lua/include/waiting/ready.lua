@@ -1,5 +1,5 @@
---[[ ready: the plain lists of jobs that may be claimed, one per priority. New jobs are added at the tail, returning
-ones at the head, so a job that comes back keeps its place.
+--[[ ready: reads and writes the plain lists of jobs that may be claimed, one per priority. New jobs are added at the
+tail, and jobs that return are added at the head, so a job that returns keeps its place.
 
 Keys: ready
 Uses: batch(call_many)
@@ -15,9 +15,9 @@ local function return_ready(priority, entries)
   call_many('LPUSH', ready[priority], ids)
 end
 
---- Return the lengths of the four lists, by priority. `usual_only`: the caller knows that the others are empty. This
---- is also their type check: most queues have jobs of the default priority only, and a key that does not exist has no
---- type.
+--- Return the lengths of the four lists, by priority. `usual_only` is true if the caller knows that the other lists are
+--- empty. Reading the lengths also checks the types: most queues have jobs of the default priority only, and a key that
+--- does not exist has no type.
 local function lengths(usual_only)
   local found = {[0] = 0, 0, 0, 0}
   local usual = PRIORITY_RANK[DEFAULT_PRIORITY]

@@ -1,7 +1,7 @@
 --[[ unqueue: removes jobs that wait from their lane, their list or `scheduled`. A plain list keeps the entry of a
-ready job as a tombstone, which a claim skips, so removing costs the same at any depth.
+removed job as a tombstone, which a claim skips, so removing costs the same at any depth.
 
-The list `placeless` has the jobs' members of `scheduled`, whether they exist or not, `buried` the ids that leave a
+The list `placeless` has the jobs' members of `scheduled`, whether they exist or not; `buried` has the ids that leave a
 tombstone in a plain list.
 
 Keys: scheduled

@@ -1,9 +1,12 @@
 """Handlers: the context of a running job, dependencies and arounds, retries, hooks, and redaction of errors.
 
-- ``context``, ``log_context``: the running job, for its handler; the job's id in log records.
-- ``depends``, ``handler_setup``, ``process_scope``: dependencies; entering and leaving them and the app's ``around``
-  functions; dependencies that live as long as the process.
-- ``retry``, ``dead_hooks``: retry policies; hooks for dead jobs.
-- ``redaction``: keeping secrets out of logs and errors.
-- ``result_types``: a handler's result as JSON, by its annotation.
+- ``context``: the running job, for its handler.
+- ``log_context``: adds the running job to log records.
+- ``depends``: declares dependencies, and finds those of a function.
+- ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.
+- ``process_scope``: dependencies that live as long as the process.
+- ``retry``: retry policies.
+- ``dead_hooks``: hooks for dead jobs.
+- ``redaction``: keeps secrets out of logs and errors.
+- ``result_types``: converts a handler's result to JSON and back, by its annotation.
 """

@@ -57,7 +57,8 @@ class JobContext:
         self.worker = worker
         self.headers = headers
         self._stop: threading.Event | None = None
-        """Made by the first wait_cancelled: most handlers never call it, and an Event costs more than the rest."""
+        """The event for wait_cancelled, made by its first call: most handlers never call it, and an Event costs more
+        than the rest of the context."""
         self._signal: HandlerSignal | None = None
         self._timeout = 0.0
         self._over: float | None = None
@@ -96,7 +97,7 @@ class JobContext:
 
     @property
     def tick(self) -> datetime | None:
-        """The instant of a schedule that the job is for, in UTC; None if it is for none."""
+        """The schedule's instant, in UTC, for which the job was enqueued; None if no schedule enqueued it."""
         from rq_core.model.schedule import tick_of
 
         tick = tick_of(self.id)
@@ -119,7 +120,7 @@ class JobContext:
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may run again, so its dependencies must not be left as after a success.
+        The job may run again, so the exception makes its dependencies end as after a failure.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):
@@ -148,7 +149,8 @@ class JobContext:
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | None:
-        """Return the reason to stop, or None. It reads the clock, since a blocked event loop signals no timeout."""
+        """Return the reason to stop, or None. Also compares the clock with the timeout, since a blocked event loop
+        signals no timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal

@@ -42,9 +42,10 @@ def hook_name(task: str) -> str:
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return a function that calls the hook, for the task that runs it. It has the hook's dependencies.
+    """Return the function of the task that runs the hook. It calls the hook, and has the hook's dependencies.
 
-    Raises InvalidTask."""
+    Raises InvalidTask.
+    """
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):
 

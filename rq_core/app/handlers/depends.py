@@ -97,7 +97,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """Whether a context manager that the provider returns is entered."""
+        """Whether the worker enters a context manager that the provider returns."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"
@@ -166,8 +166,8 @@ def dependencies_of(
 ) -> dict[str, Dependency]:
     """Return the parameters of a function that have a Depends. Raises InvalidTask.
 
-    ``of`` is the name of a provider; None if ``function`` is that of the task ``owner`` itself. A provider is called
-    with its dependencies only, so each of its other parameters must have a default.
+    ``of`` is the provider's name if ``function`` is a provider; None if it is the function of the task ``owner``. A
+    provider is called with its dependencies only, so each of its other parameters must have a default.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -243,10 +243,11 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """Lets an annotation use an unknown name in any way.
+    """A stand-in that an annotation may use in any way, in place of an unknown name.
 
-    The unknown type of a dependency does not matter; that of an argument is reported when the arguments' types are
-    resolved."""
+    The unknown type of a dependency does not matter. The unknown type of an argument is reported when the arguments'
+    types are resolved.
+    """
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -268,7 +269,8 @@ class _Unknown(metaclass=_AnyUse):
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use; an undefined name is added to ``unknown`` and replaced by _Unknown."""
+    """The names that an annotation may use. It adds an undefined name to ``unknown``, and gives _Unknown in its
+    place."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Calls handlers inside the app's arounds, with the values of their dependencies or of overrides in tests."""
+"""Calls handlers inside the app's arounds, with the values of their dependencies. Tests may override dependencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 def _makes_manager(function: Any) -> bool:
     """Return whether a call of ``function`` returns a context manager or a generator.
 
-    It is judged by its type, without a call.
+    Decides by the function's type, without a call.
     """
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
@@ -109,13 +109,14 @@ class ProcessValues(Protocol):
 class Entered:
     """Enters providers and arounds on one handler's stack, and holds the values; each provider is called once.
 
-    With ``awaits`` its coroutines run on an event loop; without, they complete in one step and await nothing.
+    With ``awaits`` the coroutines run on an event loop. Without ``awaits`` each coroutine must complete in one step,
+    without awaiting anything.
     """
 
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` holds the dependencies of the process; with None they live as long as the stack."""
+        """``resources`` holds the dependencies of the process; with None, these live as long as the stack."""
         self._stack = stack
         self._resources = resources
         self._awaits = awaits
@@ -131,7 +132,7 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider, after the providers that it needs, and return its value, entered if necessary."""
+        """Call a provider, after the providers that it needs. Enter the value if necessary, and return it."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
@@ -148,8 +149,8 @@ class Entered:
     ) -> Any:
         """Call a provider, enter a context manager that it returns, and return the value for the handler.
 
-        Without ``owned``, only generators and context managers of contextlib's decorators are entered: other code may
-        own any other context manager. ``what`` names the provider in a note on an exception.
+        Without ``owned``, only generators and context managers made by contextlib's decorators are entered; another
+        context manager may belong to other code. ``what`` names the provider in a note on an exception.
         """
         try:
             made = provider(*args, **needs)

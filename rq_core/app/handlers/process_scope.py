@@ -17,11 +17,11 @@ from rq_core.app.handlers.handler_setup import Entered, now
 log = logging.getLogger(__name__)
 
 LEAVE_WAIT_S: Final = 5.0
-"""Seconds for leaving all values; after these, the process ends without leaving the rest."""
+"""Maximum seconds for leaving all values. After that, the process ends without leaving the rest."""
 
 
 class _Kept:
-    """The value of one dependency, while it is made, used, or left."""
+    """The value of one dependency, from the start of its making until it has been left."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider

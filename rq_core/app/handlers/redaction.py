@@ -30,8 +30,8 @@ Redact = Callable[[str], str]
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
-"""Maximum number of characters of an error's type, message and traceback in the log: a job's history is no place for a
-core dump."""
+"""Maximum number of characters of an error's type, message and traceback in the log, so that one error does not fill
+a job's history."""
 
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"
@@ -74,7 +74,8 @@ def describe_error(
 ) -> str:
     """Return an exception as the JSON object that events carry. It is ASCII: lone surrogates and NUL are escaped.
 
-    Message and traceback pass through ``redact`` before they are shortened: half a secret is a secret, too.
+    Message and traceback pass through ``redact`` before they are shortened: in a shortened text, ``redact`` might not
+    recognize a secret that was cut.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
@@ -83,7 +84,8 @@ def describe_error(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """Return describe_error's JSON object for an exception, given as texts. ``lines`` is its traceback."""
+    """Return the JSON object that describe_error makes, for an exception that is given as texts. ``lines`` is its
+    traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:

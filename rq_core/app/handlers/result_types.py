@@ -42,10 +42,11 @@ class Returned:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, value: Any, kept: str = DIGEST) -> str:
-        """Return a value's digest and its JSON (:func:`rq_core.model.result_encoding.pack_result`).
+        """Return a result's digest and its JSON (:func:`rq_core.model.result_encoding.pack_result`).
 
-        If the value cannot be kept, return ``!`` and the reason in one word: too_large or not_json. ``kept`` is what
-        the log keeps: the digest, or the full value."""
+        If the result cannot be kept, return ``!`` and the reason in one word: too_large or not_json. ``kept`` is the
+        part that the log keeps: the digest, or the full result.
+        """
         if isinstance(value, Iterator):
             # Reading it to its end would be work of any length on the worker's event loop, after the handler's end.
             return f"{NO_VALUE}{NOT_JSON}"
@@ -63,7 +64,8 @@ class Returned:
         )
 
     def load(self, value_json: str) -> Any:
-        """Return a value in the annotated type. Raises ValueError if the JSON does not fit the type, or InvalidTask."""
+        """Return a result in the annotated type. Raises ValueError if the JSON does not fit the type, or
+        InvalidTask."""
         return self._adapter.validate_json(value_json)
 
     @cached_property

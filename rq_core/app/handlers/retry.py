@@ -129,8 +129,8 @@ class RetryPolicy:
     ) -> RetryVerdict:
         """Return the next state of a job whose handler raised ``error``.
 
-        ``failures`` includes this failure. Whether an attempt is left is decided by fail.lua, which
-        knows the job's own limit. Never raises.
+        ``failures`` includes this failure. fail.lua decides whether an attempt is left, since it knows the job's own
+        limit. Never raises.
         """
         if isinstance(error, GiveUp):
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)

@@ -2,8 +2,11 @@
 
 Read ``handle`` first.
 
-- ``handle``, ``edit``: one job's handle; changing a job that waits.
-- ``bulk``, ``bulk_result``: many jobs at once; the outcome of each enqueue.
-- ``awaiting``, ``log_reader``, ``inbox_look``: waiting for ends of jobs, in Redis and then in the audit log; jobs that
-  are in an inbox still.
+- ``handle``: one job's handle.
+- ``edit``: changes a job that waits.
+- ``bulk``: enqueues many jobs, and waits for many jobs.
+- ``bulk_result``: the outcomes of many enqueues.
+- ``awaiting``: waits for ends of jobs, in Redis and then in the audit log.
+- ``log_reader``: reads ends of jobs from the audit log.
+- ``inbox_look``: finds jobs that are still in an inbox.
 """

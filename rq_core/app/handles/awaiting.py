@@ -43,9 +43,9 @@ _WHY_ROW: Final = {
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""Why a job has not ended that Redis does not have, by where its row is."""
+"""Explanations of why a job that Redis does not have has not ended, by the place of its row."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between the first reads of a log that lags behind Redis; between later reads, the last value."""
+"""Seconds between successive reads of a log that lags behind Redis. The last value is repeated."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
 """Readers of the log that a forked child inherited. They stay open: closing one would end its parent's connection."""
 
@@ -58,7 +58,7 @@ class Awaited(Protocol):
     seen: Outcome[Any] | None
     """The outcome of the job; None until a wait has found it."""
     may_be_in_inbox: bool
-    """Whether the job may be a row of an inbox still."""
+    """Whether the job may still be a row of an inbox."""
 
 
 H = TypeVar("H", bound=Awaited)
@@ -118,11 +118,11 @@ class Ends(Generic[H]):
         self._alive: dict[H, RqCoreError | None] = {}
         """The handles whose jobs had not ended at the timeout; with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """Outcomes in Redis of handles in ``_missing``; the log may have the result's value, too."""
+        """The outcomes that Redis has of handles in ``_missing``; the log may have the result's value, too."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles whose jobs Redis does not have yet, each with where its row is; empty: not known yet."""
+        """The handles whose jobs Redis does not have yet, each with its row's place; empty: not known yet."""
         self._rows_left: set[H] = set()
-        """The handles whose jobs have no row (any more): what Redis says now is final."""
+        """The handles whose jobs have no row, or no row any more: Redis' next answer about them is final."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
@@ -199,9 +199,8 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin to read from the log how jobs ended, if the log has reached their ends; or where the rows of jobs are.
-
-        ``notify`` is called from another thread when the read is done."""
+        """Begin the read that a step asks for: from the log, how jobs ended, or from the inbox, where the rows of
+        jobs are."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -252,7 +251,7 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Find out which rows have left the inbox: their jobs were handed over before, so Redis is asked again."""
+        """Find the rows that have left the inbox, and wait for their jobs: the relay has handed them over to Redis."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)
@@ -313,9 +312,10 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return the error for a timeout without news of a job: Redis did not answer, or no time was left to read it.
+        """Return the error for a timeout before Redis' answer about a job was read.
 
-        None if Redis has answered about each job."""
+        None if Redis has answered about each job.
+        """
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble

@@ -26,10 +26,10 @@ class ManyProducer(Producer):
     def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:
         """Enqueue jobs of one or more queues, in chunks. Each chunk is accepted whole or not at all.
 
-        Returns the outcome of each enqueue; the jobs' handles are its ``handles``, and ``as_completed`` takes it, too.
-        ``jobs`` may be a generator; it makes the jobs of the next chunk while Redis works on a chunk.
-        Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and CancelledError, has in its
-        ``accepted`` the outcomes before it; the chunk that was on its way may have been accepted, too.
+        Returns the outcome of each enqueue; its ``handles`` are the jobs' handles, and it can be passed to
+        ``as_completed``. ``jobs`` may be a generator; it makes the jobs of the next chunk while Redis works on a chunk.
+        Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and CancelledError, has an attribute
+        ``accepted``: the outcomes before it. Redis may also have accepted the chunk that was on its way.
         """
         from rq_core.app.handles.bulk_result import AcceptedJobs
 

@@ -22,7 +22,8 @@ class AcceptedJobs(Accepted):
     def of(
         cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
     ) -> AcceptedJobs:
-        """Return an AcceptedJobs of the outcomes ``whole``; ``chunks`` are their parts, each with its queue."""
+        """Return the AcceptedJobs for the outcomes ``whole``. ``chunks`` has the same outcomes, chunk by chunk, each
+        chunk with its queue."""
         made = cls(*whole)
         made._producer, made._chunks = producer, chunks
         return made

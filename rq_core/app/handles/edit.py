@@ -20,8 +20,8 @@ class EditOptions(TypedDict, total=False):
 
     ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
     ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
-    job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. None for another
-    option changes nothing.
+    job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
+    option, None changes nothing.
     """
 
     priority: Priority | PriorityName | None

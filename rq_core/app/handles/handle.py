@@ -35,14 +35,16 @@ _STATES: Final = {
 
 
 class JobHandle(Generic[R_co]):
-    """One job, as its producer sees it. It holds the job's names and, after a wait, its outcome; every other method
-    reads Redis or SQL on each call.
+    """One job, as its producer sees it.
 
-    ``duplicate`` is True if a job of this id was live already, or has ended and its id is remembered: then this is
-    the handle of that job, and the call changed nothing. If another job holds the name of a unique job, this is the
-    handle of that job, and ``duplicate`` is True, too. ``discarded`` is True if the job was dropped because a scope of
-    a cap with on_full="discard" was full. ``replaced`` is the id of the job that this job replaced; None if it replaced
-    no job. ``task`` is the task's name; None for a handle that was made from an id.
+    A handle holds the job's id, task and queue and, after a wait, the job's outcome. All other facts are read from
+    Redis or SQL on each call.
+
+    - ``duplicate``: True if the call enqueued no job, since a job of this id was live or its id is remembered, or since
+      another job holds the unique name. Then this is the handle of that other job.
+    - ``discarded``: True if the job was dropped because a scope of a cap with on_full="discard" was full.
+    - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
+    - ``task``: the task's name; None for a handle that was made from an id.
     """
 
     __slots__ = (
@@ -130,7 +132,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def _inbox_url(self) -> str | None:
-        """The inbox in which the job may be; None: it is in none."""
+        """Return the URL of the inbox in which the job may be; None if it can be in no inbox."""
         return self._producer.inbox_url if self.may_be_in_inbox else None
 
     def _row(self, inbox_url: str) -> str | None:
@@ -169,8 +171,8 @@ class JobHandle(Generic[R_co]):
 
         A task keeps its results with ``keep_result``; without it, ResultUnavailable is raised at once. Raises
         JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not succeed, ResultUnavailable if
-        the value of its result is missing, and the errors of wait. All of these but WaitRefused, QueueDamaged and
-        ServerUnsuitable are NoResult.
+        the value of its result is missing, and the errors of wait. All of these except WaitRefused, QueueDamaged and
+        ServerUnsuitable are subclasses of NoResult.
         """
         self._check_keeps()
         return self.wait(timeout, allow_in_handler=allow_in_handler).value
@@ -227,13 +229,15 @@ class JobHandle(Generic[R_co]):
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
         """Change when a waiting job will run. The job is ready, delayed, or between two attempts.
 
-        ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
-        ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready; a job that was
-        in line before returns to its place. ``expires`` is the job's deadline, in seconds from now or as a datetime
-        with a time zone; None removes the deadline. Options that are left out, and the job's arguments, do not change.
-        An edit that would change nothing has no effect.
+        Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
+        effect.
 
-        With ``line``, the job is edited only if this is still its state line, as `rq-core job ID --json` prints it.
+        - ``priority``: the job joins the tail of the line of this priority.
+        - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
+          at which the job becomes ready. A job that was in line before returns to its place.
+        - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
+          deadline.
+        - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
 
         Raises NotEdited if the job does not wait, has another state line, or could never run after the edit: the
         error's ``outcome`` is running, cancelling, dead, gone, changed or never. Raises InvalidOption, and
@@ -278,10 +282,11 @@ class JobHandle(Generic[R_co]):
 
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
-    """Return the handle for a job and the outcome of its enqueue (None: taken for accepted).
+    """Return the handle for a job and the outcome of its enqueue (None counts as accepted).
 
     Raises ScopeFull if a full scope rejected the job, UniqueHeld if another job holds its name and the policy is
-    reject, IdempotencyMismatch if its id belongs to another call."""
+    reject, IdempotencyMismatch if its id belongs to another call.
+    """
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None
         return JobHandle(

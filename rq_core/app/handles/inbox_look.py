@@ -1,4 +1,4 @@
-"""Looks in an inbox for jobs that Redis does not have, in threads: a silent database delays no caller."""
+"""Looks for jobs in an inbox, in threads: a database that does not answer must not delay a caller."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from rq_core.model import plugins
 def begin_look(
     inbox_url: str, queue: str, ids: Sequence[str], notify: Callable[[], None]
 ) -> LogReading:
-    """Begin to look where the rows of jobs are. ``notify`` is called from another thread when that is known.
+    """Begin to look for the rows of jobs. ``notify`` is called from another thread when that is known.
 
-    Raises RuntimeError if the process can start no thread."""
+    Raises RuntimeError if the process can start no thread.
+    """
     reading = LogReading()
 
     def look() -> None:

@@ -1,4 +1,5 @@
-"""Reads the ends of jobs from the audit log in threads: a silent database delays no caller after its timeout."""
+"""Reads the ends of jobs from the audit log in threads, so that a database that does not answer delays no caller
+after its timeout."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""Closed while SQLite is read: a lock of SQLite that a thread holds at a fork is never released in the child."""
+"""The gate that is closed while SQLite is read: if a thread holds a lock of SQLite at a fork, the child never gets
+this lock."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
@@ -31,9 +33,11 @@ class LogReading:
         self.is_done = True
 
     def answer(self) -> Any:
-        """Return how the jobs ended, by id; or an RqCoreError if a later read may succeed, or this read is not done.
+        """Return how the jobs ended, by id. If this read is not done, or a later read may succeed, return an
+        RqCoreError.
 
-        Raises any other error of the read."""
+        Raises any other error of the read.
+        """
         if not self.is_done:
             return RqCoreError(SILENT)
         if self._error is None:

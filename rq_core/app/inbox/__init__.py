@@ -1,12 +1,14 @@
 """Enqueueing inside a transaction of the user's database: each job is a row that a relay hands over after the commit.
 
-Only modules of libraries that the program has imported already are used: a connection's own type says which library it
-is of.
+This room imports no library that the program has not imported: the type of a connection says which library it belongs
+to.
 
 Read ``within`` first, then ``rows``.
 
 - ``within``: the objects that ``task.within(connection)`` and ``app.within(connection)`` return.
 - ``rows``: rows of jobs, and the statements for them.
-- ``doors``, ``drivers``, ``sqlalchemy_doors``, ``django_door``: one way to run statements on connections of all
-  libraries; the drivers' own connections; those of SQLAlchemy; those of Django.
+- ``doors``: one way to run statements on the connections of all libraries.
+- ``drivers``: connections of psycopg, asyncpg and sqlite3.
+- ``sqlalchemy_doors``: connections and sessions of SQLAlchemy.
+- ``django_door``: connections of Django.
 """

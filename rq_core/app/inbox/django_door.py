@@ -1,4 +1,4 @@
-"""The door to a database of Django, by its alias. Django reports commits."""
+"""Runs statements on a database of Django, which is given by its alias. Django reports commits."""
 
 from __future__ import annotations
 

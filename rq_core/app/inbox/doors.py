@@ -23,7 +23,7 @@ class AnyDoor(Protocol):
         ...
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the transaction's commit, if the library can tell of it; not after a rollback."""
+        """Call ``wake`` after the transaction's commit, if the library reports commits; never after a rollback."""
         ...
 
 
@@ -31,16 +31,17 @@ class Door(AnyDoor, Protocol):
     """Runs statements in the transaction of a connection."""
 
     def open(self) -> None:
-        """Get ready. Raises NotInTransaction if a statement would be committed by itself."""
+        """Prepare the connection for statements. Raises NotInTransaction if each statement would be committed by
+        itself."""
         ...
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
-        """Run a statement, and return the number of rows that it returned, or else changed."""
+        """Run a statement. Returns the number of rows that it returned or, if it returns no rows, changed."""
         ...
 
 
 class AsyncDoor(AnyDoor, Protocol):
-    """See Door; for asynchronous connections."""
+    """A Door to an asynchronous connection."""
 
     async def open(self) -> None:
         """See Door.open."""
@@ -64,11 +65,12 @@ _DOORS: Final = {
     ("asyncpg", "PoolConnectionProxy"): "drivers:AsyncpgDoor",
     ("sqlite3", "Connection"): "drivers:SqliteDoor",
 }
-"""The doors by the library and the name of a connection's class, or of a class that it inherits from."""
+"""The door for each kind of connection, by the library and name of the connection's class, or of one of its base
+classes."""
 
 
 def door_to(connection: object) -> Any:
-    """Return a Door or an AsyncDoor to a connection; a text is the alias of a database of Django.
+    """Return a Door or an AsyncDoor to a connection; a string is the alias of a database of Django.
 
     Raises InvalidOption for an object that is no connection of a known library.
     """
@@ -91,7 +93,7 @@ def _door(place: str, connection: object) -> Any:
 
 
 def check_dialect(dialect: str) -> str:
-    """Return the name of a database that can have an inbox. Raises InvalidOption for another one."""
+    """Return the name of a database that can have an inbox. Raises InvalidOption for any other database."""
     if dialect not in DIALECTS:
         must = f"must be of PostgreSQL or SQLite, not of {dialect}"
         raise InvalidOption.of("connection", dialect, must)

@@ -1,4 +1,4 @@
-"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. They do not tell of commits."""
+"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. These drivers do not report commits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rq_core.app.inbox.rows import placeholders
 from rq_core.errors import NotInTransaction
 
 _IDLE: Final = 0
-"""The state of a connection without a transaction, as libpq numbers it."""
+"""libpq's number for the status of a connection without a transaction."""
 
 
 class PsycopgDoor:
-    """A psycopg.Connection. It begins a transaction itself, unless it is in autocommit mode."""
+    """A door to a psycopg.Connection, which begins a transaction itself unless it is in autocommit mode."""
 
     is_async = False
     dialect = "postgresql"
@@ -37,7 +37,7 @@ class PsycopgDoor:
 
 
 class AsyncPsycopgDoor:
-    """A psycopg.AsyncConnection."""
+    """A door to a psycopg.AsyncConnection."""
 
     is_async = True
     dialect = "postgresql"
@@ -60,7 +60,8 @@ class AsyncPsycopgDoor:
 
 
 def _cursor(kind: str, connection: Any) -> Any:
-    """Return a plain cursor: the connection may make others, with other placeholders or rows of another form."""
+    """Return a plain cursor. The connection's own cursors may use other placeholders, or return rows of another
+    type."""
     rows = importlib.import_module("psycopg.rows")
     return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
 
@@ -68,7 +69,8 @@ def _cursor(kind: str, connection: Any) -> Any:
 def has_rows(text: str) -> bool:
     """Return whether a statement for PostgreSQL returns rows: all but an INSERT do.
 
-    In a pipeline, a cursor knows that only once it has asked for them."""
+    In a pipeline, a cursor can say this only after it has fetched the rows.
+    """
     return not text.startswith("INSERT")
 
 
@@ -78,7 +80,7 @@ def _check_psycopg(connection: Any) -> None:
 
 
 class AsyncpgDoor:
-    """An asyncpg.Connection, also one of a pool."""
+    """A door to an asyncpg.Connection, or to a connection of an asyncpg pool."""
 
     is_async = True
     dialect = "postgresql"
@@ -100,7 +102,7 @@ class AsyncpgDoor:
 
 
 class SqliteDoor:
-    """A sqlite3.Connection."""
+    """A door to a sqlite3.Connection."""
 
     is_async = False
     dialect = "sqlite"
@@ -134,5 +136,5 @@ def commits_by_itself(connection: Any) -> bool:
 
 
 def count_rows(cursor: Any) -> int:
-    """Return the number of rows that a statement returned, or else changed."""
+    """Return the number of rows that a statement returned or, if it returns no rows, changed."""
     return len(cursor.fetchall()) if cursor.description is not None else cursor.rowcount

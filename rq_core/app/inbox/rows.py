@@ -1,7 +1,7 @@
 """Rows of jobs, and the statements that insert and delete them, for PostgreSQL and SQLite.
 
-The rows of one INSERT are one value, a JSON array: so the statement is the same for one row and for many, and no
-driver's limit of values applies.
+All rows of one INSERT are passed as one value, a JSON array. So the statement is the same for one row and for many, and
+no driver's limit on the number of values applies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INSERT_ROWS: Final = 5_000
 """Maximum number of rows in one INSERT."""
 INSERT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of arguments at which an INSERT ends."""
+"""Bytes of arguments after which an INSERT takes no further row."""
 
 _COLUMNS: Final = ("queue", "job_id", "task", "args", "options", "packed")
 _REJECTS: Final = ("reject|", "most|")
@@ -40,15 +40,15 @@ class Row(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement with its values. A ``?`` is the place of a value. The answer is the number of rows that
-    it returned, or else changed."""
+    """A statement with its values. Each ``?`` is a placeholder for a value. The answer is the number of rows that
+    the statement returned or, if it returns no rows, changed."""
 
     text: str
     values: tuple[str, ...]
 
 
 Statements = Generator[Statement, int, Any]
-"""Statements that depend on the answers to those before; the result is what the generator returns."""
+"""A generator of statements. It is sent the answer to each one before it yields the next, and returns the result."""
 
 
 def row_of(job: NewJob) -> Row:
@@ -146,7 +146,7 @@ _FREE: Final = {
     "postgresql": _ROW + _NOT_SENT.format(among="CAST(r.ids AS jsonb) @> to_jsonb(rqc_inbox.id)"),
     "sqlite": _ROW + _NOT_SENT.format(among="rqc_inbox.id IN (SELECT value FROM json_each(r.ids))"),
 }
-"""The end of a statement about a row that is in no batch on its way."""
+"""The end of a statement about a row, with the condition that the relay has not taken the row into a batch."""
 _SEES_COMMITS: Final = (
     "SELECT 1 WHERE current_setting('transaction_isolation')"
     " IN ('read committed', 'read uncommitted')"
@@ -154,11 +154,11 @@ _SEES_COMMITS: Final = (
 
 
 def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
-    """Delete a row unless its batch is on its way. Returns ``cancelled``; ``relaying`` if it is, ``gone`` if there is
-    no row.
+    """Delete a row, unless a relay has taken it into a batch. Returns ``cancelled``, or ``relaying`` if a relay has
+    taken the row, or ``gone`` if there is no row.
 
-    On PostgreSQL the row is locked before the batches are read by a statement of its own: a relay that has chosen the
-    row has committed its batch then, and another relay leaves the row out.
+    On PostgreSQL a first statement locks the row, and a second one reads the batches: a relay that chose the row before
+    the lock has committed its batch by then, and a later relay leaves the locked row out.
     """
     where, values = _FREE[dialect], (queue, job_id)
     if dialect == "postgresql":
@@ -173,7 +173,8 @@ def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
 
 
 def placeholders(text: str, mark: str) -> str:
-    """Return a statement with a driver's own signs for its values: ``%s``, ``?`` or ``$``, which is numbered."""
+    """Return a statement with a driver's placeholders in place of each ``?``: ``%s``, ``?``, or ``$1``, ``$2`` … for
+    ``$``."""
     if mark != "$":
         return text.replace("?", mark)
     first, *others = text.split("?")

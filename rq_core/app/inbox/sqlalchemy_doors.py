@@ -1,4 +1,4 @@
-"""Doors to the sessions and connections of SQLAlchemy. Sessions tell of their commits.
+"""Doors to the sessions and connections of SQLAlchemy. Sessions report their commits.
 
 SQLAlchemy is not imported here: its own objects have all that is needed.
 """
@@ -14,13 +14,13 @@ from rq_core.app.inbox.rows import placeholders
 from rq_core.errors import InvalidOption, NotInTransaction
 
 _MARKS: Final = {"format": "%s", "pyformat": "%s", "qmark": "?", "numeric_dollar": "$"}
-"""The signs for values, by what a driver calls its style."""
+"""The placeholders of drivers, by the driver's ``paramstyle``."""
 _WAKES: Final = "rq_core.inbox"
-"""The key in a session's ``info`` for what its next commit calls."""
+"""The key in a session's ``info`` under which are the functions that its next commit calls."""
 
 
 class ConnectionDoor:
-    """A Connection. It begins a transaction itself."""
+    """A door to a Connection, which begins a transaction itself."""
 
     is_async = False
 
@@ -45,7 +45,7 @@ class ConnectionDoor:
 
 
 class SessionDoor(ConnectionDoor):
-    """A Session, or a scoped_session."""
+    """A door to a Session or a scoped_session."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
@@ -63,7 +63,7 @@ class SessionDoor(ConnectionDoor):
 
 
 class AsyncConnectionDoor:
-    """An AsyncConnection."""
+    """A door to an AsyncConnection."""
 
     is_async = True
 
@@ -90,7 +90,7 @@ class AsyncConnectionDoor:
 
 
 class AsyncSessionDoor(AsyncConnectionDoor):
-    """An AsyncSession, or an async_scoped_session."""
+    """A door to an AsyncSession or an async_scoped_session."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
@@ -107,7 +107,8 @@ class AsyncSessionDoor(AsyncConnectionDoor):
 
 
 def _check(connection: Any) -> None:
-    """Raise NotInTransaction, or InvalidOption for a database that can have no inbox."""
+    """Raise NotInTransaction if each statement would be committed by itself, or InvalidOption if the database can
+    have no inbox."""
     dialect = check_dialect(connection.dialect.name)
     made = connection.connection.dbapi_connection
     if dialect == "sqlite":
@@ -119,7 +120,7 @@ def _check(connection: Any) -> None:
 
 
 def _bound(connection: Any, text: str, values: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return a statement and its values as a connection's driver wants them."""
+    """Return a statement and its values in the form that a connection's driver takes."""
     style = connection.dialect.paramstyle
     if style not in _MARKS:
         must = (

@@ -27,7 +27,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 OwnJob = Callable[..., NewJob | None]
-"""Returns the job of a queue, task, args, keys and options; None if the app does not have the task."""
+"""A function that makes a job from a queue, task, args, keys and options. It returns None if the app does not have
+the task."""
 
 
 class AsyncExecutes(Protocol):
@@ -71,8 +72,8 @@ class _Producing:
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
 
-        All are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption, NotInTransaction
-        and InboxMissing.
+        All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
+        NotInTransaction and InboxMissing.
         """
         rows = [row_of(each) for each in checked(jobs)]
         self._insert(rows)
@@ -129,8 +130,8 @@ class _AsyncProducing:
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
 
-        All are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption, NotInTransaction
-        and InboxMissing.
+        All jobs are checked before the first INSERT; an INSERT has up to 5,000 rows. Raises InvalidOption,
+        NotInTransaction and InboxMissing.
         """
         rows = [row_of(each) for each in checked(jobs)]
         await self._insert(rows)
@@ -217,8 +218,8 @@ class Within(_Producing):
     ) -> JobHandle[Any]:
         """Insert a row for a job by its task's name, and return the job's handle. See App.enqueue and TaskWithin.
 
-        Without the task's code nothing is sent to Redis now: the relay applies the options and caps that workers have
-        registered, and parks a row that they refuse.
+        If this process lacks the task's code, it does not ask Redis for the task's options and caps. The relay applies
+        those that workers have registered, and parks a row that does not fit them.
         """
         row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
         self._insert([row])
@@ -271,7 +272,7 @@ def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
 
 
 def handle_in_inbox(app: Producer, job: NewJob) -> JobHandle[Any]:
-    """Return the handle of a job that is a row now."""
+    """Return the handle of a job that was inserted as a row."""
     return JobHandle(
         app,
         id=job.id,
@@ -305,7 +306,8 @@ _NO_TABLE: Final = "42P01"
 
 
 def raise_if_missing(app: Producer, error: BaseException) -> None:
-    """Raise InboxMissing if this error of a driver, or one behind it, says that the table is missing."""
+    """Raise InboxMissing if an error of a driver, or one of the errors that caused it, says that the table is
+    missing."""
     each: BaseException | None = error
     while each is not None:
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)

@@ -34,11 +34,12 @@ WINDOW_MAX: Final = timedelta(days=366)
 class Cap:
     """A limit of ``n`` claimed jobs at once: of the task, or, with ``per``, of each value of a key.
 
-    ``per`` is the name of an argument, or a function that takes the arguments by name and returns the key's value. The
-    cap does not count a job with the value None. ``name`` lets several tasks of a queue share the cap. With
-    ``on_full``, a job that is enqueued while its scope is full waits, is dropped (``discard``; the log has an event of
-    it), or is refused with ScopeFull (``reject``). ``max_waiting`` is the most jobs that may wait in one lane; above
-    that, enqueue raises ScopeFull, too.
+    - ``per``: the name of an argument, or a function that takes the arguments by name and returns the key's value. The
+      cap does not count a job with the value None.
+    - ``name``: lets several tasks of a queue share the cap.
+    - ``on_full``: what happens to a job that is enqueued while its scope is full. It waits (``wait``), is dropped
+      (``discard``; the log has an event of it), or is refused with ScopeFull (``reject``).
+    - ``max_waiting``: the most jobs that may wait in one lane; above that, enqueue raises ScopeFull, too.
 
     Raises InvalidOption or InvalidName.
     """
@@ -83,10 +84,10 @@ class Cap:
 class Rate:
     """A limit of ``n`` claims per ``per_seconds`` (a number, or a timedelta), by all workers together.
 
-    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of that length has
-    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of
-    1 ms, and a claim that comes late is not made up for. ``per`` and ``name`` are as Cap's. A rollback does not undo
-    the count of its claim.
+    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of ``per_seconds`` has
+    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of 1
+    ms, and the time by which a claim is late is lost. ``per`` and ``name`` have the same meaning as for Cap. A claim
+    that is rolled back still counts.
 
     Raises InvalidOption or InvalidName.
     """

@@ -15,11 +15,11 @@ from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Highest weight of a key of a fair queue: turns are counted in units of 1/10,000."""
+"""Highest weight of a value in a fair queue: the queue counts turns in units of 1/10,000."""
 
 
 class Declared:
-    """The caps of an app's tasks and queues, and the settings of its queues."""
+    """The caps of an app's tasks and queues, and the settings of its queues, as its code declares them."""
 
     def __init__(self) -> None:
         self.settings: dict[str, dict[str, int]] = {}
@@ -29,7 +29,7 @@ class Declared:
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """The argument whose value is the key of fairness, by queue."""
+        """The argument whose values share a fair queue, by queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
@@ -103,7 +103,8 @@ class Declared:
             )
 
     def check_queue(self, task: str, queue: str) -> None:
-        """Raise InvalidOption if jobs of the task cannot go to this queue, since its caps count in another queue."""
+        """Raise InvalidOption if a cap of the task counts jobs of another queue, so that jobs of the task cannot go
+        to this one."""
         own = self._own.get(task)
         if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
             raise InvalidOption.of(
@@ -128,7 +129,7 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """Return the placing of a task that neither this app has nor a worker of the queue has registered."""
+        """Return the placing of a task that this app lacks and that no worker has registered in the queue."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
@@ -236,7 +237,8 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:
-    """Return the key of a job that leaves the argument out; None without a default. Raises InvalidTask."""
+    """Return a job's key if its producer leaves the argument out: the default, as text; None without a default.
+    Raises InvalidTask."""
     try:
         return key_text(arguments.defaults.get(argument))
     except TypeError as error:

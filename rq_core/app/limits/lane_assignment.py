@@ -1,4 +1,4 @@
-"""Assigns a lane to each job: the scopes of a task's jobs, from their arguments.
+"""Assigns a lane to each job, from the scopes that the job's arguments name.
 
 A task's caps become *sources*, one per family; a :class:`Placing` asks them for the scopes of one job. A placing is
 made from the limits that the code declares, or from the policy (JSON) that workers have registered for producers
@@ -33,7 +33,8 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""Seconds for which a producer uses a policy after reading it. Workers move jobs that this puts into a wrong lane."""
+"""Seconds for which a producer uses a policy after reading it. If the policy changes meanwhile, workers move the
+jobs that got a wrong lane."""
 CACHED_MAX: Final = 1_000
 
 
@@ -76,7 +77,7 @@ class Placing:
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delay if enqueue checks for full scopes: a scope may fill until then."""
+        """Raise InvalidOption for a delay if enqueue checks for full scopes: a scope may fill before the job is due."""
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
@@ -117,7 +118,8 @@ class Placing:
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
         """Return the lane into which a claimed job of ``lane`` must move; None if ``lane`` has all scopes of the job.
 
-        Scopes that are no longer declared may stay. So may the key that a producer passed in the place of a function.
+        The lane may keep scopes that are no longer declared. It may also keep the key that a producer passed in the
+        place of a function.
         """
         wanted: list[str] = []
         for source in self.sources:
@@ -299,7 +301,8 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """The placings of policies that were read in the last CACHED_S seconds. Bounded; threads may share it."""
+    """The placings of policies that were read in the last CACHED_S seconds. Their number is bounded. Threads may
+    share the cache."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -321,6 +324,7 @@ class PolicyCache:
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
     """Return the rules for a job whose scopes are full, as the text that enqueue.lua reads.
 
-    Each rule is ("discard" or "reject", scope or "scope|cap in code"), or ("most", most jobs that wait in the lane).
+    A rule is ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), where CAP is the cap that the code declares; or ("most",
+    the number of jobs that may wait in the lane).
     """
     return " ".join(f"{what}|{value}" for what, value in rules)

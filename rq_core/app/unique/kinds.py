@@ -1,4 +1,4 @@
-"""Unique, Throttle, Debounce and Latest: they decide which of several calls of one name run.
+"""Unique, Throttle, Debounce and Latest: they decide which calls run of several with one unique name.
 
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
@@ -25,17 +25,20 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique(Named):
-    """At most one job of each name is alive. The name is the task with the values of the arguments in ``per``, with the
-    value that a function returns for the arguments, or (without ``per``) with the values of all arguments. Arguments
-    that are left out count as their defaults.
+    """At most one job of each name is alive. The name is the task and the values of the arguments in ``per``.
 
-    ``on_duplicate`` is what an enqueue does while another job holds the name. ``keep``: it adds no job, and returns the
-    handle of the other job, with ``duplicate`` true. ``replace``: the new job takes the place of the other job if that
-    waits and was never claimed; a job that runs, or that waits for a retry, is kept. ``reject``: the enqueue raises
-    UniqueHeld.
+    If ``per`` is a function, it takes the arguments by name, and the name has its value. Without ``per``, the name has
+    the values of all arguments, as a digest. Arguments that are left out count as their defaults. The values of ``per``
+    are part of the name, as plain text, in Redis and in the audit log.
 
-    A function takes the arguments by name. The values of ``per`` are part of the name, as plain text, in Redis and in
-    the audit log. Without ``per``, the name has only a digest of all arguments. Raises InvalidOption.
+    ``on_duplicate`` says what an enqueue does while another job holds the name:
+
+    - ``keep``: it adds no job, and returns the handle of the other job, with ``duplicate`` true.
+    - ``replace``: the new job takes the place of the other job if that waits and was never claimed. A job that runs, or
+      that waits for a retry, is kept.
+    - ``reject``: the enqueue raises UniqueHeld.
+
+    Raises InvalidOption.
     """
 
     per: Per = None
@@ -63,8 +66,8 @@ class Throttle(Named):
     """Accepts the first call of a name, and no further call of that name for ``seconds`` (a number, or a timedelta).
 
     The window begins when Redis accepts the first call, by Redis' clock. Later calls in the window return the handle of
-    the first call's job, with ``duplicate`` true, also when that job has ended. ``per`` is as Unique's. Raises
-    InvalidOption.
+    the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for
+    Unique. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -86,10 +89,11 @@ class Throttle(Named):
 class Debounce(Named):
     """Runs only the last call of a series of calls of one name, ``seconds`` (a number, or a timedelta) after that call.
 
-    If the calls do not cease, one runs at the latest ``at_most`` seconds after the first; by default ten times
-    ``seconds``. Each call enqueues a job that replaces the waiting job of the name: ``replaced`` of the new handle is
-    the id of that job, which is gone. A job that a worker has claimed is not replaced: its first claim frees the name,
-    and the next call begins a new series. ``per`` is as Unique's. Raises InvalidOption.
+    If calls keep coming, one of them runs at the latest ``at_most`` seconds after the first; by default, ``at_most`` is
+    ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name: the new handle's
+    ``replaced`` is the id of the job that was replaced. A job that a worker has claimed is not replaced: its first
+    claim frees the name, and the next call begins a new series. ``per`` has the same meaning as for Unique. Raises
+    InvalidOption.
     """
 
     seconds: float | timedelta
@@ -122,9 +126,9 @@ class Latest(Named):
     """At most one job of each name runs, and one job waits with the arguments of the last call. This is ``Debounce(0)``
     with a ``Cap(1)`` for the same ``per``.
 
-    ``per`` is the name of an argument, or a function that takes the arguments by name. The task needs no such cap of
-    its own. A job that failed is retried with its own arguments, even after a newer job has run: a handler whose work
-    must not undo that of a newer job reads the present state first. Raises InvalidOption.
+    ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
+    cap. A job that failed is retried with its own arguments, even after a newer job has run. If the handler must not
+    undo the work of a newer job, it should read the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY

@@ -47,7 +47,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job in ms; None if the rule sets no delay, so that a producer may."""
+        """The delay of each job in ms. None: the rule sets no delay, so a producer may set one."""
         found: int | None = self.ties.get("after_ms")
         return found
 
@@ -70,7 +70,7 @@ class Named(ABC):
 
     @property
     def has_named_function(self) -> bool:
-        """Return whether ``per`` has a name of its own: a lambda, or an object that can be called, has none."""
+        """Return whether ``per`` is a function with a name. A lambda, or an object that can be called, has none."""
         return str(getattr(self.per, "__name__", "")).isidentifier()
 
     @property
@@ -81,7 +81,8 @@ class Named(ABC):
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
         """Raise InvalidTask if the rule does not fit the task.
 
-        ``rules``: a cap of the task has discard, reject or max_waiting, so that enqueue checks if a scope is full."""
+        ``rules`` is true if enqueue checks for full scopes, since a cap of the task has discard, reject or max_waiting.
+        """
         what = type(self).__name__
         for name in self.arguments or ():
             if name not in arguments.names:
@@ -193,7 +194,7 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Return a function's value as text: a producer without the task's code gives the value as text, too."""
+    """Return a function's value as text, since producers without the task's code also pass the value as text."""
     return made if made is None or isinstance(made, str) else _text(made)
 
 

@@ -187,7 +187,8 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all are in this queue."""
+    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all ids count as ids of
+    this queue."""
     where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}
@@ -309,10 +310,11 @@ def parse_assignment(text: str) -> tuple[str, int]:
 def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
     """Change the limit of SCOPE in QUEUE, at once and for every worker.
 
-    SCOPE is queue, task=NAME, a family of keys (the limit of each key), or one key, like send.tenant=acme.
-    The limit is a number; 0 stops the scope, and none removes the limit. A rate is written 100/60s, or
-    100/60s/5 with bursts of 5. Lowering a limit ends no running job. code removes a limit that an operator
-    set: the limit that the workers' code declares holds again, and one key has the limit of its family.
+    SCOPE is queue, task=NAME, a family like send.tenant (its limit holds for each key), or one key, like
+    send.tenant=acme. The limit is a number; 0 stops the scope, and none removes the limit. A rate is written 100/60s,
+    or 100/60s/5 with bursts of 5. Lowering a limit ends no running job. The word code in place of the limit removes a
+    limit that an operator set: the limit that the workers' code declares holds again, or, for one key, the limit of its
+    family.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)

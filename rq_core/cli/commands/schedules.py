@@ -98,9 +98,10 @@ def next_command(queue: str, name: str, count: int, **given: Any) -> None:
 def history_command(
     queue: str, name: str, count: int, audit_url: str | None, *, as_json: bool
 ) -> None:
-    """Show the last instants of NAME in QUEUE: what became of each, and why it was late, skipped or missed.
+    """Show the last instants of NAME in QUEUE: the outcome of each, and why it was late, skipped or missed.
 
-    The changes of the schedule stand between them. Times are in UTC. The log must have the queue: `rq-core audit run`.
+    Changes of the schedule are listed between them, in the order of time. Times are in UTC. The log must have the
+    queue: `rq-core audit run`.
     """
     found = _history(queue, name, count, audit_url)
     if as_json:
@@ -122,7 +123,8 @@ def history_command(
 
 
 def _history(queue: str, name: str, count: int, audit_url: str | None) -> dict[str, Any]:
-    """Return what the log has of a schedule. Raises AuditNotConfigured, or ClickException if it has nothing."""
+    """Return the facts that the log has about a schedule. Raises AuditNotConfigured, or ClickException if it has
+    none."""
     from rq_core.model import plugins
     from rq_core.model.keys import check_name
     from rq_core.model.recurrence import check_schedule_name
@@ -259,14 +261,15 @@ def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, A
 @schedule.command()
 @_audited
 def pause(queue: str, name: str, **given: Any) -> None:
-    """Stop NAME in QUEUE from enqueueing jobs. Instants that pass during the pause are not made up for."""
+    """Stop NAME in QUEUE from enqueueing jobs. No job is enqueued later for instants that pass during the pause."""
     _change("pause", queue, name, given)
 
 
 @schedule.command()
 @_audited
 def resume(queue: str, name: str, **given: Any) -> None:
-    """Let NAME in QUEUE go on, from its next instant on: after a pause, a removal, or once no code declared it."""
+    """Let NAME in QUEUE continue from its next instant, after a pause, a removal, or a time when no code declared
+    it."""
     _change("resume", queue, name, given)
 
 
@@ -280,9 +283,10 @@ def remove(queue: str, name: str, **given: Any) -> None:
 @schedule.command()
 @_audited
 def release(queue: str, name: str, **given: Any) -> None:
-    """Give NAME in QUEUE back to code: a rule that was set live holds until a worker declares what its code says.
+    """Give NAME in QUEUE back to code: the rule that was set live holds until a worker declares the rule in its code.
 
-    Workers declare when they start, and hourly. What code declared before its last definition does not come back.
+    Workers declare schedules when they start, and hourly. A rule that code declared before its latest one does not
+    return.
     """
     _change("release", queue, name, given)
 
@@ -290,7 +294,7 @@ def release(queue: str, name: str, **given: Any) -> None:
 @schedule.command()
 @_audited
 def run(queue: str, name: str, **given: Any) -> None:
-    """Enqueue the job of NAME in QUEUE once now, beside its instants."""
+    """Enqueue the job of NAME in QUEUE once now, in addition to its instants."""
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
         answer = client.run(
@@ -335,7 +339,7 @@ _DONE: Final = {
         "is not changed: its rule is what code declared",
     ),
 }
-"""The words for each change, made or not needed."""
+"""The words for each change: for one that was made, and for one that was not needed."""
 
 
 def _is_removed(queue: str, name: str) -> str:

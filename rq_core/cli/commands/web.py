@@ -29,7 +29,7 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """Commands, and the default command, which a line without a command means."""
+    """Commands, and the default command, which is used for a command line without a command."""
 
     default: Final = "serve"
 
@@ -91,7 +91,7 @@ def serve_command(
 ) -> None:
     """Serve the page until SIGTERM or Ctrl-C, with the URLs of MODULE:APP if that is given.
 
-    What is wrong comes first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
+    Current problems come first, then the queues. Each page is also JSON: /index.json, /queues/mail.json.
     """
     with _extra():
         from rq_core.web.serve import WebOptions, serve_page
@@ -129,7 +129,7 @@ def serve_command(
 def token(name: str, tokens: Path | None, *, see_arguments: bool, remove: bool) -> None:
     """Make a token for NAME, print it, and write its SHA-256 into the file of tokens.
 
-    A token that NAME had before is of no use any more. A page that runs notices at once.
+    A token that NAME had before is no longer valid. A running page notices the change at once.
     """
     if tokens is None:
         raise click.UsageError(f"give --tokens FILE or set {TOKENS_VARIABLE}")

@@ -43,8 +43,8 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a function that returns the URL of an option, or for an option without a URL the one in the environment.
-    It raises BadParameter without any."""
+    """Return a function that returns an option's URL or, if the option has no URL, the URL in the environment. It
+    raises BadParameter if there is neither."""
 
     def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
         if url != "":

@@ -1,6 +1,9 @@
 """Helpers that know nothing of jobs or queues.
 
-- ``checks``, ``durations``: checks of options that users give; seconds in Python, ms in Redis and SQL.
-- ``text``, ``logs``, ``url``: text from jobs and servers, made safe to show; log lines; URLs of servers.
+- ``checks``: checks of options that users give.
+- ``durations``: durations as users write them (seconds), and in Redis and SQL (ms).
+- ``text``: makes text from jobs and servers safe to show.
+- ``logs``: log lines.
+- ``url``: URLs of servers.
 - ``cached_property``: cached properties without a lock.
 """

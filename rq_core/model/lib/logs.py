@@ -15,7 +15,8 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
-"""Maximum number of characters in a log line of the message with its traceback, and of each fact."""
+"""Maximum number of characters, in a log line, of the message with its traceback. The same limit holds for each
+fact."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",

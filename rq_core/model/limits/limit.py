@@ -28,7 +28,8 @@ _STORED_RATE = re.compile(r"(\d{1,10})/(\d{1,12})ms/(\d{1,10})")
 
 
 class Limit(NamedTuple):
-    """How many jobs a scope takes: ``most`` at once (None: any number), or, for a rate, ``most`` per ``window_ms``."""
+    """How many jobs a scope takes: for a cap, ``most`` at once (None: any number); for a rate, ``most`` per
+    ``window_ms``."""
 
     most: int | None
     window_ms: int | None = None

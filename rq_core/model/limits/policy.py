@@ -23,7 +23,7 @@ class ScopeSource(NamedTuple):
     argument: str = ""
     """Name of the argument whose value is the key."""
     function: Callable[..., Any] | None = None
-    """Returns the key, when it is called with the arguments by name."""
+    """The function that takes a job's arguments by name and returns the key."""
     function_name: str = ""
     """Name of the function, for processes that do not have the function itself."""
     default: str | None = None
@@ -33,7 +33,8 @@ class ScopeSource(NamedTuple):
     on_full: str = "wait"
     max_waiting: int | None = None
     most: int | None = None
-    """The scope's cap in this code. It decides whether the scope is full while Redis has no stored limit of it."""
+    """The scope's cap in this code. While Redis stores no limit for the scope, this cap decides whether the scope is
+    full."""
 
     def document(self) -> dict[str, Any]:
         """Return the rule's JSON object in a policy; fields at their defaults are left out."""

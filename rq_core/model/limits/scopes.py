@@ -37,7 +37,7 @@ RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""Matches if the text after it has no percent signs but those of :func:`encode_key`."""
+"""A look-ahead that rejects a text with a percent sign that :func:`encode_key` would not write."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
@@ -63,7 +63,7 @@ def is_rate(scope_name: str) -> bool:
 
 
 def is_counted(scope_name: str) -> bool:
-    """Return whether ``holders`` has the claimed jobs of a scope."""
+    """Return whether ``holders`` records the claimed jobs of a scope."""
     return not is_rate(scope_name) and family_of(scope_name) != FAIR
 
 
@@ -89,4 +89,4 @@ def scopes_of(lane: str) -> tuple[str, ...]:
 
 
 RANK: Final = 10**15
-"""The distance in ``open`` between the scores of one priority's lanes and those of the next priority's."""
+"""The distance in ``open`` between the scores of lanes of one priority and those of lanes of the next priority."""

@@ -3,7 +3,8 @@
 Read ``machine`` first.
 
 - ``machine``: states, events and transitions.
-- ``fields``, ``event_fields``: a job's fields; the fields of each event, in order.
-- ``effects``: what each event does to a job's fields.
+- ``fields``: a job's fields.
+- ``event_fields``: the fields of each event, in order.
+- ``effects``: the effect of each event on a job's fields.
 - ``reasons``: the reasons that events give.
 """

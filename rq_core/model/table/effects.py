@@ -1,7 +1,7 @@
 """The effect of each event on a job: the one table that every fold uses, and the sets of events that follow from it.
 
 :func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
-mistake in one of them shows as a difference. What holds for all events is not in the table:
+mistake in one of them shows as a difference. The table leaves out these rules, which hold for all events:
 
 - the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
 - a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;

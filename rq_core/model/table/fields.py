@@ -16,6 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
+WORD_LENGTH_MAX: Final = 512
+"""Maximum number of characters of a WORD. A longer text would not fit into an index of PostgreSQL."""
+
 
 class FieldKind(Enum):
     """The kinds of values that a field has, if it is not null. In SQL a number is a BIGINT, any other kind a text."""
@@ -118,7 +121,7 @@ TRAITS: Final = tuple(
 at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer passes. In a state line they come after the traits that scripts work out and before the
+"""The traits that a producer passes. In a state line they come after the traits that scripts compute, and before the
 lane, since enqueue writes them there."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))

@@ -157,7 +157,8 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
 
 
 class Priority(StrEnum):
-    """The four classes of a queue, served strictly in this order."""
+    """The four priorities of jobs. A worker takes a job of one priority only if it can take none of a higher
+    priority."""
 
     CRITICAL = "critical"
     HIGH = "high"
@@ -173,7 +174,7 @@ LAYOUT: Final = 2
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
-"""The three defaults are part of the layout: a state line leaves a field out that is at its default."""
+"""A job's defaults. They are part of the layout, since a state line leaves out a field that has its default."""
 LIMIT_MAX: Final = 1_000_000
 """Maximum number of attempts, and losses, that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1

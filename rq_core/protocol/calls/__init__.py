@@ -3,7 +3,8 @@
 - ``enqueue``: enqueues in chunks, and the enqueue of one job without a plan.
 - ``claims``: claim, turn, settlements and the extension of leases.
 - ``admin``: cancel, edit, requeue, prune, configure and the deletion of a queue.
-- ``caps``, ``unique``: limits; names of unique jobs.
+- ``caps``: limits of scopes, and policies of tasks.
+- ``unique``: names of unique jobs.
 - ``boxes``: saves what durable jobs have done.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: the calls of the mirror, of a restore and of the doctor.

@@ -149,7 +149,7 @@ def check_why(why: str) -> str:
 
 DELETED: Final = "deleted"
 WAITS: Final = "waits"
-"""The event of the deletion is appended, but not mirrored yet: call again later."""
+"""The event of the deletion is appended, but the mirror has not committed it yet: call again later."""
 ABSENT: Final = "absent"
 """The queue does not exist."""
 

@@ -51,8 +51,13 @@ class Restoration(NamedTuple):
     """The kind of work: restore, missing, remove, remember or name."""
     due_ms: int
     line: str
-    """By kind. restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``; remove: its present
-    state line; remember: its line in ``results``; name: its name, and the instant until which it holds the name."""
+    """A line whose meaning depends on the kind.
+
+    - restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``.
+    - remove: its present state line.
+    - remember: its line in ``results``.
+    - name: its name, and the instant until which it holds the name.
+    """
     detail: str
     """The rest of the event's fields, as JSON."""
     spec: str = ""
@@ -202,10 +207,9 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Return the record that restores a job in its last state by the log. The job keeps its counters; a claim that was
-    in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable JSON. ``missing``:
-    the job is live by the log. Raises KeyError for a state that is not in PUT_BACK.
-    """
+    """Return the record that restores a job in its last state by the log. The job keeps its counters; a claim that
+    was in force is dropped, and counts as neither a failure nor a loss. ``spec`` is the job's immutable JSON.
+    ``missing`` is true if the job is live by the log. Raises KeyError for a state that is not in PUT_BACK."""
     assert record.state is not None
     target = _TARGETS[record.state]
     kept = replace(

@@ -1,4 +1,4 @@
-"""Caps, rates and weights on their way to a queue: the limits that code declares when a worker starts, and changes of
+"""Sends caps, rates and weights to a queue: the limits that code declares when a worker starts, and the changes of
 operators."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rq_core.protocol.reads.scope_reads import entries_of
 from rq_core.protocol.reads.steps import read_lines
 
 CHANGES_MAX: Final = 20
-"""Maximum number of attempts of one change, if other operators' changes come first each time."""
+"""Maximum number of attempts of one change, while changes by other operators come first each time."""
 SEEN_MAX: Final = 1_000
-"""Maximum number of jobs, and most outbox entries, that are searched for a task's name."""
+"""Maximum number of jobs, and of outbox entries, that are searched for a task's name."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 

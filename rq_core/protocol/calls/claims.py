@@ -1,5 +1,7 @@
-"""The calls of workers: claim; complete, fail and rollback, which end claims; turn, which completes and claims; and
-extend, which extends leases.
+"""The calls of workers.
+
+``claim`` takes jobs. ``complete``, ``fail`` and ``rollback`` end claims. ``turn`` completes claims and takes jobs.
+``extend`` extends leases.
 
 A worker puts several of these calls into one round trip:
 :meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
@@ -37,9 +39,9 @@ class Claimed:
     more: bool
     """Whether claimable jobs are left."""
     ticks: bool = False
-    """Whether schedules are due, and this worker is the one to ask for them (:func:`schedules.tick`)."""
+    """Whether schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The reason (``gone`` or ``stale``) by id of each refused success, for the claim of a turn."""
+    """For the claim of a turn: the reason (``gone`` or ``stale``) of each refused success, by id."""
 
     @property
     def epoch(self) -> int | None:
@@ -64,8 +66,7 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases, promoted due jobs and so
-    on."""
+    """Return the call that claims up to ``limit`` jobs, after it has ended expired leases and promoted due jobs."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -102,7 +103,7 @@ def complete(
     held: Sequence[tuple[str, str]],
     values: Mapping[int, str] = NO_VALUES,
 ) -> Call[dict[str, str]]:
-    """Return the call that reports success of (id, fence) pairs. Its answer is the reason by id of each refused
+    """Return the call that reports success of (id, fence) pairs. Its answer has, by id, the reason of each refused
     success. ``values``: see turn."""
     ids = tuple(h[0] for h in held)
     return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))

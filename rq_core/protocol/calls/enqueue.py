@@ -20,8 +20,8 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The number of jobs that a job with a lane counts as in a chunk, since it takes Redis about twice as long as a job
-without a lane (up to three times as long if no other job is in its lane)."""
+"""The number of jobs without a lane that take Redis as long as one job with a lane. (It takes up to three times as
+long as one without if no other job is in its lane.)"""
 RULES_COST: Final = 4
 """The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -249,7 +249,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> tuple[str, list[Record]]:
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """Return the ``kinds`` of a call with jobs of one kind."""
+    """Return the argument ``kinds`` of an enqueue whose jobs are all of one kind."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
@@ -336,8 +336,8 @@ class Single:
     def rest(self, job: NewJob, begun: Begun) -> Plan[Accepted]:
         """Finish a call that was begun, and return the job's outcome.
 
-        The plan's first Send repeats the command: answer it with the replies that came. Raises the error with which the
-        job was refused.
+        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
+        send the command again. Raises the error with which the job was refused.
         """
         result = yield from self._delivery.go_on(self._enqueue.chunk(job.queue, (job,)), begun)
         if isinstance(result, RqCoreError):

@@ -23,13 +23,13 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 from rq_core.protocol.reads.reads import Reads
 
 HAND_MAX: Final = 250
-"""Schedules that a worker gets at once."""
+"""Maximum number of schedules that a worker gets in one answer."""
 PUT_MAX: Final = 250
-"""Schedules in one call that declares them."""
+"""Maximum number of schedules in one call that declares them."""
 PUT_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of jobs in one call."""
+"""Maximum number of bytes of jobs in one call."""
 LATE_MAX: Final = 20
-"""Times that an instant is computed again because it has passed meanwhile."""
+"""Maximum number of times that an instant is computed again because it passed before the call was carried out."""
 
 Record = tuple[str, int, int, int, str, str]
 
@@ -61,9 +61,9 @@ class ScheduleChange(NamedTuple):
     outcome: str
     """changed, same, kept, conflict, undeclared (no code declares it), or gone."""
     version: int
-    """0: nothing is stored."""
+    """Version of the stored schedule; 0: none is stored."""
     next_ms: int
-    """The next instant."""
+    """The next instant (Unix ms)."""
 
 
 class Told(NamedTuple):
@@ -71,11 +71,11 @@ class Told(NamedTuple):
 
     outcome: str
     holder: str | None = None
-    """The job, or the scope, that kept the job out."""
+    """The other job, or the full scope, that kept the schedule's job out of the queue."""
 
 
 class Instant(NamedTuple):
-    """A worker's report of a schedule that it was given."""
+    """A worker's report about a schedule that it was given."""
 
     name: str
     version: int
@@ -86,7 +86,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Return the report that a rule gives for a schedule now."""
+        """Return the report about a schedule. ``passed`` has the schedule's instants that have passed."""
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
@@ -100,7 +100,7 @@ class Ticked:
     now_ms: int
     told: dict[str, Told]
     due: dict[str, str]
-    """Schedules that this worker has for itself now, for 5 s: their entries, by name."""
+    """The entries, by name, of the due schedules that were given to this worker. For 5 s, no other worker gets them."""
 
 
 def tick(
@@ -163,7 +163,7 @@ class Schedules:
             raise errors.QueueDamaged(queue=queue, why=str(error)) from None
 
     def readable(self, queue: str) -> Plan[tuple[dict[str, Schedule], list[str]]]:
-        """Return the readable schedules of a queue by name, and a message for each of the others."""
+        """Return the readable schedules of a queue by name, and a message for each unreadable one."""
         key = queue_keys(queue, self._delivery.prefix)("schedules")
         (found,) = yield from self._delivery.ask([["HGETALL", key]], queue)
         schedules: dict[str, Schedule] = {}
@@ -186,12 +186,12 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Store schedules of a queue; what became of each, by name.
+        """Store schedules of a queue. Returns the outcome of each, by name.
 
-        ``version`` is the one that a change was made from (0: nothing was stored): if it is another by now, the outcome
-        is ``conflict``. -1 asks for no comparison. ``source`` is live, or code for what a worker declares: that never
-        replaces a rule that was set live, nor brings back one that it declared before, or one that an operator removed
-        (``kept``).
+        ``version`` is the version that the change is based on (0: nothing was stored). If another version is stored by
+        now, the outcome is ``conflict``; -1 skips the comparison. ``source`` is ``live`` for an operator's change, and
+        ``code`` for a schedule that a worker declares. Code never replaces a rule that was set live, and brings back
+        neither a rule that it declared before nor a schedule that an operator removed: the outcome is ``kept``.
         """
         changes: dict[str, ScheduleChange] = {}
         of_queue = ((queue, each) for each in declarations)
@@ -209,7 +209,7 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[None]:
-        """Store schedules, each with its queue. ``on_chunk`` is called with what became of the schedules of each call.
+        """Store schedules, each with its queue. ``on_chunk`` is called with the outcomes of each call.
 
         One call is under way at a time, while the schedules of the next one are prepared. See ``put``.
         """
@@ -239,7 +239,8 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume, remove or release a schedule. Without ``version``, whatever its version is."""
+        """Pause, resume, remove or release a schedule. Without ``version``, the change does not depend on the stored
+        version."""
         check_name("queue", queue)
         check_schedule_name(name)
         expected = -1 if version is None else version
@@ -264,8 +265,8 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last one by the log, ``last_ms``
-        its last instant. The outcome is ``conflict`` if Redis has it again."""
+        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last version by the log,
+        ``last_ms`` its last instant. The outcome is ``conflict`` if Redis has it again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -279,7 +280,7 @@ class Schedules:
     def run(
         self, queue: str, name: str, *, by: str | None = None, why: str = "", spec_max: int = 0
     ) -> Plan[Told]:
-        """Enqueue a schedule's job now, beside its instants."""
+        """Enqueue a schedule's job once now, in addition to its instants."""
         check_name("queue", queue)
         check_schedule_name(name)
         actor = check_name("actor", by or self._delivery.name)
@@ -288,8 +289,8 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap of schedules whose jobs run one at a time. The family is the queue's own, so code stores its
-        cap, and an operator may change it."""
+        """Store the cap of the family that makes jobs of a schedule run one at a time. Code stores the cap, and an
+        operator may change it."""
         if any(each.rule.overlap in ("queue", "replace") for each in declarations):
             limit = [(TICK, str(Limit(1)), -1)]
             yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
@@ -312,7 +313,8 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, whose next instants lie after these moments, until none has passed meanwhile."""
+        """Send a change of schedules, each with its first instant after a given moment. Repeat it for schedules
+        whose instant has passed meanwhile."""
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):
             records = [
@@ -346,7 +348,8 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Return whether a schedule may be in the call: names differ, and all have one ``spec_max``."""
+        """Return whether a schedule can be added to the call: no other there has its name, and all have its
+        ``spec_max``."""
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
 

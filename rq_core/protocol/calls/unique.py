@@ -47,8 +47,8 @@ class UniqueNames:
     def held(
         self, queue: str, name: str | None = None, *, limit: int | None = None
     ) -> Plan[list[HeldName]]:
-        """Return the held names of a queue, sorted, each with the job that took it; with ``name``, only this name, if
-        it is held. ``limit``: the most names to return, which need not be the first in order."""
+        """Return the held names of a queue, sorted, each with the job that took it; with ``name``, only this name,
+        if it is held. At most ``limit`` names are returned, not necessarily the first by name."""
         keys = queue_keys(queue, self._delivery.prefix)
         return run_steps(self._delivery, queue, _held(keys, name, limit))
 

@@ -2,11 +2,13 @@
 
 Read ``plan`` first.
 
-- ``plan``, ``delivery``: the vocabulary of plans; call slots, re-sending and the handshake.
-- ``prepared_items``: the next call of many, made while the server works.
+- ``plan``: the vocabulary of plans.
+- ``delivery``: call slots, re-sending and the handshake.
+- ``prepared_items``: makes the next call of many while the server works.
 - ``replies``: the answers of scripts, and the errors that callers get for refusals and for errors of Redis.
 - ``retried_commands``: plain commands, sent until there is an answer, and their errors.
-- ``prepare``, ``server_check``, ``queue_check``: loading functions; whether a server is fit; whether this version can
-  use a queue.
+- ``prepare``: loads functions into a server.
+- ``server_check``: checks whether jobs are safe on a server.
+- ``queue_check``: checks whether this version can use a queue.
 - ``acl_roles``: rights of roles, and errors about missing rights.
 """

@@ -2,10 +2,11 @@
 
 The rights for scripts come from the scripts: Redis checks the rights of the user that calls one, for the keys of the
 call and for each command in it. The commands that are sent outside of scripts are in ROLES. ``rq-core acl`` and
-docs/reference/rights.md are made of this.
+docs/reference/rights.md are generated from this module.
 
-Rights are given per command and per key, not per script. A producer is kept from settling claims because that needs
-``leases``, which it may not touch. What it may do with the keys that it shares with others, it may also do by hand.
+Rights are given per command and per key, not per script. A producer cannot settle claims, because that needs
+``leases``, which it may not touch. But with the keys that it shares with other roles it may do anything that its
+commands allow, also without a script.
 """
 
 from __future__ import annotations
@@ -143,8 +144,7 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role writes, or passes to scripts that may write them, and the keys that it
-    only reads."""
+    """Return the keys of a queue that a role, or a script that it calls, may write; and the keys that it only reads."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -215,14 +215,14 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return as ACL rules the keys that the user may not use with these plain commands."""
+    """Return, as ACL rules, the keys that the user may not use with these plain commands."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 
 
 def lacking(prefix: str, name: str, queue: str) -> Plan[list[str]]:
-    """Return as ACL rules the rights that a script needs in a queue and that the user lacks; empty if they cannot be
-    determined."""
+    """Return, as ACL rules, the rights that a script needs in a queue and that the user lacks; empty if they cannot
+    be determined."""
     told = [queue_keys(queue, prefix)(key) for key in script(name).all_keys]
     checks: list[tuple[str, Sequence[str]]] = [
         (f"~{key}", ("FCALL", "f", "1", key)) for key in told

@@ -37,7 +37,7 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for adding a queue to the list of queues that was probably added before."""
+"""The patience for adding a queue to the list of queues, if it is probably on the list already."""
 ROUNDS_MAX: Final = 3
 """How often a call is sent again at once, after a handshake or after its library was loaded; further times come after a
 pause."""
@@ -96,8 +96,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue, the facts whose keys its calls carry: an earlier call without the keys was answered ``with`` the
-        facts."""
+        """The facts whose keys calls carry, by queue. An earlier call lacked these keys, and the script answered
+        ``with`` and the facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
@@ -189,8 +189,8 @@ class Delivery:
     def go_on(self, call: Call[Any], begun: Begun) -> Plan[Any]:
         """Finish a call that was begun and sent.
 
-        The plan's first Send repeats the command: answer it with the replies that came. Returns a value or an
-        RqCoreError.
+        The first step of the plan is the command that was sent already: give the plan the replies that came, and do not
+        send the command again. Returns a value or an RqCoreError.
         """
         (result,) = yield from self._settle([call], [begun.slot], begun.since)
         return result
@@ -398,8 +398,8 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Add the queue to the list of queues. A full server refuses that; workers must still be able to use queues on
-        the list.
+        """Add the queue to the list of queues. A full server refuses this command; the refusal is an error only if the
+        queue is not on the list yet.
 
         In a cluster the list may be on another shard. A queue that existed before was listed by its creator, so its
         handshake does not wait for that shard.

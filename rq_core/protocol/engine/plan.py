@@ -1,4 +1,5 @@
-"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. No I/O."""
+"""The vocabulary of plans: commands that a plan yields, errors in the place of replies, calls, and patience. This
+module does no I/O."""
 
 from __future__ import annotations
 
@@ -55,9 +56,9 @@ def says_full(error: BaseException | None) -> bool:
 class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
-    ``unsent``: for a call that could not be sent at all; then ServerUnavailable is raised.
-    ``unknown``: for the answer to a call that was sent, and that is sent again until there is an answer; then
-    OutcomeUnknown is raised.
+    ``unsent`` is for a call that could not be sent at all; after this time, ServerUnavailable is raised. ``unknown`` is
+    for a call that was sent, and that is sent again until there is an answer; after this time, OutcomeUnknown is
+    raised.
     """
 
     unsent: float = 3.0
@@ -73,7 +74,7 @@ class Slot:
         self.name = name
         self.number = number
         self.is_callers = is_callers
-        """Whether the caller named it, so that the client uses it for no other call."""
+        """Whether the caller named the slot, so that the client uses it for no other call."""
 
 
 def named_slot(name: str, number: int) -> Slot:

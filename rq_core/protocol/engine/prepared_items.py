@@ -1,4 +1,4 @@
-"""Items that are made while the server works on the one before."""
+"""Makes the next item of a series while the server works on the present one."""
 
 from __future__ import annotations
 

@@ -111,9 +111,9 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Send plain reads in one round trip. An error takes the place of its reply: an error from one part of a
-        cluster, or from one key, must not hide the other replies. Raises ServerUnavailable or ServerUnsuitable if no
-        read was answered."""
+        """Send plain reads in one round trip. A command that fails has its error in the place of its reply: an error
+        from one part of a cluster, or from one key, must not hide the other replies. Raises ServerUnavailable or
+        ServerUnsuitable if no read was answered."""
         if not commands:
             return []
         first, attempt = self.clock(), 0
@@ -175,7 +175,7 @@ def _other_scheme(url: str) -> str:
 
 def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the command that carries out ``commands``, each with its one key as first argument, and answers with a
-    list of their answers. An error takes the place of its answer."""
+    list of their answers. A command that fails has its error in the place of its answer."""
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]
     return ["EVAL", plain_text("in_one_step"), len(keys), *keys, *words]

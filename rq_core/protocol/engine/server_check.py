@@ -1,7 +1,7 @@
 """Checks INFO and CONFIG of a server, once when a process starts, to find out whether jobs are safe on it.
 
 Every client checks INFO at its first call to a server, and refuses a server that may delete jobs or takes no writes.
-Workers, mirrors and the doctor also check CONFIG, and report what deserves only a warning.
+Workers, mirrors and the doctor also check CONFIG, and log warnings about other problems.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable. If it is set and not 0, no server is refused for a reason that an operator may overrule,
-also in the processes that a worker starts."""
+"""An environment variable. If it is set to anything but 0, this process and the processes that a worker starts
+refuse no server for a reason that an operator may overrule."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"
@@ -79,7 +79,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks that follow from INFO and CONFIG about what a restart of the server would lose."""
+    """Return the remarks about data that a restart of the server would lose, from INFO and CONFIG."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"

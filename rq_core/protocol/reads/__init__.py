@@ -2,10 +2,15 @@
 
 Read ``steps`` first.
 
-- ``reads``, ``steps``: the reads of a client; carrying out one for many queues, and reading state lines.
-- ``overview``, ``queue_load``: a bounded read of all queues; the numbers that it returns.
-- ``scope_reads``, ``job_reads``, ``whole_queue``: scopes, exactly; jobs, page by page; all of a queue, for the doctor.
-- ``result_reads``, ``wait_schedule``: whether jobs have ended; when to check that.
+- ``reads``: the reads of a client.
+- ``steps``: carries out one read for many queues, and reads state lines.
+- ``overview``: a bounded read of all queues.
+- ``queue_load``: the numbers that this read returns.
+- ``scope_reads``: scopes, with exact numbers.
+- ``job_reads``: jobs, page by page.
+- ``whole_queue``: all data of a queue, for the doctor.
+- ``result_reads``: whether jobs have ended, and how.
+- ``wait_schedule``: the times at which jobs that clients wait for are looked at.
 - ``box_reads``: what durable jobs have saved.
 - ``worker_registry``: the list of workers.
 """

@@ -76,7 +76,7 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """Returns the id of a member's job; empty text for a member without a job."""
+    """The function that returns the id of a member's job; empty text for a member without a job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
@@ -111,9 +111,8 @@ class JobReads(QueueReader):
         matches: Callable[[JobState], bool] | None = None,
         members: int | None = None,
     ) -> Plan[JobList]:
-        """Return the jobs in one of these states, page by page, at most ``limit``; with ``task``, of this task only;
-        with ``matches``, only those for which it returns true. At most ``members`` jobs are read (by default
-        MEMBERS_MAX).
+        """Return at most ``limit`` jobs in these states, read page by page. With ``task``, only jobs of this task; with
+        ``matches``, only jobs for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX).
 
         Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane, scheduled jobs by
         due time, and dead jobs by death, the last first. It is not a snapshot: a job that moves while the list is read
@@ -137,7 +136,7 @@ class JobReads(QueueReader):
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
         """Return the first of these queues that has a line in `results` for the id of an ended job, the parsed line,
-        and the value, if Redis has it. None if no queue has a line. Expired lines and values are ignored."""
+        and the job's result, if Redis has it. None if no queue has a line. Expired lines and results are ignored."""
         check_name("job", job_id)
         for queue in queues:
             keys = self._keys(queue)

@@ -48,18 +48,21 @@ from rq_core.protocol.reads.worker_registry import (
 from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 70
-"""Commands that one read may send for one queue."""
+"""Maximum number of commands that one read sends for one queue."""
 SCOPES_MAX: Final = 9
-"""Scopes of a queue whose holders are counted."""
+"""Maximum number of scopes of a queue whose holders are counted."""
 HEADS_MAX: Final = 2
-"""Jobs at the head of a list whose age is read: the first may be a cancelled job that no claim has passed over yet."""
+"""Number of jobs at the head of a list whose age is read. One is not enough: the first may be a cancelled job that
+no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Maximum number of scheduled jobs that are read, those that are due next: a worker may have given them back."""
+"""Maximum number of scheduled jobs that are read, those that are due next. Jobs that workers gave back may be among
+them."""
 TICKS_MAX: Final = 10
-"""Maximum number of schedules that are read, those that come first: a worker that has one in hand has moved it on."""
+"""Maximum number of schedules that are read, those that are due next. A schedule that a worker was given comes later
+in this order."""
 BLOCKED_MAX: Final = 4
-"""Maximum number of blocked lanes whose age and jobs are read: as many that wait for a task's cap, and as many of any
-kind."""
+"""Maximum number of blocked lanes whose age and jobs are read, in each of two reads: one of all blocked lanes, and one
+of the lanes that wait for a task's cap."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 QUEUES_MAX: Final = 1_000
@@ -240,8 +243,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
 
 
 def _latest(lines: Iterable[tuple[str, str | None]], now_ms: int) -> LateSchedule | None:
-    """Return the schedule that is the latest of these, by their lines; None if none is due. (The doctor reports a line
-    that cannot be read.)"""
+    """Return, of these schedules, the one that has been due for the longest time; None if none is due. (The doctor
+    reports a line that cannot be read.)"""
     found = []
     for name, line in lines:
         with contextlib.suppress(ValueError):

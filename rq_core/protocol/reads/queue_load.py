@@ -12,7 +12,7 @@ from rq_core.protocol.reads.worker_registry import PresentWorker
 
 @dataclass(frozen=True, slots=True)
 class ScopeLoad:
-    """The load of a scope that has a limit of its own. The keys of a family count together, as one scope."""
+    """The load of a scope that has a limit of its own. The scopes of a family count together, as one scope."""
 
     scope: str
     limit: Limit
@@ -60,14 +60,14 @@ class Unserved:
 
     task: str
     jobs: int
-    """Number of such jobs among the jobs that were read."""
+    """Number of these jobs, among the jobs that were read."""
     task_known: bool | None
     """Whether a running worker has the task. None: unknown, or no worker runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateSchedule:
-    """The schedule that is the latest of those that were read."""
+    """A schedule that is late."""
 
     name: str
     late_ms: int
@@ -111,7 +111,7 @@ class QueueOverview:
     overdue_ms: int
     """Ms since the earliest entry of ``scheduled`` was due. About 0 while workers claim."""
     leases_over: int
-    """Number of running jobs whose lease has expired, and whose claim has not been ended for that yet."""
+    """Number of running jobs whose lease has expired and whose claim no call has ended yet."""
     inactive_ms: int | None
     """Ms since a worker last claimed a job or extended a lease, to within a tenth of a lease; None: no worker has in
     this epoch."""
@@ -127,7 +127,7 @@ class QueueOverview:
     scopes_exact: bool
     """Whether ``scopes`` has all such scopes."""
     oldest_event_ms: int | None = None
-    """Ms for which the oldest event that was read has waited for the mirror, at least; None: no event waits."""
+    """Ms for which the oldest event has waited for the mirror, as a lower bound; None: no event waits."""
     workers: tuple[PresentWorker, ...] = ()
     """The queue's workers by name, including workers that ended within the last hour without removing their row."""
     workers_exact: bool = True
@@ -144,9 +144,9 @@ class QueueOverview:
     schedules: int | None = None
     """Number of schedules that are on; None: the queue never had one."""
     late_schedule: LateSchedule | None = None
-    """The latest of the schedules whose instants come first; None: none of these is due."""
+    """The schedule that has been due for the longest time; None: no schedule is due."""
     schedules_missed: int = 0
-    """Number of instants that were passed over, since the queue was created."""
+    """Number of instants for which no job was enqueued, since the queue was created."""
     evicted: int = 0
     """Number of kept results whose values were removed to make room for others, since the queue was created."""
 

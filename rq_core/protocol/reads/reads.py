@@ -55,7 +55,7 @@ class QueueCounts:
     waiting: int = 0
     """Number of ready jobs with scopes, whether their scopes have room or not."""
     open_lanes: int = 0
-    """Number of lanes of such jobs that claims may serve."""
+    """Number of open lanes: claims may take jobs from them."""
     cap: int | None = None
     """Maximum number of jobs of the queue that may run at once; None: any number."""
     settings: dict[str, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class QueueList:
 
 STRAYS_SHOWN: Final = 3
 STRAY_MAX: Final = 50
-"""Characters of each that are shown."""
+"""Maximum number of characters of an invalid entry that are shown."""
 
 
 class Reads(JobReads, ScopeReads, WholeReads, BoxReads):

@@ -1,7 +1,7 @@
 """Looks at jobs that clients wait for: which are alive, and how the others ended, if Redis knows that.
 
 A look is one script that only reads, so its answers are of one moment. It returns a bounded number of bytes of kept
-values; a further look returns the values that had no room.
+results; a further look returns the results that had no room.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PAGE: Final = 250
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The script's answer for a job whose value the next look returns."""
+"""The script's answer for a job whose result the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of bytes of values that one look returns; it may exceed them by one value."""
+"""Maximum number of bytes of results that one look returns; it may exceed them by one result."""
 _IN_LOG: Final = " audit=full"
-"""The text in a line of ``results`` whose value the log has, too."""
+"""The text in a line of ``results`` whose result the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
@@ -50,14 +50,14 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """The result for a job that Redis does not have: its outcome is unknown, or known without its value. The log may
-    have both."""
+    """The result of a look at a job that Redis does not have. Its outcome is unknown, or known without its result.
+    The log may have both."""
 
     logged: tuple[int, int] | None
-    """The epoch and number of the outbox's last entry at that moment: the event of the job's end has this number or a
-    lower one. None: no mirror reads the outbox, or it is empty."""
+    """Epoch and number of the outbox's last entry at the time of the look; the event of the job's end is this entry
+    or an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
     known: Outcome[Any] | None = None
-    """How the job ended, if Redis knows it, and only the log has the value."""
+    """How the job ended, if Redis knows it but only the log has the result."""
 
 
 Found = Outcome[Any] | Absent
@@ -71,7 +71,7 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return by id the results for those of these jobs that are not alive. A dead job is not alive.
+        """Return, by id, the results for the jobs that are not alive. A dead job counts as not alive.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
@@ -133,7 +133,7 @@ def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
-    """Return the outcome that a line of ``results`` has, with the value after it; None for an unknown outcome."""
+    """Return the outcome that a line of ``results`` has, with the job's result; None for an unknown outcome."""
     line, _, value = said.partition("\n")
     fields = result_words(line)
     match line.partition(" ")[0]:

@@ -24,7 +24,7 @@ LANES_MAX: Final = 20_000
 RATES_MAX: Final = 1_000
 """Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Maximum number of lanes, and most jobs of each list, that are read to count the jobs before a job."""
+"""Maximum number of lanes, and of jobs of each list, that are read to count the jobs before a job."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 _PAGE: Final = 500
@@ -41,7 +41,8 @@ class ScopeStatus(NamedTuple):
     """Origin of the limit: code, live, family (the limit of the scope's family holds), or none."""
     holders: int
     waiting: int
-    """Number of jobs in lanes that are blocked on this scope; for the queue, of all ready jobs while it is full."""
+    """Number of jobs in lanes that are blocked on this scope. For the queue's own scope: the number of all ready
+    jobs while it is full, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
     """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest of its keys."""
@@ -84,14 +85,14 @@ class Standing(NamedTuple):
     shown: tuple[ScopeHolder, ...]
     """Some of the scope's holders."""
     resumes_ms: int | None
-    """Unix ms at which that scope, an exhausted rate, admits jobs again."""
+    """If that scope is an exhausted rate: Unix ms at which it admits jobs again."""
     ahead: int
     """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool
     ahead_in: str = ""
-    """queue: jobs of its priority and above in any lane that may run. lane: jobs of its lane only, since the lane is
-    blocked, or the queue is fair, and the place in line does not decide which job is next. Empty: the job is not
-    ready."""
+    """The place in which ``ahead`` is counted. queue: the jobs of its priority and above, in all lanes that may run.
+    lane: only the jobs of its lane, since the lane is blocked, or since the queue is fair and the place in line does
+    not decide. Empty: the job is not ready."""
     ahead_at_least: bool = False
     """Whether ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
@@ -105,8 +106,8 @@ class ScopeReads(QueueReader):
         """Return the scopes of a queue: those with a limit of their own, then the keys with waiting jobs or holders,
         then the weights of a fair queue.
 
-        At most ``limit``. ``waiting`` counts the jobs in lanes that are blocked on the scope; of more than ``lanes``,
-        not all are counted (``partial``).
+        At most ``limit`` are returned. ``waiting`` counts the jobs in lanes that are blocked on the scope, in at most
+        ``lanes`` lanes; ``partial`` says that there are more.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 
@@ -204,8 +205,8 @@ def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
-    """Return scopes and families that have a limit of their own, and keys that have a weight; of very many, not
-    necessarily the first by name."""
+    """Return scopes and families that have a limit of their own, and keys that have a weight; if there are very
+    many, not necessarily the first by name."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""

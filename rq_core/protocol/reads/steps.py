@@ -1,7 +1,7 @@
 """Reads in steps, by which a read of many queues takes as many round trips as a read of one queue.
 
 A read of a queue is a generator: it yields the commands of one round trip, is sent their replies, and returns what it
-found. :meth:`QueueReader.exactly` carries out one; :meth:`QueueReader.side_by_side` many.
+found. :meth:`QueueReader.exactly` carries out one read, :meth:`QueueReader.side_by_side` several at once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WHY_MAX: Final = 300
 
 
 def ask(**questions: Command | list[Command]) -> Steps[Any]:
-    """Ask questions in one round trip. Returns an object that has the answer to each under its name; a list of answers
-    to a list of commands."""
+    """Send questions in one round trip. Returns an object that has the answer to each question under its name. For a
+    list of commands, the answer is a list."""
     single = {name for name, asked in questions.items() if asked and isinstance(asked[0], str)}
     listed: dict[str, list[Command]] = {
         name: [asked] if name in single else asked for name, asked in questions.items()
@@ -78,8 +78,8 @@ class QueueReader:
         return run_steps(self._delivery, queue, steps)
 
     def side_by_side(self, reads: Mapping[str, Steps[T]]) -> Plan[tuple[list[T], dict[str, str]]]:
-        """Carry out reads of several queues at once. Returns their results, and why other queues cannot be read, by
-        name: a queue that cannot be read does not hide the others."""
+        """Carry out reads of several queues at once. Returns their results by queue, and a reason for each queue
+        that cannot be read: such a queue does not hide the others."""
         running = {queue: _Contained(steps) for queue, steps in reads.items()}
         while asked := [each for each in running.values() if each.asks is not None]:
             commands = [command for each in asked for command in each.asks or ()]
@@ -133,7 +133,7 @@ PAGE: Final = 500
 """Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
 
 LONG: Final = 4096
-"""Bytes from which on a value in ``jobs`` is so long that its job always has a line in ``state``."""
+"""Length in bytes from which a value in ``jobs`` counts as long: then its job always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
 """Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
@@ -151,13 +151,14 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Return the states of those of these jobs that Redis has, and a message for each that cannot be read."""
+    """Return the states of the jobs that Redis has, and a message for each job that cannot be read."""
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
 
 def beside(steps: Steps[T], commands: list[Command]) -> Steps[tuple[T, list[Any]]]:
-    """Carry out a read, and ask more in its first round trip. Returns what the read returned, and the answers."""
+    """Carry out a read, and send further commands in its first round trip. Returns the result of the read, and the
+    replies to these commands."""
     answers: list[Any] | None = None if commands else []
     replies: list[Any] | None = None
     while True:

@@ -1,6 +1,6 @@
-"""Decides when the jobs of waiting clients are polled.
+"""Decides when to look at the jobs that clients wait for.
 
-No I/O, no threads: :mod:`rq_core.connections.wait_thread` drives it.
+It does no I/O and starts no thread: :mod:`rq_core.connections.wait_thread` drives it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Seconds between two looks at a job without messages about its end: each pause once, then always the last."""
+"""Seconds between two looks at a job without messages about its end. Each pause is used once; then the last one is
+repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""The same for a job whose end a message reports: these looks find ends whose message was lost."""
+"""Seconds between two looks at a job whose end a message reports. These looks find ends whose message was lost."""
 TOGETHER_S: Final = 0.02
 """Looks that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Maximum number of jobs in one round of looks, after which their waits get the results: of many jobs, the first need
-not wait for the last."""
+"""Maximum number of jobs in one round of looks. After each round its waits get their results, so that among many
+jobs the first need not wait for the last."""
 GRAINS: Final = 10
 """Looks at jobs with messages are due at multiples of a tenth of their pause, so that many waits share a look."""
 
@@ -80,18 +81,19 @@ class Waits:
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
     def add(self, wait: JobWait, now: float) -> None:
-        """Begin to wait: the first poll is due now."""
+        """Begin to wait: the first look is due now."""
         self._by_job[wait.queue].setdefault(wait.id, []).append(wait)
         self._put(wait, now)
 
     def next_at(self) -> float | None:
-        """Return the time at which the next poll is due; None: no poll is due."""
+        """Return the time at which the next look is due; None: no look is due."""
         while self._line and not self._counts(self._line[0]):
             self._drop()
         return self._line[0][0] if self._line else None
 
     def due(self, now: float) -> dict[str, list[JobWait]]:
-        """Return the waits whose jobs must be polled now, by queue. The caller must pass each of them to ``looked``."""
+        """Return the waits whose jobs must be looked at now, by queue. The caller must pass each of them to
+        ``looked``."""
         found: dict[str, list[JobWait]] = {}
         if (first := self.next_at()) is None or first > now:
             return found
@@ -106,7 +108,7 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make polls due now for those awaited jobs of a queue whose ends a message has reported."""
+        """Make looks due now for those awaited jobs of a queue whose ends a message has reported."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids
@@ -114,7 +116,7 @@ class Waits:
                 self._put(wait, now)
 
     def missed(self, queue: str, now: float) -> None:
-        """Make polls due now for all awaited jobs of a queue, since messages may have been missed."""
+        """Make looks due now for all awaited jobs of a queue, since messages may have been missed."""
         for waits in self._by_job.get(queue, {}).values():
             for wait in waits:
                 self._put(wait, now)

@@ -1,7 +1,8 @@
 """Reads a whole queue: a small one in one transaction, a large one in pages, so that no call holds up the server.
 
-Pages are of different moments. The outbox is read last, so a job without an event since the first page is in all pages
-as the log has it. Other members that differ must be read again at one moment (:meth:`WholeReads.members`).
+Pages are read at different moments. The outbox is read last, so the pages must agree with the log about each job
+without an event since the first page. Members of other jobs that differ must be read again at one moment
+(:meth:`WholeReads.members`).
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ class WholeReads(QueueReader):
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
     ) -> Plan[dict[tuple[str, str], str]]:
-        """Read single members of keys at one moment, named as by an edit (:class:`rq_core.doctor.Edit`). Returns their
-        values, with an empty text for a missing member. Keys without members by name, such as lists, are left out."""
+        """Read single members of keys at one moment, named as in an edit (:class:`rq_core.doctor.Edit`). Returns
+        their values, with an empty text for a missing member. Keys whose members have no names, such as lists, are
+        left out."""
         keys = self._keys(queue)
         asked = {each: _member(keys, *each) for each in members}
         replies: Sequence[Any] = ()

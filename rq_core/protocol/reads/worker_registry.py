@@ -2,7 +2,7 @@
 
 A row is the time when Redis last heard of the worker, and the worker's description: ``1795225746 {"host":"db-1",…}``.
 The names of its tasks are stored once for all workers with the same code, in the field ``code|`` and the code's digest.
-None of this is the state of a job: no script reads it, it has no events, and it makes no queue.
+Rows are not part of any job's state: no script reads them, no event records them, and writing them creates no queue.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove the rows that workers left behind when they ended long ago, rows that cannot be read, and the tasks of
-    codes that no other row names. Errors are ignored: the next sweep repairs them."""
+    """Remove rows of workers that ended long ago without removing their row, rows that cannot be read, and the tasks
+    of codes that no other row names. Errors are ignored: the next sweep repairs them."""
     commands: list[list[Any]] = []
     for queue in queues:
         commands += [["HLEN", _key(prefix, queue)], ["TIME"], ["HGETALL", _key(prefix, queue)]]

@@ -2,7 +2,10 @@
 
 Read ``executor`` first.
 
-- ``executor``, ``running``: running each job; one claim with its handler.
-- ``threads``, ``process_pool``, ``isolated_process``: threads; the pool of processes; one such process, with its loop.
+- ``executor``: starts handlers, and decides how their claims end.
+- ``running``: one claim with its handler.
+- ``threads``: the threads of ``def`` handlers.
+- ``process_pool``: the processes of isolated handlers.
+- ``isolated_process``: one of these processes, with its event loop.
 - ``time_limits``: timeouts.
 """

@@ -29,9 +29,10 @@ FACTS: Final = ("id", "queue", "task", "claim", "failures", "losses", "fence", "
 """The fields of a JobContext that the worker sends."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that reach all processes of a worker. Only the worker reacts to them, and ends this process itself. The
-process starts with the signals blocked: a signal that arrived before it ignores them would fail its job."""
+process starts with these signals blocked, and unblocks them once it ignores them: otherwise, an early signal would
+make its job fail."""
 BEGUN: Final = "begun"
-"""The message that a handler begins."""
+"""The message that a handler has begun."""
 RETURNED: Final = "returned"
 """The message that a handler has returned, and that its value is being converted to JSON."""
 END: Final[dict[str, Any]] = {"end": True}

@@ -56,8 +56,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether the process group was killed, or the process may have been joined: another process may have its pid by
-    then."""
+    """Whether the process group was killed, or the process may have been joined. Then another process may have its
+    pid."""
 
 
 class IsolationPool:
@@ -120,7 +120,8 @@ class IsolationPool:
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
     async def _stopped(self, child: _Child, running: Running) -> bool:
-        """Ask a handler to stop, and wait for a while; not after a timeout. Return whether the handler stopped."""
+        """Ask a handler to stop, and wait up to TELL_GRACE_S; after its timeout, do neither. Return whether the
+        handler stopped."""
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:

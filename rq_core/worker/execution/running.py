@@ -14,7 +14,7 @@ from rq_core.model.result_encoding import NO_VALUE
 from rq_core.signals import HandlerSignal
 
 UNFINISHED_VALUE: Final = f"{NO_VALUE}{UNFINISHED}"
-"""The value of a handler that has returned, until it is converted to JSON."""
+"""The value of a claim whose handler has returned, until the result is converted to JSON."""
 
 
 class Running:
@@ -45,7 +45,7 @@ class Running:
         self.task = task
         self.function = task.function
         """The function to call with the arguments: the task's own function, or a wrapper with its dependencies and
-        middleware."""
+        arounds."""
         self.arguments = arguments
         self.args_json = args_json
         self.timeout = timeout
@@ -65,12 +65,13 @@ class Running:
         """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
-        """How to keep the handler's return value, as Returned.dump reads it; empty: the value is not kept."""
+        """How to keep the handler's result, as Returned.dump reads it; empty: the result is not kept."""
         self.value = ""
-        """The kept result, as Returned.dump writes it; empty until the handler has returned, or if nothing is kept."""
+        """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
+        kept."""
 
     def keep(self, value: Any) -> None:
-        """Convert the handler's return value to JSON, and store it in ``value``."""
+        """Convert the handler's result to JSON, and store it in ``value``."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
 
@@ -78,7 +79,7 @@ class Running:
     def can_stop(self) -> bool:
         """Return whether a stopping worker should wait for the handler.
 
-        It should if the handler can be cancelled, or has dependencies or middleware to close. Any other ``def`` handler
+        It should if the handler can be cancelled, or has dependencies or arounds to leave. Any other ``def`` handler
         has nothing to do before its process ends.
         """
         return self.handler is not None or self.function is not self.task.function

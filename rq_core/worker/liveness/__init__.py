@@ -1,6 +1,7 @@
 """Shows others that a worker is alive, and measures how late its event loop is.
 
-- ``heartbeat``, ``lease_table``: extending leases; leases in memory that the supervisor can read.
+- ``heartbeat``: extends leases.
+- ``lease_table``: leases in memory that the supervisor can read.
 - ``presence``: the worker's row in the list of workers.
-- ``loop_lag``: how late the event loop is.
+- ``loop_lag``: measures how late the event loop is.
 """

@@ -51,7 +51,7 @@ class LeaseKeeper:
         attendance: Attendance | None = None,
     ) -> None:
         """``table`` is shared with a supervisor, which extends the leases when this thread cannot run. This thread
-        reports ``attendance``."""
+        also reports in Redis that the worker is alive, by ``attendance``."""
         self._client = client
         self._worker = worker
         self._on_lost = on_lost

@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.job import Claim
 
 _HEAD: Final = struct.Struct("<dd128s")
-"""Monotonic time at which the heartbeat's thread last ran, its interval in seconds, and the worker's name."""
+"""The table's head: monotonic time at which the heartbeat's thread last ran, its interval in seconds, and the
+worker's name."""
 _END: Final = struct.Struct("<?i")
-"""Whether the worker's work is over, and the exit status that its process will have."""
+"""The end of the worker: whether its work is over, and the exit status that its process will have."""
 _ROWS_AT: Final = _HEAD.size + _END.size
 _ROW: Final = struct.Struct("<?d128s128s40s")
-"""Whether the row is in use, the monotonic time up to which to extend the lease (0: no limit), queue, job, fence."""
+"""A row: whether it is in use, the monotonic time up to which to extend the lease (0: no limit), queue, job, fence."""
 
 
 class HeldLease(NamedTuple):

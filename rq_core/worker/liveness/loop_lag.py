@@ -27,7 +27,8 @@ EVERY_S: Final = 1.0
 BLOCKED_S: Final = 2.0
 """Seconds after which the log names the handler that blocks the loop."""
 REMEMBERED: Final = 15
-"""Number of measurements whose worst is reported: usually as many as there are between two scrapes."""
+"""Number of measurements among which the worst is reported. This is about the number of measurements between two
+scrapes."""
 
 
 class LoopWatch:
@@ -50,7 +51,7 @@ class LoopWatch:
         threading.Thread(target=self._look, args=(loop,), name="rq-core-loop", daemon=True).start()
 
     def measure(self) -> None:
-        """Store how late this measurement is and when the next is due, and schedule it."""
+        """Store how late this measurement is and when the next one is due. Then schedule the next measurement."""
         now = self._clock()
         self._lags.append(max(0.0, now - self._due))
         self._due = now + EVERY_S

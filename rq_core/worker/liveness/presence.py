@@ -36,8 +36,8 @@ class Attendance:
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``queues`` (returns the queues that the worker serves now) and ``busy`` (returns the number of busy places)
-        are called from the heartbeat's thread."""
+        """``queues`` returns the queues that the worker serves now; ``busy`` returns the number of busy places. Both
+        functions are called from the heartbeat's thread."""
         self._client = client
         self._worker = worker
         self._tasks = tasks
