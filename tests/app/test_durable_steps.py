@@ -140,6 +140,34 @@ def test_steps_in_parallel_branches_are_saved_each_under_its_key(app: App, world
     assert 5 == len(world.did)
 
 
+def test_a_failed_branch_leaves_no_step_unsaved_and_no_branch_begins_another_one(
+    app: App, world: World
+) -> None:
+    async def slow() -> None:
+        world.did.append("slow")
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def branch() -> None:
+        await durable().step("slow", slow)
+        await durable().step("behind", world.charge, 1)
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        world.may_fail()
+
+    @app.task(retry=AT_ONCE)
+    async def order() -> None:
+        await asyncio.gather(branch(), fails())
+
+    world.fails = [True]
+    with testing.fake(app) as fake:
+        order.enqueue()
+        assert ["ready", "succeeded"] == outcomes(fake)
+
+    assert ["slow", "charge 1"] == world.did
+
+
 def test_the_same_name_twice_at_the_same_time_is_refused(app: App, world: World) -> None:
     found: list[BaseException] = []
 

@@ -111,20 +111,19 @@ def durable_sync() -> DurableSync:
 def _steps_of(call: str, job: JobContext, *, is_async: bool) -> Steps:
     if in_step.get():
         raise NotDurable(call=call, why="a step's function runs here, and it must do all by itself")
-    home = job.home
-    if home is None:
+    if job.home is None:
         raise NotDurable(
             call=call,
             why="no worker saves the steps of this handler. Handlers with isolation, and jobs of job_running(), have"
             " none",
         )
-    if home.is_async is not is_async:
+    if job.steps is None:
+        job.steps = Steps(job, job.home())
+    found: Steps = job.steps
+    if found.home.is_async is not is_async:
         other = "durable_sync()" if is_async else "durable()"
         raise NotDurable(
             call=call,
             why=f"the handler is {'a `def`' if is_async else 'an `async def`'} function: use {other}",
         )
-    if job.steps is None:
-        job.steps = Steps(job, home)
-    found: Steps = job.steps
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ class Home(Protocol):
 
     def lease(self) -> Awaitable[None]:
         """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        ...
+
+    def began(self) -> Callable[[], None]:
+        """Note that a step has begun; return the function that notes its end."""
         ...
 
     def load(self) -> Awaitable[Box | None]:

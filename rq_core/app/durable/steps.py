@@ -18,7 +18,7 @@ from rq_core.app.durable.home import Home
 from rq_core.app.durable.step_values import check_returned, load_value
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.result_types import Returned
-from rq_core.errors import InvalidStep, QueueDamaged, StepTwice
+from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, NAME_PATTERN, StepEntry, new_life
 from rq_core.model.outcome import TOO_LARGE, reason_of
 from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
@@ -81,6 +81,11 @@ class Steps:
         """How often each name was used in this run."""
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
+        self._is_over = False
+
+    def close(self) -> None:
+        """Let no further step begin: the handler has ended, and branches of it may still run."""
+        self._is_over = True
 
     async def step(
         self,
@@ -117,6 +122,7 @@ class Steps:
         if base in self._running:
             raise StepTwice(step=base)
         self._running.add(base)
+        note_end = self.home.began()
         try:
             await self._load()
             count = self._used[base] = self._used.get(base, 0) + 1
@@ -124,6 +130,7 @@ class Steps:
             value = await self._done(entry, function, args, kwargs, options, returned)
         finally:
             self._running.discard(base)
+            note_end()
         if options.undo is not None:
             self._passed.append(_Passed(self._numbers[entry], entry, value, options.undo))
         return value
@@ -287,6 +294,8 @@ class Steps:
             raise InvalidStep(
                 step="", why="it is inside of another step, whose function must do all by itself"
             )
+        if self._is_over:
+            raise NotDurable(call="step()", why="the handler of this job has ended")
         self._context.raise_if_cancelled()
         # A process that was stopped for longer than its lease must not repeat what a step has done elsewhere.
         await self.home.lease()

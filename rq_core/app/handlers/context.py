@@ -63,7 +63,7 @@ class JobContext:
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
-        """The worker as the steps of a durable job see it; None: no worker saves steps. The worker sets it."""
+        """Returns the worker as the steps of a durable job see it; None: no worker saves steps. The worker sets it."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
 

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from rq_core.app.handlers import context as job_context
@@ -37,7 +38,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
-from rq_core.worker.execution.saver import LoopHome, Saver, ThreadHome
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
@@ -180,21 +181,15 @@ class Executor:
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
         if self._saver is not None:
-            running.context.home = self._home(self._saver, running)
+            self._saver.loop = asyncio.get_running_loop()
+            # Most handlers have no steps, and make none of it.
+            running.context.home = partial(self._saver.home, running.context, task)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
             running.handler = start_task(self._run_async(running))
         else:
             self._launch_thread(running)
-
-    @staticmethod
-    def _home(saver: Saver, running: Running) -> LoopHome | ThreadHome:
-        """Return what saves the steps of a handler that runs in this process."""
-        kept = running.task.options.audit_result
-        if running.task.is_async:
-            return LoopHome(saver, running.context, kept)
-        return ThreadHome(saver, running.context, kept, asyncio.get_running_loop())
 
     def _launch_thread(self, running: Running) -> None:
         self._begin_time(running)
@@ -281,6 +276,9 @@ class Executor:
             try:
                 value = await running.function(**running.arguments)
             finally:
+                if running.context.steps is not None:
+                    # A step that has happened must be saved before the claim ends.
+                    await running.context.steps.home.let_end()
                 if running.over is not None:
                     running.context.raise_if_timed_out()
             if running.keeps:

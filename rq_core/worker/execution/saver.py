@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from typing import Any, Final, Protocol, TypeVar
 
 from rq_core.app.handlers.context import JobContext
+from rq_core.app.task import Task
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
 from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
 from rq_core.protocol.engine.plan import Call, Plan
@@ -51,6 +52,16 @@ class Saver:
         ] = {}
         """By queue with a call under way, what its next call takes."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the worker, for handlers in threads."""
+
+    def home(self, context: JobContext, task: Task[Any, Any]) -> LoopHome | ThreadHome:
+        """Return the worker as the steps of a handler in this process see it."""
+        kept = task.options.audit_result
+        if task.is_async:
+            return LoopHome(self, context, kept)
+        assert self.loop is not None
+        return ThreadHome(self, context, kept, self.loop)
 
     async def load(self, context: JobContext) -> Box | None:
         """Return what a job has saved; None if its claim is not in force."""
@@ -127,6 +138,10 @@ def _gathered(
     return taken
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class _Home:
     """The worker as one handler's steps see it."""
 
@@ -150,6 +165,25 @@ class LoopHome(_Home):
     def __init__(self, saver: Saver, context: JobContext, audit_result: str) -> None:
         super().__init__(saver, context, audit_result)
         self._lock = asyncio.Lock()
+        self._unfinished: set[asyncio.Future[None]] = set()
+
+    def began(self) -> Callable[[], None]:
+        """Note that a step has begun; return the function that notes its end."""
+        step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished.add(step)
+
+        def ended() -> None:
+            self._unfinished.discard(step)
+            step.set_result(None)
+
+        return ended
+
+    async def let_end(self) -> None:
+        """Let no further step begin, and wait for the steps that run: branches of a handler that has failed."""
+        if self._context.steps is not None:
+            self._context.steps.close()
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)
 
     async def lease(self) -> None:
         """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
@@ -190,6 +224,10 @@ class ThreadHome(_Home):
         super().__init__(saver, context, audit_result)
         self._loop = loop
         self._lock = threading.RLock()
+
+    def began(self) -> Callable[[], None]:
+        """Note nothing: a step of a handler in a thread ends before the handler does."""
+        return _nothing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
