@@ -84,6 +84,20 @@ class InboxCopied(InboxError):
     here: str
 
 
+class InboxInPlace(InboxError):
+    """the inbox in {url} is no copy that rq-core can tell: {why}. On the original, --copy would park all rows that
+    wait. If a whole server or disk was copied, and this is the copy, add --same-place. Nothing was changed."""
+
+    why: str
+
+
+class InboxDamaged(RqCoreError):
+    """the inbox in {url} was altered: {what}"""
+
+    url: str
+    what: str
+
+
 class InboxForeign(InboxError):
     """the database {url} has a table {table} that rq-core did not create: its columns are {columns}. Rename it, or use
     another schema for the inbox.

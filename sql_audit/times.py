@@ -1,45 +1,8 @@
-"""Reads and writes times and time spans in the form that people use, such as ``10m ago`` and ``90d``."""
+"""Times of the log in the form in which people read them."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time, timedelta
-from typing import Final
-
-_UNITS_MS: Final = {
-    "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000, "y": 31_536_000_000,
-}  # fmt: skip
-_MS_DIGITS: Final = 15
-"""Number of digits of the largest Unix ms that datetime can hold (the end of the year 9999)."""
-
-
-def span_ms_of(text: str) -> int:
-    """Return a time span such as ``90d`` in ms; a year has 365 days. Raise ValueError if the text is not a span."""
-    number, unit = text[:-1], text[-1:]
-    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()) or len(number) > 6:
-        raise ValueError(f"{text!r} is not a time span: write 90d (s, m, h, d, w or y)")
-    return int(number) * _UNITS_MS[unit]
-
-
-def moment_of(text: str, now: datetime) -> int:
-    """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last time that a clock showed it),
-    ``10m ago``, ``now``, or a number of Unix ms. A time without a zone is in UTC.
-
-    Raise ValueError or OverflowError if the text is not such a time.
-    """
-    if text.isascii() and text.isdigit() and len(text) <= _MS_DIGITS:
-        return int(text)
-    if text == "now":
-        return int(now.timestamp() * 1000)
-    if text.endswith(" ago"):
-        return int(now.timestamp() * 1000) - span_ms_of(text.removesuffix(" ago").strip())
-    if text[2:3] == ":":
-        clock = time.fromisoformat(text)
-        zone = clock.tzinfo or UTC
-        moment = datetime.combine(now.astimezone(zone).date(), clock, zone)
-        moment -= timedelta(days=moment > now)
-    else:
-        moment = datetime.fromisoformat(text)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+from datetime import UTC, datetime
 
 
 def readable(at_ms: int) -> str:

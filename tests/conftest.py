@@ -1,10 +1,11 @@
-"""Fixtures: real servers, which start when a test first asks for them, and checks for what tests leave.
+"""Fixtures: real servers, which start when a test first asks for them, and checks that tests leave no thread, process
+or task behind.
 
 `redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on PATH; with CI=true
 it must be), SQLite and PostgreSQL.
 
 With `-n` the tests are shared out to several processes. Each has servers of its own, so tests are as independent as in
-one. Those marked `alone` have the machine to themselves (`tests/kit/quiet.py`).
+one process. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
 """
 
 import asyncio
@@ -61,7 +62,7 @@ def _turn(item: pytest.Item) -> int:
     """Return the rank of a test in the order of the run: alone tests first, then long tests, then short tests.
 
     An alone test between others would wait for the running ones, and no other test could begin in the meantime. Short
-    tests come last, so that no process has work alone at the end.
+    tests come last, so that all processes end at about the same time.
     """
     if item.get_closest_marker("alone") is not None:
         return 0
@@ -117,7 +118,8 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
-    """Return the scheduler that gives out tests one by one (xdist's own groups by mark are lost with pytest 9.2)."""
+    """Return the scheduler that gives out tests one by one. (The scheduler of xdist for groups does not work with
+    pytest 9.2.)"""
     return Shares(config, log)
 
 
@@ -179,7 +181,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def valkey(_shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """Yield the shared Valkey, emptied, for tests to which the engine makes no difference."""
+    """Yield the shared Valkey, emptied, for tests whose result does not depend on the engine."""
     return _shared_redis(ENGINES[0])
 
 

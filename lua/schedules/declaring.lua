@@ -4,7 +4,7 @@ Keys: schedules
 Meta: schedules
 Args: each each_count by why source spec_max what
 Uses: call(now) meta(facts set_fact) emit(emit_queue) batch(call_many read_many) digits(digits)
-    schedule_entries(read_schedule write_schedule job_field was_declared note_declared is_unseen)
+    schedule_entries(read_schedule write_schedule job_field was_declared declared_before note_declared is_unseen)
     definition_digest(definition_digest job_digest) tick_times(read_ticks move_tick decide_ticks write_ticks)
 ]]
 
@@ -92,6 +92,14 @@ local function floor_of(old)
   return math.max(now, old and old.last or 0)
 end
 
+--- Note that code declares a schedule, whichever definition: it is not taken out of the code.
+local function note_seen(name, old)
+  if now - old.seen >= SEEN_MS or now < old.seen then
+    old.seen = now
+    entries[#entries + 1], entries[#entries + 2] = name, write_schedule(old)
+  end
+end
+
 --- Code declares the stored definition: note the time, and take the new instant if it is earlier, since the clock went
 --- back.
 local function see(name, old, next_at, due_at)
@@ -99,9 +107,8 @@ local function see(name, old, next_at, due_at)
     local new = next_version(old)
     new.next_ms, new.due_ms, new.seen = next_at, due_at, now
     change(name, old, new)
-  elseif now - old.seen >= SEEN_MS or now < old.seen then
-    old.seen = now
-    entries[#entries + 1], entries[#entries + 2] = name, write_schedule(old)
+  else
+    note_seen(name, old)
   end
   return 'same'
 end
@@ -124,7 +131,7 @@ local function put_outcome(old, is_same, version, digest)
   elseif source == 'code' then
     if is_same and old.from == 'code' and old.state ~= 'undeclared' and old.state ~= 'removed' then
       return 'same'
-    elseif old and (old.state == 'removed' or not is_same and was_declared(old, digest)) then
+    elseif old and (old.state == 'removed' or not is_same and old.state ~= 'undeclared' and was_declared(old, digest)) then
       return 'kept'
     end
   elseif version >= 0 and version ~= (old and old.v or 0) then
@@ -146,6 +153,9 @@ local function put(name, version, next_at, due_at, rule, job)
   if outcome == 'same' and source == 'code' then
     return see(name, old, next_at, due_at)
   elseif outcome then
+    if outcome == 'kept' then
+      note_seen(name, old)
+    end
     return outcome
   elseif next_at <= floor_of(old) then
     return 'late'
@@ -156,7 +166,10 @@ local function put(name, version, next_at, due_at, rule, job)
     last = old and old.last or 0, from = source, seen = source == 'code' and now or old and old.seen or 0,
     was = old and old.was or '', rule = rule,
   }
-  if old and old.from == 'code' and (not is_same or source == 'live') then
+  if digest and old and was_declared(old, digest) then
+    -- The code was taken back to this definition, and no newer code has declared the schedule for hours.
+    new.was = declared_before(old, digest)
+  elseif old and old.from == 'code' and (not is_same or source == 'live') then
     note_declared(new, definition_digest(old.rule, old_job))
   end
   change(name, old, new, job)
@@ -180,9 +193,11 @@ local function resume(name, old, next_at, due_at)
     return 'late'
   end
   local new = next_version(old)
-  new.from = old.state == 'undeclared' and 'live' or old.from
+  -- From now on it needs no code: the log says its job again, as of any rule that is set live.
+  local is_adopted = old.state == 'undeclared'
+  new.from = is_adopted and 'live' or old.from
   new.state, new.next_ms, new.due_ms, new.seen = 'on', next_at, due_at, old.from ~= 'live' and now or old.seen
-  change(name, old, new)
+  change(name, old, new, is_adopted and known[name][2] or nil)
   return 'changed'
 end
 

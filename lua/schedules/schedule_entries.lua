@@ -53,6 +53,12 @@ local function was_declared(schedule, digest)
   return (',' .. schedule.was .. ','):find(',' .. digest .. ',', 1, true) ~= nil
 end
 
+--- Return the digests of what code declared before this definition, which it declared once.
+local function declared_before(schedule, digest)
+  local at = (',' .. schedule.was .. ','):find(',' .. digest .. ',', 1, true)
+  return at > 1 and schedule.was:sub(1, at - 2) or ''
+end
+
 --- Remember a definition that code declared, so that an older worker does not bring it back.
 local function note_declared(schedule, digest)
   if was_declared(schedule, digest) then

@@ -420,16 +420,16 @@ class App(ScheduleProducer):
         """Return an object that enqueues within the transaction of a connection: see PreparedTask.within."""
         from rq_core.app.inbox.within import app_within
 
-        def own_job(
-            queue: str,
-            task: str,
-            args: Mapping[str, Any] | None,
-            keys: Mapping[str, str] | None,
-            options: EnqueueOptions,
-        ) -> NewJob | None:
-            known = self._tasks.get(check_name("task", task))
-            if known is None:
-                return None
-            return Draft(self, known, queue, task, args, options).job(keys)
+        return app_within(self, self._own_job, connection)
 
-        return app_within(self, own_job, connection)
+    def _own_job(
+        self,
+        queue: str,
+        task: str,
+        args: Mapping[str, Any] | None,
+        keys: Mapping[str, str] | None,
+        options: EnqueueOptions,
+    ) -> NewJob | None:
+        """Return a job by its task's name; None if this app does not have the task."""
+        known = self._tasks.get(check_name("task", task))
+        return None if known is None else Draft(self, known, queue, task, args, options).job(keys)

@@ -64,6 +64,29 @@ verbose_option = click.option(
 )
 
 
+class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A time on the command line, converted to Unix ms by :func:`rq_core.model.lib.moments.moment_of`."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from datetime import UTC, datetime
+
+        from rq_core.model.lib.moments import moment_of, span_ms_of
+
+        try:
+            return moment_of(str(value), datetime.now(UTC))
+        except (ValueError, OverflowError):
+            with contextlib.suppress(ValueError):
+                span_ms_of(str(value))
+                self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
+            self.fail(
+                f"{value!r} is not a time: write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms",
+                param,
+                ctx,
+            )
+
+
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
     """Return the option ``--limit``, the most entries that a command lists: by default 100.
 

@@ -74,7 +74,7 @@ def causes(
 ) -> list[Cause]:
     """Return the causes: first those that need an operator now, then the others; each part by queue. ``log`` and
     ``inbox`` have no value if they were not read."""
-    found = [*_causes(state, log), *_of_inbox(inbox)]
+    found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 
 
@@ -168,7 +168,8 @@ def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
     return f"{says}: workers run, and their logs say why they do not serve it; `rq-core schedules {queue.queue}`"
 
 
-def _of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
+def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
+    """Yield the causes that an inbox shows; nothing if it was not read."""
     if inbox is None:
         return
     if isinstance(inbox, Unread):
@@ -195,6 +196,8 @@ def _inbox_waits(queue: InboxQueue, oldest_ms: int) -> str:
     least = "" if queue.rows_exact else "at least "
     rows = counted(queue.rows, "row waits", "rows wait")
     says = f"{least}{rows} in the inbox, the oldest for {_span(oldest_ms)}"
+    if queue.damage is not None:
+        return f"{says}: {queue.damage}"
     if queue.sent_ms is None:
         return f"{says}, and no relay takes them: run `rq-core inbox run URL`"
     if queue.sent_ms > STUCK_MS:

@@ -103,10 +103,9 @@ def unpack(
     the queue, and the log says so.
     """
     try:
-        check_name("queue", queue)
         check_name("job", job_id)
         _check_args(args)
-        job = _without_arguments(packed, task)
+        job = _without_arguments(packed, task, queue)
         if age_ms > 0 and (job.delay_ms or "expires_in" in job.ties):
             job = _aged(job, age_ms)
         # As `_replace` does, in a third of the time: a relay does this for every row.
@@ -127,9 +126,13 @@ def _check_args(args: str) -> None:
     if "\n" in args or "\r" in args or not args.startswith("{"):
         raise Unreadable("args is not a JSON object without line breaks")
     try:
+        if not args.isascii():
+            args.encode()
         _, end = _read_value(args, 0)
     except StopIteration as error:
         raise Unreadable(f"args is not JSON: character {error.value}") from None
+    except UnicodeEncodeError:
+        raise Unreadable("args is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"args is not JSON: {error}") from None
     if end != len(args):
@@ -137,10 +140,14 @@ def _check_args(args: str) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _without_arguments(packed: str, task: str) -> NewJob:
-    """Return a job without its id, queue and arguments: the part that many rows share."""
+def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
+    """Return a job without its id and arguments: the part that many rows share."""
+    check_name("queue", queue)
     try:
+        packed.encode()
         said: Any = json.loads(packed)
+    except UnicodeEncodeError:
+        raise Unreadable("packed is not UTF-8") from None
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"packed is not JSON: {error}") from None
     if not isinstance(said, dict):
@@ -155,7 +162,7 @@ def _without_arguments(packed: str, task: str) -> NewJob:
         _number("timeout", said.pop("timeout")) if "timeout" in said else None,
     )
     job = NewJob(
-        "", "", shape, "",
+        "", queue, shape, "",
         delay_ms=_number("delay", said.pop("delay", 0)),
         due_ms=_number("due", said.pop("due", 0)),
         lane=_matching(said, "lane", _LANE),

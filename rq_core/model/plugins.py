@@ -375,6 +375,8 @@ class InboxQueue:
     """Rows that became jobs."""
     sent_ms: int | None
     """Ms since a relay chose the batch that is on its way; None: no batch is on its way."""
+    damage: str | None = None
+    """Why the counts and the batch cannot be read; None: they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +388,14 @@ class InboxOverview:
     """Number of queues that the look did not read, since there are too many."""
 
 
+class InboxFinding(NamedTuple):
+    """One thing that is wrong with an inbox."""
+
+    queue: str | None
+    """The queue that it is about; None: all."""
+    says: str
+
+
 class InboxReader(Protocol):
     """Reads one inbox. Threads may share it."""
 
@@ -394,6 +404,11 @@ class InboxReader(Protocol):
 
         Raises InboxMissing if the tables are missing, and another RqCoreError if the database does not answer.
         """
+        ...
+
+    def examine(self, client: Any, /) -> Sequence[InboxFinding]:
+        """Return what is wrong with the inbox, except for what ``look`` shows: its tables, its place, the rights of a
+        relay, and how its last batches differ from the Redis of a client. Raises as ``look`` does."""
         ...
 
     def close(self) -> None:

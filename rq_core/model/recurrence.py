@@ -37,6 +37,7 @@ from cronsim import CronSim, CronSimError
 
 from rq_core.errors import InvalidOption
 from rq_core.model.lib.durations import Duration, ms_of
+from rq_core.model.lib.zones import check_zone, zone_of
 
 Overlap = Literal["skip", "allow", "queue", "replace"]
 """The rule for an instant at which the job of an earlier instant is alive."""
@@ -82,11 +83,6 @@ _YEARS_2000: Final = datetime(2000, 1, 1)  # noqa: DTZ001 (a wall time)
 years never fires."""
 _FIELDS: Final = "must have five fields (minute hour day month weekday), or be one of " + ", ".join(
     NICKNAMES
-)
-_ZONE: Final = "must be a time zone of the IANA database, such as Europe/Berlin"
-_ZONES_MISSING: Final = (
-    f"{_ZONE}. This system has no such zone: if the name is right, `pip install tzdata` (Python's copy of the database)"
-    " or install the system's package tzdata"
 )
 
 
@@ -151,12 +147,7 @@ class Recurrence:
             before_end = (end - 1 - self.phase_ms) // self.every_ms
             before_start = (start - 1 - self.phase_ms) // self.every_ms
             return max(0, min(before_end - before_start, PASSED_MAX))
-        count = 0
-        for instant in self.instants(start - 1):
-            if instant >= end or count == PASSED_MAX:
-                break
-            count += 1
-        return count
+        return _cron_passed(NICKNAMES.get(self.cron, self.cron), self.tz, start, end)
 
     def latest(self, start: int, now: int) -> int | None:
         """Return the last instant from ``start`` up to ``now`` (Unix ms); None without one."""
@@ -276,18 +267,6 @@ def check_schedule_name(name: str) -> str:
     return name
 
 
-def check_zone(tz: str) -> str:
-    """Return the name if this system knows a time zone of this name. Raises InvalidOption if not."""
-    given: object = tz
-    if not isinstance(given, str) or not given:
-        raise InvalidOption.of("tz", tz, _ZONE)
-    try:
-        _zone(tz)
-    except (LookupError, OSError, ValueError):
-        raise InvalidOption.of("tz", tz, _ZONES_MISSING) from None
-    return tz
-
-
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
     """Return a cron expression, one space between its fields.
@@ -341,11 +320,6 @@ def _check_word(option: str, value: object, words: tuple[str, ...]) -> None:
         raise InvalidOption.of(option, value, f"must be one of {', '.join(words)}")
 
 
-@lru_cache(maxsize=1024)
-def _zone(tz: str) -> ZoneInfo:
-    return ZoneInfo(tz)
-
-
 def _ms_of_utc(moment: datetime) -> int:
     """Return a moment in UTC in Unix ms."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
@@ -357,7 +331,7 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 
     The cache is for many schedules with one expression that are declared or due together.
     """
-    zone = _zone(tz)
+    zone = zone_of(tz)
     moment = _EPOCH + timedelta(milliseconds=minute_ms)
     minute, hour, *_ = cron.split()
     try:
@@ -366,6 +340,19 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
         return _ms_of_utc(_after_named(cron, zone, moment))
     except (StopIteration, OverflowError):
         return None
+
+
+@lru_cache(maxsize=1024)
+def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
+    """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX, cached.
+
+    The cache is for many schedules with one expression that no worker served for long.
+    """
+    instant, count = _cron_after(cron, tz, (start - 1) // _MINUTE * _MINUTE), 0
+    while instant is not None and instant < end and count < PASSED_MAX:
+        count += 1
+        instant = _cron_after(cron, tz, instant)
+    return count
 
 
 def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:

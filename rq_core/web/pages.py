@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 QUEUES_MAX: Final = 10
 """Maximum number of queues that one page reads one by one."""
-LANES_MAX: Final = 2_000
+LANES_MAX: Final = 1_000
 """Maximum number of lanes whose jobs are counted for one page. The command line reads more, but a page is read every
 two seconds."""
 MEMBERS_MAX: Final = 5_000

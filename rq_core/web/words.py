@@ -17,6 +17,8 @@ TEXT_MAX: Final = 20_000
 """Maximum number of characters of a text from elsewhere in a block of several lines."""
 WORD_MAX: Final = 300
 """Maximum number of characters of a text from elsewhere on one line."""
+LINK_MAX: Final = 1_000
+"""Maximum number of characters of a value in an address."""
 NONE: Final = "\u2013"
 """Shown in place of an unknown number."""
 _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -108,8 +110,9 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values in its query; an empty value, or None, is left out."""
-    given = {name: value for name, value in values.items() if value not in (None, "")}
+    """Return an address with these values behind it. An empty value, None, and one that no page would accept because of
+    its length are left out."""
+    given = {n: v for n, v in values.items() if v not in (None, "") and len(str(v)) <= LINK_MAX}
     # What is no UTF-8 in Redis is read as lone surrogates.
     return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path
 

@@ -20,7 +20,7 @@ from rq_core.worker.lifetime import end_tasks
 
 if TYPE_CHECKING:
     from rq_core.app.app import App
-    from rq_core.protocol.calls.schedules import Instant, Told
+    from rq_core.protocol.calls.schedules import Instant, Ticked, Told
 
 log = logging.getLogger(__package__)
 
@@ -86,12 +86,21 @@ class Ticker:
                 self._report(queue, answer.told)
                 if not answer.due:
                     return
+                await self._declare_if_late(queue, answer)
                 # A schedule that was away for long has many instants to count.
                 instants = await self._computed(answer.due, answer.now_ms)
         except RqCoreError as error:
             log.warning("schedules of queue %s were not served: %s", queue, error)
         except Exception:
             log.exception("schedules of queue %s were not served", queue)
+
+    async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
+        """Declare the code's schedules if that is overdue, so that none of them stops: the worker stood still for
+        hours, or the clock of Redis was set forward."""
+        own = self._app.schedules.get(queue, ())
+        late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
+        if any(name in own and seen_ms_in(entry) < late_ms for name, entry in answer.due.items()):
+            await self._client.run(self._app.declare_schedules(self._client.calls, queue))
 
     def _report(self, queue: str, told: Mapping[str, Told]) -> None:
         """Log the outcomes that an operator should see."""
@@ -105,6 +114,16 @@ class Ticker:
             elif each.outcome not in _EXPECTED:
                 holder = f" ({each.holder})" if each.holder else ""
                 log.warning("schedule %s of queue %s: %s%s", name, queue, each.outcome, holder)
+
+
+def seen_ms_in(entry: str) -> int:
+    """Return when code declared a schedule last, from its entry; 0 for one that is damaged."""
+    from rq_core.model.schedule import Schedule
+
+    try:
+        return Schedule.parse(entry).seen_ms
+    except ValueError:
+        return 0
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:

@@ -35,7 +35,7 @@ from scripts.docs.pictures import gallery
 
 
 def _purpose(header: Header) -> str:
-    """Return the first sentence; the rest is for readers of the file."""
+    """Return the first sentence of a header's purpose. The other sentences are only for readers of the file."""
     return " ".join(header.purpose.split()).partition(". ")[0].rstrip(".")
 
 

@@ -6,10 +6,9 @@ documentation is generated and not at run time:
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is
   touched is declared;
-- every field of ``meta`` that is read is declared, since an undeclared one reads as its default; and every one that is
-  changed, too;
+- every field of ``meta`` that is read or changed is declared, since an undeclared field is read as its default;
 - every name that a file takes from an include is in its ``Uses``, and is used;
-- no file assigns what belongs to another, not even a field or an element of it;
+- no file assigns a variable of another file, nor a field or an element of it;
 - what one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables;
 - a list is filled and read by the file that declares it, and by no other;
 - a script runs each step that one of its parts has;
@@ -152,7 +151,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Check the rules for scripts and includes alike."""
+    """Check the rules that apply to both scripts and includes."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -242,7 +241,7 @@ def changing(name: str) -> set[str]:
 
 
 def _of_include(source: Source) -> Iterator[str]:
-    """Check what an include keeps between calls, and what it reads of the script's arguments."""
+    """Check the variables that an include keeps between calls, and the arguments of the script that it reads."""
     changing = lua_names.assigned(source.code) & source.defines
     reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
     first_values = lua_names.assigned(reset)
@@ -304,8 +303,8 @@ def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
 
 
 def _of_records(fields: tuple[str, ...], bare: str) -> Iterator[str]:
-    """Yield a phrase for each name that the code takes from beyond a record's last field or from another field's
-    position, and for each declared field that the code does not use."""
+    """Yield a phrase for each name that the code reads from a position after a record's last field or from the position
+    of another field, and for each declared field that the code does not use."""
     used = {0} if re.search(r"\[\w+\] = each\(", bare) else set()
     for names in _EACH.findall(bare):
         for place, word in enumerate(w.strip() for w in names.split(",")):

@@ -124,7 +124,7 @@ _BROKEN_CODE: Final = """() => [...document.querySelectorAll("td code, th code")
 
 
 def _drawings_that_keep_their_colours(browser: Any, base: str) -> list[str]:
-    """Switch the colours of a page whose system has light ones, and compare a drawing before and after."""
+    """Switch a page to the other colours, on a system with light colours, and compare each drawing before and after."""
     page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="light")
     page.goto(f"{base}why/", wait_until="networkidle")
     box = page.locator("img.drawing").first.bounding_box()

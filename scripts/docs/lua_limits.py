@@ -1,4 +1,4 @@
-"""Counts how much each script uses of Lua's limits for a function: 200 locals, and 60 upvalues.
+"""Counts how many of the locals (200) and upvalues (60) that Lua allows a function each script uses.
 
     python -m scripts.docs.lua_limits
 
@@ -219,7 +219,7 @@ def _ends_a_value(word: str) -> bool:
 
 
 def _begins_anew(word: str) -> bool:
-    """Return whether this word, after a value, begins something new."""
+    """Return whether this word, after a value, begins a new statement or value."""
     return _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
 
 
@@ -239,7 +239,8 @@ class Left:
 
 
 def left(name: str) -> Left:
-    """Return what a script has left. Its functions are the same as a function of Redis and with EVALSHA."""
+    """Return the locals and upvalues that a script has left. The result is the same for FCALL and EVALSHA, since the
+    script has the same functions in both."""
     first, *others = functions(script.function(name).text.partition("\n")[2])
     fullest = max(first, *others, key=lambda each: each.locals)
     widest = max(others, key=lambda each: len(each.outside))

@@ -72,7 +72,8 @@ def _assignments(code: str) -> set[tuple[str, bool]]:
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:
-    """Return the place before the target of an assignment that ends here, and the name that the target begins with."""
+    """Return the position before the target of an assignment, which ends here, and the name with which the target
+    begins."""
     while True:
         if words[end] == "]":
             depth = 0

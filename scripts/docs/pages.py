@@ -28,7 +28,7 @@ def cell(text: str) -> str:
 
 
 def code(words: Iterable[str]) -> str:
-    """Return the words as code, side by side."""
+    """Return the words as Markdown code, separated by spaces."""
     return " ".join(f"`{word}`" for word in words)
 
 

@@ -1,7 +1,7 @@
 """Writes the Python blocks of the pages into one module per page, which scripts/check gives to mypy and pyright.
 
 A block that shows a file of docs/examples is checked there. The blocks of a page follow each other in its module, so a
-later one may use what an earlier one has defined; PREAMBLES has what a page takes for granted.
+block may use the names that an earlier block has defined. PREAMBLES has the code that a page assumes.
 
     python -m scripts.docs.snippets
 """

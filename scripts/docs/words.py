@@ -1,4 +1,4 @@
-"""Holds the pages, the errors, the help, the comments and messages of the code, and the names of tests to plain words.
+"""Checks that pages, errors, help, the comments and messages of the code, and the names of tests use plain words.
 
 Pages, errors and help also have one word for each idea: docs/glossary.md names the words that it rules out.
 

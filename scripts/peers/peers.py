@@ -1,4 +1,4 @@
-"""Other queues at the same work: each in its own environment, with a time limit."""
+"""Measures other queues at the same work, each in its own environment and with a time limit."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def environment(name: str, pins: tuple[str, ...], python: str = "3.11") -> Path:
 
 
 def _interpreter(oldest: str) -> Path:
-    """Return this Python if it is new enough, else another installed Python. Raises Failed."""
+    """Return the path of this Python if it is new enough, otherwise of another installed Python. Raises Failed."""
     wanted = tuple(map(int, oldest.split(".")))
     if sys.version_info[:2] >= wanted:
         return Path(sys.executable)

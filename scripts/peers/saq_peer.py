@@ -1,4 +1,4 @@
-"""saq: keeps no results; as many tasks dequeue as there are places."""
+"""saq: keeps no results; it has as many dequeuing asyncio tasks as places."""
 
 from __future__ import annotations
 

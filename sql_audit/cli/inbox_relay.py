@@ -17,13 +17,14 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
-from rq_core.cli.text import print_table, say
+from rq_core.cli.text import print_records, print_table, say
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.mirror import stop_on_signals, stop_with_stdin
 from sql_audit.cli.options import asking
 
 if TYPE_CHECKING:
+    from sql_audit.inbox.admin import QueueState
     from sql_audit.inbox.session import Session
 
 url_argument = click.argument("url", envvar=INBOX_URL_VARIABLE)
@@ -32,10 +33,10 @@ all_option = click.option("--all", "all_rows", is_flag=True, help="All parked ro
 
 
 @contextlib.contextmanager
-def _session(url: str) -> Iterator[Session]:
+def _session(url: str, *, writes: bool = False) -> Iterator[Session]:
     from sql_audit.inbox.session import Session, require_tables
 
-    with contextlib.closing(Session(url)) as session:
+    with contextlib.closing(Session(url, writes=writes)) as session:
         require_tables(session)
         yield session
 
@@ -81,14 +82,26 @@ def relay_command_line(
 @url_argument
 @json_option
 def status(url: str, *, as_json: bool) -> None:
-    """Show the rows of each queue that are not handed over yet, the parked ones, and the counts."""
+    """Show the rows of each queue that are not handed over yet, the parked ones, and the counts.
+
+    The exit status is 1 if the state of a queue cannot be read.
+    """
     from sql_audit.inbox.admin import states
 
     with _session(url) as session:
         found = states(session)
     if as_json:
         print_json([dataclasses.asdict(each) for each in found])
-        return
+    else:
+        _print_states(found)
+    damaged = [each.damage for each in found if each.damage is not None]
+    for damage in damaged:
+        say(f"rq-core: {damage}", err=True)
+    if damaged:
+        raise click.exceptions.Exit(1)
+
+
+def _print_states(found: Sequence[QueueState]) -> None:
     print_table(
         ("queue", "rows", "oldest s", "parked", "relayed", "held", "duplicate", "on its way s"),
         [
@@ -112,7 +125,7 @@ def _seconds(ms: int | None) -> str:
 @click.option("-n", "most", type=click.IntRange(1, 100_000), default=20, help="Number of rows.")
 @json_option
 def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
-    """List rows that became no job, the last ones first, each with the reason."""
+    """List the parked rows, which could not become jobs, newest first, each with the reason."""
     from sql_audit.inbox.admin import parked_rows
 
     with _session(url) as session:
@@ -120,9 +133,9 @@ def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table(
-        ("queue", "job", "task", "parked at", "why"),
-        [(row["queue"], row["job_id"], row["task"], row["parked_at"], row["why"]) for row in rows],
+    print_records(
+        ("job", "queue", "task", "parked at", "why"),
+        [(row["job_id"], row["queue"], row["task"], row["parked_at"], row["why"]) for row in rows],
         empty="no row is parked",
     )
 
@@ -136,7 +149,7 @@ def parked(url: str, queue: str | None, most: int, *, as_json: bool) -> None:
 def retry(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Put parked rows back into the inbox, by the ids of their jobs: the next turn tries them again."""
+    """Put parked rows back into the inbox, where a relay tries them again. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import retry_rows
 
     _change(retry_rows, "put back", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -151,7 +164,7 @@ def retry(
 def drop_command(
     url: str, jobs: Sequence[str], queue: str | None, *, all_rows: bool, as_json: bool
 ) -> None:
-    """Delete parked rows, by the ids of their jobs."""
+    """Delete parked rows. Rows are named by the ids of their jobs."""
     from sql_audit.inbox.admin import drop_rows
 
     _change(drop_rows, "deleted", url, jobs, queue, all_rows=all_rows, as_json=as_json)
@@ -169,7 +182,7 @@ def _change(
 ) -> None:
     if bool(jobs) == all_rows:
         raise click.UsageError("name jobs, or give --all, but not both")
-    with _session(url) as session:
+    with _session(url, writes=True) as session:
         ids = does(session, jobs, queue=queue)
     if as_json:
         print_json(ids)
@@ -185,18 +198,27 @@ def _change(
 @url_argument
 @click.option("--copy", "is_copy", is_flag=True, help="The database is a copy.")
 @click.option("--moved", is_flag=True, help="The database was moved here, or restored.")
-def settle(url: str, *, is_copy: bool, moved: bool) -> None:
+@click.option(
+    "--same-place",
+    is_flag=True,
+    help="With --copy: a whole server or disk was copied, so the place is the same.",
+)
+def settle(url: str, *, is_copy: bool, moved: bool, same_place: bool) -> None:
     """Say whether a database that is in another place than before is a copy, or was moved.
 
-    A copy becomes an inbox of its own, and its rows are parked, since the original hands them over. After a move, no
-    relay may still use the old database.
+    A copy becomes an inbox of its own, and its rows are parked, since the original hands them over. So --copy is
+    refused where the inbox has always been. After a move, no relay may still use the old database.
     """
-    if is_copy == moved:
-        raise click.UsageError("give --copy or --moved")
+    if is_copy == moved or (same_place and moved):
+        raise click.UsageError("give --copy or --moved; --same-place goes with --copy")
     from sql_audit.inbox import place
 
-    with _session(url) as session:
-        done = place.fork_inbox(session) if is_copy else place.move_inbox(session)
+    with _session(url, writes=True) as session:
+        done = (
+            place.fork_inbox(session, same_place=same_place)
+            if is_copy
+            else place.move_inbox(session)
+        )
         says = f", {counted(done.parked, 'row')} parked" if is_copy else ""
         say(f"{session.url}: inbox {done.inbox_id} is at {done.place}{says}")
 
@@ -206,7 +228,7 @@ def settle(url: str, *, is_copy: bool, moved: bool) -> None:
 @audit_url_option("The database with the log.")
 @json_option
 def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
-    """Compare the rows that were handed over with the log's events by this inbox.
+    """Compare the count of rows that were handed over with the events of this inbox in the audit log.
 
     The exit status is 1 if they differ.
     """

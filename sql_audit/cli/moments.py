@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, queue_option
+from rq_core.cli.options import Instant, json_option, queue_option
 from rq_core.cli.text import say, terminal
 from rq_core.model.lib.text import counted
-from sql_audit.cli.options import Instant, asking, audit_option, known_watermarks
+from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @queue_option
 @json_option
 def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> None:
-    """Show each wait of JOB, its cause, and the jobs in front; also when it was scheduled or lost a worker."""
+    """Show each wait of JOB, its cause, and the jobs in front. Also show when JOB was scheduled or lost its worker."""
     with asking(url) as engine:
         from sql_audit.queries import history, waits
 

@@ -1,17 +1,16 @@
-"""Options and arguments of the audit commands: the database, and times. Further options are in rq_core.cli.options."""
+"""The option of the audit commands for the database. Further options are in rq_core.cli.options."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from rq_core.errors import AuditNotConfigured
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from sql_audit.errors import NothingMirrored, QueueNotMirrored
-from sql_audit.times import moment_of, span_ms_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -27,27 +26,6 @@ audit_option = click.option(
     metavar="URL",
     help="The audit database: a path, sqlite:///path or postgresql://user@host/database.",
 )
-
-
-class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time on the command line, converted to Unix ms by :func:`sql_audit.times.moment_of`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from datetime import UTC, datetime
-
-        try:
-            return moment_of(str(value), datetime.now(UTC))
-        except (ValueError, OverflowError):
-            with contextlib.suppress(ValueError):
-                span_ms_of(str(value))
-                self.fail(f"{value!r} is not a time: write '{value} ago'", param, ctx)
-            self.fail(
-                f"{value!r} is not a time: write 2026-11-21 10:00, 10:00, '10m ago' or Unix ms",
-                param,
-                ctx,
-            )
 
 
 def required(url: str | None) -> str:

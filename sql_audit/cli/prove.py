@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rq_core.cli.options import json_option, prefix_option, print_json, queue_option, queues_option
+from rq_core.cli.options import (
+    Instant,
+    json_option,
+    prefix_option,
+    print_json,
+    queue_option,
+    queues_option,
+)
 from rq_core.cli.text import say
 from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import REDIS_URL_VARIABLE
-from sql_audit.cli.options import Instant, audit_option, current, not_mirrored
+from sql_audit.cli.options import audit_option, current, not_mirrored
 from sql_audit.cli.text import progress
 from sql_audit.times import readable
 
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head as ``audit head`` prints it. Any other text is a usage error, so that it is not taken for a rewritten
-    log."""
+    """A head as ``audit head`` prints it. Any other text is a usage error, so that a mistyped head is not reported as a
+    rewritten log."""
 
     name = "sha256"
 
@@ -138,7 +145,7 @@ def _cannot_tell_on_error() -> Iterator[None]:
 
 
 def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVerdict]) -> None:
-    """Store the verdicts in SQL, for metrics. If the role may not write, print that; the verification still counts."""
+    """Store the verdicts in SQL, for metrics. If the role may not write, print a warning; the verdicts remain valid."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from sql_audit.proof.record import record_proofs
@@ -153,7 +160,8 @@ def _record(database: Database, result: VerifyResult, verdicts: dict[str, LogVer
 def _compare(
     result: VerifyResult, database: Database, redis_url: str, prefix: str, *, every: bool
 ) -> None:
-    """Add the differences of Redis and SQL to the result; with ``every``, also queues that SQL does not have."""
+    """Add the differences between Redis and SQL to the result. With ``every``, also add queues that SQL does not
+    have."""
     import redis
 
     from rq_core.connections.client import Client

@@ -11,10 +11,11 @@ import click
 
 from rq_core.cli.options import actor, by_option, json_option, print_json, queue_option
 from rq_core.cli.text import say
+from rq_core.model.lib.moments import span_ms_of
 from rq_core.model.lib.text import counted
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import progress
-from sql_audit.times import readable, span_ms_of
+from sql_audit.times import readable
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rq_core.cli.options import LIST_MAX, json_option, queue_option
+from rq_core.cli.options import LIST_MAX, Instant, json_option, queue_option
 from rq_core.cli.text import print_table, say, terminal
-from sql_audit.cli.options import Instant, asking, audit_option, not_mirrored
+from sql_audit.cli.options import asking, audit_option, not_mirrored
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 
 if TYPE_CHECKING:

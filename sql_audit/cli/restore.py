@@ -58,15 +58,16 @@ def restore(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in
-    Redis, and jobs that have ended in SQL and will run again. List what Redis lost of schedules, too.
+    """List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in Redis, and
+    jobs that have ended in SQL and will run again. Also list the changes of schedules that Redis lost.
 
     With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
-    unless they run. It also puts back what was set about schedules while everything ran; workers declare those of their
-    code by themselves. It needs a running mirror, and the arguments in the log: App(audit_payload="full"). If it was
-    interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such jobs are
-    listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to restore or
-    remove, 2 if something could not be restored or removed, 1 if the command could not do its work.
+    unless they run. It also puts back the schedules, pauses and removals that were set live; workers themselves declare
+    the schedules of their code again. It needs a running mirror, and the arguments in the log:
+    App(audit_payload="full"). If it was interrupted, run it again. If the log has a gap, a job without later events may
+    have ended in the gap: such jobs are listed as uncertain, and not restored without --accept-gaps. The exit status is
+    0 if no job is left to restore or remove, 2 if something could not be restored or removed, 1 if the command could
+    not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -164,7 +165,7 @@ def _lost_job(job: LostJob) -> str:
 
 
 def _lost_schedule(lost: LostSchedule) -> str:
-    """Return a schedule as one line: what Redis lost of it, and why it cannot be put back, if so."""
+    """Return a line about a schedule: the change that Redis lost, and the reason if it cannot be put back."""
     what = {
         "put": f"its rule, which was set live{', and its pause' * (lost.state == 'paused')}",
         "pause": "its pause",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_answer(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
-    """Print an answer as one JSON document, with the watermarks of the log up to which it holds."""
+    """Print an answer as one JSON document, with the watermarks of the log for which it is valid."""
     print_json(document | {"watermarks": [dataclasses.asdict(mark) for mark in marks]})
 
 

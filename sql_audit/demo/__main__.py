@@ -1,4 +1,4 @@
-"""``python -m sql_audit.demo``."""
+"""Runs the demo: ``python -m sql_audit.demo``."""
 
 from sql_audit.demo.command import demo
 

@@ -145,7 +145,7 @@ class Stage:
 
     @contextlib.contextmanager
     def page(self, listen: str) -> Iterator[subprocess.Popen[bytes]]:
-        """The web page, while the body runs."""
+        """Serve the web page while the body runs."""
         process = self._start("rq_core.cli", "web", "--listen", listen)
         try:
             yield process

@@ -1,4 +1,5 @@
-"""Answers what a person asks of an inbox: its state, and its parked rows. Nothing here is part of a turn."""
+"""Shows the state of an inbox to an operator, and lists, retries and drops its parked rows. No turn of a relay uses
+this module."""
 
 # ruff: noqa: S608 - statements are joined from texts of this module, never from values
 
@@ -8,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from sql_audit.errors import InboxDamaged
 from sql_audit.inbox.schema import AGE_MS, COLUMNS, PARKED
 from sql_audit.inbox.session import Session, Transaction
 
 COUNT_MAX: Final = 100_000
 """Rows that ``inbox status`` counts at most, so that looking at a full inbox stays cheap."""
+_JOB: Final = "CAST(job_id AS text)"
 _ROW: Final = "queue, id, job_id, task, args, options, packed, created_at"
 
 
@@ -42,10 +45,12 @@ class QueueState:
     """Milliseconds since the batch on its way was chosen; None: no batch is."""
     relay: str | None
     """The relay that sent the last batch."""
+    damage: str | None = None
+    """The error, if the queue's row of ``rqc_relay`` cannot be read; the other facts of that row are missing then."""
 
 
 class QueueStates(NamedTuple):
-    """The states of an inbox' queues."""
+    """The states of the queues of one inbox."""
 
     queues: list[QueueState]
     left_out: int
@@ -62,7 +67,7 @@ def look(
 ) -> QueueStates:
     """Return the states of the first ``queues_max`` queues that an inbox knows, by name.
 
-    At most ``rows_max`` rows of each queue are counted, and as many parked rows of all queues.
+    At most ``rows_max`` rows of each queue are counted, and at most ``rows_max`` parked rows of all queues together.
     """
     with session.transaction() as transaction:
         parked = dict(_parked_queues(transaction, session, rows_max))
@@ -81,7 +86,11 @@ def _state(
     rows = transaction.run(text(counted), queue, rows_max).scalar_one()
     first = f"SELECT {age} FROM rqc_inbox WHERE queue = ? ORDER BY id LIMIT 1"
     oldest = transaction.run(text(first), queue).scalar()
-    row = transaction.look(queue)
+    row, damage = None, None
+    try:
+        row = transaction.look(queue)
+    except InboxDamaged as error:
+        damage = str(error)
     sending = len(row.ids) if row is not None and row.ids is not None else 0
     return QueueState(
         queue=queue,
@@ -94,8 +103,9 @@ def _state(
         sending=sending,
         slot=row.slot if row else None,
         number=row.number if row else None,
-        sent_ms=row.age_ms if row is not None and row.ids is not None else None,
+        sent_ms=max(row.age_ms, 0) if row is not None and row.ids is not None else None,
         relay=row.taken_by if row else None,
+        damage=damage,
     )
 
 
@@ -111,9 +121,11 @@ def _parked_queues(
 def parked_rows(
     session: Session, *, queue: str | None = None, most: int = 100
 ) -> list[dict[str, Any]]:
-    """Return parked rows, the last ones first, by the columns of the table, with times as texts."""
+    """Return parked rows, newest first. Each row is a dict with the table's columns as keys, and with times as
+    texts."""
     names = COLUMNS[PARKED].split()
-    columns = ", ".join(f"CAST({n} AS text)" if n.endswith("_at") else n for n in names)
+    # On SQLite, a person may have written bytes into any column of this table.
+    columns = ", ".join(n if n == "id" else f"CAST({n} AS text)" for n in names)
     where, values = ("WHERE queue = ?", (queue,)) if queue is not None else ("", ())
     statement = f"SELECT {columns} FROM {PARKED} {where} ORDER BY parked_at DESC, id DESC LIMIT ?"
     with session.transaction() as transaction:
@@ -122,11 +134,14 @@ def parked_rows(
 
 
 def retry_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Put parked rows back, and return the ids of their jobs. Rows are named by jobs' ids; without ids all of ``queue``
-    are meant, or all. A row whose job's id another row has stays parked."""
+    """Put parked rows back into the inbox, and return the ids of their jobs.
+
+    ``jobs`` are the ids of the rows' jobs; without ids, all parked rows are meant. ``queue`` limits the rows to one
+    queue. A row stays parked if another row in the inbox has the id of its job.
+    """
     which, values = _which(jobs, queue)
     insert = f"INSERT INTO rqc_inbox ({_ROW}) SELECT {_ROW} FROM {PARKED} WHERE {which} ON CONFLICT DO NOTHING"
-    select = f"SELECT job_id FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
+    select = f"SELECT {_JOB} FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
     delete = f"DELETE FROM {PARKED} WHERE {which} AND EXISTS ({_MOVED})"
     with session.transaction() as transaction:
         transaction.run(session.text(insert), *values)
@@ -142,11 +157,11 @@ _MOVED: Final = (
 
 
 def drop_rows(session: Session, jobs: Sequence[str], *, queue: str | None = None) -> list[str]:
-    """Delete parked rows, and return the ids of their jobs. See :func:`retry_rows` for which ones."""
+    """Delete parked rows, and return the ids of their jobs. The rows are chosen as in :func:`retry_rows`."""
     which, values = _which(jobs, queue)
     with session.transaction() as transaction:
         found = transaction.run(
-            session.text(f"SELECT job_id FROM {PARKED} WHERE {which}"), *values
+            session.text(f"SELECT {_JOB} FROM {PARKED} WHERE {which}"), *values
         ).all()
         transaction.run(session.text(f"DELETE FROM {PARKED} WHERE {which}"), *values)
     return [job for (job,) in found]

@@ -1,5 +1,4 @@
-"""Connections to a user's database, which belongs to the user's application: nothing of it is changed but rows of the
-inbox.
+"""Connects to a user's database. It belongs to the user's application, so only rows of the inbox are changed in it.
 
 No setting outlives a transaction on a connection to PostgreSQL, so a pooler may give the server's connection to other
 clients after each transaction (PgBouncer).
@@ -55,8 +54,8 @@ def shown(url: URL) -> str:
 
 
 def inbox_engine(url: URL, *, writes: bool = True, creates: bool = False) -> Engine:
-    """Return an engine for a user's database. On SQLite its transactions begin with the right to write, if it
-    ``writes``. A file of SQLite that is missing is an error at the first connection, unless the engine ``creates`` it.
+    """Return an engine for a user's database. On SQLite, with ``writes``, each transaction begins with the lock for
+    writing. A missing SQLite file is an error at the first connection, unless ``creates`` is set.
 
     Raise InboxUnavailable if the driver is not installed.
     """

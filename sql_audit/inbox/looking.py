@@ -1,4 +1,4 @@
-"""Finds jobs that are in an inbox still, for the programs that have enqueued them."""
+"""Finds jobs that are still in an inbox, for the programs that enqueued them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IDS_MAX: Final = 500
 
 
 def find_in_inbox(url: str, queue: str, ids: Sequence[str]) -> dict[str, str]:
-    """Return where the rows of jobs are, by the jobs' ids: ``inbox`` or ``parked``. Jobs without a row are left out.
+    """Return, by job id, where the row of each job is: ``inbox`` or ``parked``. Jobs without a row are left out.
 
     Raise InboxUrlInvalid, InboxMissing, InboxRefused or InboxUnavailable.
     """

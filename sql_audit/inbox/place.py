@@ -1,8 +1,8 @@
 """Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). In another
-place it refuses the inbox until a person says which of the two it is.
+first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). If the
+database is in another place, the relay refuses the inbox until an operator says whether it was copied or moved.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from __future__ import annotations
 import secrets
 from typing import NamedTuple
 
-from sql_audit.errors import InboxCopied
+from sql_audit.errors import InboxCopied, InboxDamaged, InboxInPlace
 from sql_audit.inbox.database import explaining
 from sql_audit.inbox.schema import PLACE
-from sql_audit.inbox.session import NOTHING, Session
+from sql_audit.inbox.session import NOTHING, Session, Transaction
 from sql_audit.store.connection.database_identity import is_less_known, place_of
 
 COPIED = "its database is a copy: the original hands this job over"
+NO_PLACE = (
+    "rqc_inbox_place has no row, so the inbox has no id: `INSERT INTO rqc_inbox_place (one) VALUES (1)` gives it a new"
+    " one"
+)
 
 
 class Settled(NamedTuple):
-    """An inbox after a person has said where it belongs."""
+    """The result of :func:`move_inbox` or :func:`fork_inbox`."""
 
     inbox_id: str
     place: str
@@ -29,19 +33,43 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if it has none yet, and return the inbox' id.
+    """Store the place of an inbox if it has none yet, and return the inbox's id.
 
     Raise InboxCopied if the stored place is another one.
     """
     with explaining(session.address):
         here = place_of(session.engine)
     with session.transaction() as transaction:
-        inbox_id, bound = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").one()  # noqa: S608
+        inbox_id, bound = _stored(session, transaction)
         if bound is None or is_less_known(bound, here):
             transaction.run(session.text(f"UPDATE {PLACE} SET place = ?"), here)  # noqa: S608
-        elif bound != here and not is_less_known(here, bound):
+        elif not _is_same(bound, here):
             raise InboxCopied(url=session.url, bound=bound, here=here)
-    return str(inbox_id)
+    return inbox_id
+
+
+def compare_place(session: Session) -> str:
+    """Return the inbox' id, and write nothing. Raise InboxCopied if the stored place is another one."""
+    with explaining(session.address):
+        here = place_of(session.engine)
+    with session.transaction() as transaction:
+        inbox_id, bound = _stored(session, transaction)
+    if bound is not None and not _is_same(bound, here):
+        raise InboxCopied(url=session.url, bound=bound, here=here)
+    return inbox_id
+
+
+def _stored(session: Session, transaction: Transaction) -> tuple[str, str | None]:
+    """Return the id of an inbox, and the place that was stored. Raise InboxDamaged."""
+    rows = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").all()  # noqa: S608
+    if len(rows) != 1:
+        raise InboxDamaged(url=session.url, what=NO_PLACE)
+    inbox_id, bound = rows[0]
+    return str(inbox_id), None if bound is None else str(bound)
+
+
+def _is_same(bound: str, here: str) -> bool:
+    return bound == here or is_less_known(bound, here) or is_less_known(here, bound)
 
 
 def move_inbox(session: Session) -> Settled:
@@ -49,17 +77,23 @@ def move_inbox(session: Session) -> Settled:
     return _settle(session, is_copy=False)
 
 
-def fork_inbox(session: Session) -> Settled:
-    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over."""
-    return _settle(session, is_copy=True)
+def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
+    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over.
+
+    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is where it was.
+    """
+    return _settle(session, is_copy=True, same_place=same_place)
 
 
-def _settle(session: Session, *, is_copy: bool) -> Settled:
+def _settle(session: Session, *, is_copy: bool, same_place: bool = False) -> Settled:
     with explaining(session.address):
         here = place_of(session.engine)
     parked = 0
     with session.transaction() as transaction:
-        (inbox_id,) = transaction.run(f"SELECT inbox_id FROM {PLACE}").one()  # noqa: S608
+        inbox_id, bound = _stored(session, transaction)
+        if is_copy and not same_place and (bound is None or _is_same(bound, here)):
+            why = f"it is at {here}, as before" if bound else "no relay has used it yet"
+            raise InboxInPlace(url=session.url, why=why)
         if is_copy:
             inbox_id = secrets.token_hex(16)
             for queue in transaction.queues():
@@ -74,4 +108,4 @@ def _settle(session: Session, *, is_copy: bool) -> Settled:
             session.text(f"UPDATE {PLACE} SET inbox_id = ?, place = ?"),  # noqa: S608
             *(inbox_id, here),
         )
-    return Settled(str(inbox_id), here, parked)
+    return Settled(inbox_id, here, parked)

@@ -1,11 +1,14 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Which rows are in a batch, and under which call slot and number it is sent, is committed before the batch is sent. Redis
-carries a number out once and answers it again, so any relay may send a batch that has no answer yet. Rows leave only
-after that answer. Nothing is locked while a batch is on its way.
+Before a batch is sent, its rows, its call slots and its call number are committed to the database. Redis runs the call
+of a number only once and answers a repeated call with the same answer, so any relay may send a batch again that has no
+answer yet. The rows are deleted only after the answer. No lock is held while a batch is being sent.
 
-A relay draws the name of its slot, and counts its numbers in memory: no number is used for other rows, also if the
-database is set back to an older state.
+A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot, and all calls have
+the batch's number. A row's position in the batch says which call the row belongs to.
+
+A relay chooses a random name for its slot and counts the call numbers in memory. So no number is used again for other
+rows, even if the database is set back to an older state.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rq_core.connections.client import Client
 from rq_core.errors import BadArguments, StaleCall
@@ -25,13 +28,16 @@ from rq_core.model.job import NewJob
 from rq_core.model.lib.text import printable, shorten
 from rq_core.model.packed_job import Unreadable
 from rq_core.model.settings import INBOX_SLOT
-from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK, ENQUEUE_CHUNK_BYTES
-from rq_core.protocol.engine.plan import named_slot
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK_BYTES
+from sql_audit.inbox import sending
 from sql_audit.inbox.rows import JobMaker, PolicyNeeded
+from sql_audit.inbox.sending import BatchAnswer, Number, RowBatch, Sender
 from sql_audit.inbox.session import NOTHING, InboxRow, RelayRow, RowCounts, Session, Transaction
 
 logger = logging.getLogger("rq_core.inbox")
 
+CALLS_MAX: Final = 4
+"""Maximum number of calls in a batch."""
 ADOPT_MS: Final = 5_000
 """Milliseconds after which any relay may send a batch that has no answer yet."""
 SHOWN_MAX: Final = 300
@@ -73,39 +79,9 @@ class RelayOutcome(Enum):
     """Another relay has the queue, or its batch is on its way."""
 
 
-class Number(NamedTuple):
-    """A call slot and the number of a call."""
-
-    slot: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """Rows that are sent in one call."""
-
-    of: Number
-    ids: Sequence[int]
-    """The ids of the rows as they were committed."""
-    jobs: Sequence[NewJob]
-    """The jobs of the rows that are still there."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """The answer of Redis to a batch."""
-
-    of: Number
-    others: Sequence[tuple[int, str]] = ()
-    """The rows that became no new job: their place in the batch, from 0, and the outcome."""
-    error: StaleCall | BadArguments | None = None
-    is_whole: bool = True
-    """Whether all rows of the batch were sent; if not, the places in an answer may be those of a longer batch."""
-
-
 @dataclass(slots=True)
 class _Queue:
-    """The facts that a relay remembers of a queue."""
+    """The facts that a relay remembers about a queue."""
 
     name: str
     slot: str = ""
@@ -117,10 +93,10 @@ class _Queue:
     """The answer to a batch that is not ended in the database yet, as far as this relay knows."""
     handled: int = 0
     """The greatest number of handled rows that this relay has seen in the database."""
-    most: int = ENQUEUE_CHUNK
+    most: int = sending.CALL_ROWS
     """How many rows to read at once: fewer, if they are large."""
     single: int = 0
-    """How many rows to send in a batch of their own, to find the one for which Redis refused a call."""
+    """How many batches of one row to send, to find the row for which Redis refused a call."""
 
 
 @dataclass(slots=True)
@@ -138,7 +114,7 @@ class _Step:
 
 
 class Relay:
-    """Makes turns. Its errors leave the queue in a state from which any relay goes on."""
+    """Hands rows over, one turn at a time. After an error, any relay can continue with the queue."""
 
     def __init__(
         self,
@@ -149,25 +125,26 @@ class Relay:
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_step`` is called between the steps of a turn, for tests that kill it there."""
+        """``on_step`` is called between the steps of a turn, for tests that kill the relay there."""
         self.name = boot_id("r")
         self._session = session
         self._client = client
         self.inbox_id = inbox_id
         self._jobs = JobMaker(client)
+        self._sender = Sender(client, on_step)
         self._queues: dict[str, _Queue] = {}
         self._clock = clock
         self._on_step = on_step
 
     def queues(self) -> list[str]:
-        """Return the queues with rows, or with a batch that was not answered. Raise InboxError."""
+        """Return the queues that have rows or a batch without an answer. Raise InboxError."""
         with self._session.transaction() as transaction:
             return transaction.queues()
 
     def turn(self, name: str) -> RelayOutcome:
-        """End the batch that was answered, and send the next one.
+        """Delete the rows of the batch that Redis has answered, and send the next batch.
 
-        Raise InboxError if the database, and another RqCoreError if Redis does not do its part.
+        Raise InboxError for an error of the database, and another RqCoreError for an error of Redis.
         """
         queue = self._queues.get(name)
         if queue is None:
@@ -185,7 +162,7 @@ class Relay:
         if step.batch is not None:
             queue.sent = step.batch.of
             if abs(self._clock() - began) < DAY_S:
-                queue.answer = self._send(name, step.batch)
+                queue.answer = self._sender.send(name, step.batch, self.inbox_id)
                 self._on_step("answered")
             # Else the process was stopped meanwhile, for so long that others may have parked the batch.
         for task in sorted(step.needs):
@@ -193,23 +170,6 @@ class Relay:
         if step.held:
             return RelayOutcome.HELD
         return RelayOutcome.MOVED if step.moved or step.batch or step.needs else RelayOutcome.IDLE
-
-    def _send(self, name: str, batch: RowBatch) -> BatchAnswer:
-        """Send a batch, and return the answer. Raise RqCoreError without any; the batch then stays on its way."""
-        is_whole = len(batch.jobs) == len(batch.ids)
-        if not batch.jobs:
-            return BatchAnswer(batch.of, is_whole=is_whole)
-        call = self._client.calls.enqueue.chunk(name, batch.jobs)
-        call.args["by"] = f"inbox:{self.inbox_id}"
-        call.slot = named_slot(*batch.of)
-        # The places count, not the ids: a repetition is answered as the first call was.
-        call.parse = _others  # type: ignore[assignment]
-        self._on_step("send")
-        try:
-            others: Any = self._client.run(call)
-        except (StaleCall, BadArguments) as error:
-            return BatchAnswer(batch.of, error=error, is_whole=is_whole)
-        return BatchAnswer(batch.of, others, is_whole=is_whole)
 
     # Within the transaction.
 
@@ -230,7 +190,10 @@ class Relay:
                 says = "queue %s: %d rows are parked: %s"
                 step.says.append((says, queue.name, len(row.ids), EXPIRED))
                 ended = NOTHING
-            elif row.age_ms < SEND_MS and (row.taken_by == self.name or row.age_ms >= ADOPT_MS):
+            elif row.age_ms < SEND_MS and (
+                # A clock that was set back makes a batch younger than nothing.
+                row.taken_by == self.name or not 0 <= row.age_ms < ADOPT_MS
+            ):
                 step.batch = self._again(transaction, queue, row, row.ids, of, step)
                 return step
             else:
@@ -244,7 +207,7 @@ class Relay:
         return step
 
     def _look_back(self, queue: _Queue, row: RelayRow, step: _Step) -> None:
-        """Notice that the database was set back: it has forgotten what this relay has seen in it."""
+        """Notice that the database was set back to a state that is older than the one that this relay has seen."""
         back = queue.handled - row.handled
         sent = queue.sent
         is_older = sent is not None and row.slot == sent.slot and (row.number or 0) < sent.number
@@ -263,22 +226,27 @@ class Relay:
         step: _Step,
     ) -> RowCounts:
         """Delete the rows of the batch that Redis has answered, and return their counts."""
-        if answer.error is not None:
-            return self._end_refused(transaction, queue, ids, answer.error, step)
-        held = duplicate = 0
+        relayed = held = duplicate = 0
+        done: list[int] = []
         parked: list[int] = []
-        for place, outcome in answer.others:
-            if outcome == "mismatch" and answer.is_whole:
-                parked.append(ids[place])
-            elif outcome in ("duplicate", "mismatch"):
-                duplicate += 1
-            else:
-                held += 1
-        if parked:
-            transaction.park(queue.name, parked, MISMATCH)
-        transaction.delete(queue.name, ids)
         queue.single = max(0, queue.single - 1)
-        return RowCounts(len(ids) - len(answer.others), held, duplicate)
+        for number, call in enumerate(answer.calls):
+            some = ids[number * sending.CALL_ROWS : (number + 1) * sending.CALL_ROWS]
+            if call.error is not None:
+                self._end_refused(transaction, queue, some, call.error, step)
+                continue
+            done += some
+            relayed += len(some) - len(call.others)
+            for place, outcome in call.others:
+                if outcome == "mismatch" and call.is_whole:
+                    parked.append(some[place])
+                elif outcome in ("duplicate", "mismatch"):
+                    duplicate += 1
+                else:
+                    held += 1
+        transaction.park(queue.name, parked, MISMATCH)
+        transaction.delete(queue.name, done)
+        return RowCounts(relayed, held, duplicate)
 
     def _end_refused(
         self,
@@ -287,16 +255,15 @@ class Relay:
         ids: Sequence[int],
         error: StaleCall | BadArguments,
         step: _Step,
-    ) -> RowCounts:
-        """End a batch whose number Redis will never carry out: the rows stay, to be sent under another number."""
+    ) -> None:
+        """End a call whose number Redis will never accept. Its rows stay in the inbox and are sent under another
+        number."""
         if isinstance(error, StaleCall):
             step.says.append((SET_BACK, queue.name, len(ids)))
         elif len(ids) == 1:
             transaction.park(queue.name, ids, str(error))
-            queue.single = max(0, queue.single - 1)
         else:
-            queue.single = len(ids)
-        return NOTHING
+            queue.single += len(ids)
 
     def _again(
         self,
@@ -307,29 +274,58 @@ class Relay:
         of: Number,
         step: _Step,
     ) -> RowBatch:
-        """Return a batch that has no answer yet, as it was committed. Its number is part of it: under another one,
-        Redis would carry it out twice."""
+        """Return the committed batch that has no answer yet, with its call number. Under another number, Redis could
+        carry the batch out twice."""
         if row.taken_by != self.name:
             transaction.take(queue.name, self.name)
-        jobs = []
+        jobs: dict[int, NewJob] = {}
         for each in transaction.load(queue.name, ids):
             try:
-                jobs.append(self._jobs.job(queue.name, each))
+                jobs[each.id] = self._jobs.job(queue.name, each)
             except Unreadable as error:
                 transaction.park(queue.name, [each.id], ALTERED.format(why=error))
                 step.says.append(("queue %s: row %d is parked: %s", queue.name, each.id, error))
                 # Its place in the batch stays. Put back by a person, the row does not belong to the batch.
                 ids[ids.index(each.id)] = LEFT
                 transaction.change(queue.name, ids)
-        return RowBatch(of, ids, jobs)
+        return RowBatch(of, [jobs.get(each) for each in ids])
 
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
-        """Write the next batch, and the counts of the ended one. Return the batch; None if the queue has no rows that
-        can be sent now."""
-        rows = transaction.choose(queue.name, 1 if queue.single else queue.most)
-        ids, jobs = [], []
+        """Write the next batch, and the counts of the batch that ended. Return the next batch; None if the queue has no
+        rows that can be sent now."""
+        ids: list[int] = []
+        jobs: list[NewJob] = []
+        # What is read for one call is all that a turn holds of rows that may be large.
+        for _ in range(CALLS_MAX):
+            is_full = self._fill(transaction, queue, step, ids, jobs)
+            if not is_full or queue.single:
+                break
+        if not jobs:
+            return None
+        now = self._clock()
+        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
+            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
+            queue.drawn_at = now
+        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
+        queue.number += 1
+        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
+        return RowBatch(Number(queue.slot, queue.number), jobs)
+
+    def _fill(
+        self,
+        transaction: Transaction,
+        queue: _Queue,
+        step: _Step,
+        ids: list[int],
+        jobs: list[NewJob],
+    ) -> bool:
+        """Add the rows of one more call to a batch. Return whether the call is full, so that another may follow."""
+        rows = transaction.choose(
+            queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
+        )
+        begin = len(jobs)
         size = 0
         for row in rows:
             size += len(row.args)
@@ -349,22 +345,13 @@ class Relay:
             ids.append(row.id)
             jobs.append(job)
         queue.most = _fitting(queue.most, len(rows), size)
-        if not jobs:
-            return None
-        most = self._client.calls.enqueue.fitting(jobs)
-        del ids[most:], jobs[most:]
-        now = self._clock()
-        if not queue.slot or abs(now - queue.drawn_at) >= DAY_S:
-            queue.slot, queue.number = INBOX_SLOT + secrets.token_hex(16), 0
-            queue.drawn_at = now
-        # Counted up before it is written: whether a COMMIT without an answer has written it is unknown.
-        queue.number += 1
-        transaction.begin(queue.name, queue.slot, queue.number, ids, self.name, ended)
-        return RowBatch(Number(queue.slot, queue.number), ids, jobs)
+        end = begin + self._client.calls.enqueue.fitting(jobs[begin:])
+        del ids[end:], jobs[end:]
+        return end - begin == sending.CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
-        """Return the job of a row; None if another row has its id. A row of other code is packed first, so that every
-        relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
+        """Return the job of a row; None if another row has its id. A row that was not packed by rq-core is packed
+        first, so that every relay makes the same job of it. Raise Unreadable or PolicyNeeded."""
         if row.packed is not None:
             return self._jobs.job(name, row)
         made = self._jobs.packed(name, row)
@@ -376,21 +363,13 @@ class Relay:
 
 
 def _shown(fact: Any) -> Any:
-    """Return a fact for the log: a text of a row may be anything."""
+    """Return a fact for a log line. A text from a row is shortened and printed without control characters."""
     return printable(shorten(fact, SHOWN_MAX)) if isinstance(fact, str) else fact
 
 
-def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the places, from 0, and outcomes of the rows that became no new job."""
-    return [
-        (int(reply[at]) - 1, str(reply[at + 1]))
-        for at in range(0, len(reply), 3)
-        if reply[at + 1] != "replaced"
-    ]
-
-
 def _fitting(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read next, after ``rows`` of ``size`` bytes: about as many as fit into a call."""
+    """Return the number of rows to read next, about as many as fit into a call. The last read had ``rows`` rows of
+    ``size`` bytes."""
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
-    return min(ENQUEUE_CHUNK, most * 2)
+    return min(sending.CALL_ROWS, most * 2)

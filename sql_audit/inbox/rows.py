@@ -1,4 +1,5 @@
-"""Makes jobs of rows: of packed ones, and of those that other code inserted by their task's name."""
+"""Makes jobs from rows: from rows that rq-core packed, and from rows that other programs inserted with the name of a
+task."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _OPTIONS: Final = (
 
 
 class PolicyNeeded(Exception):
-    """The queue must be asked for the policy of a task, which a transaction must not wait for."""
+    """The policy of a task must be read from Redis first. A transaction must not wait for that."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)
@@ -32,14 +33,15 @@ class PolicyNeeded(Exception):
 
 
 class JobMaker:
-    """Makes jobs of rows. ``client`` reads the policies that workers registered."""
+    """Makes jobs from rows. ``client`` reads the policies that workers registered."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._producer = Producer(client.url, prefix=client.prefix)
 
     def learn(self, queue: str, task: str) -> None:
-        """Read the policy of a task, so that rows which name it can become jobs in the next seconds.
+        """Read the policy of a task from Redis and cache it for some seconds, so that rows with this task can become
+        jobs.
 
         Raise RqCoreError if the server does not answer, or has a policy that cannot be read."""
         draft = self._draft(queue, task, {}, {})
@@ -48,18 +50,18 @@ class JobMaker:
 
     def job(self, queue: str, row: InboxRow) -> NewJob:
         """Return the job of a packed row. Raise Unreadable."""
-        _check_unicode(row)
-        return unpack(
-            row.packed or "",
-            queue=queue,
-            job_id=row.job_id,
-            task=row.task,
-            args=row.args,
-            age_ms=row.age_ms,
-        )
+        _, job_id, task, args, _, packed, age_ms = row
+        try:
+            return unpack(
+                packed or "", queue=queue, job_id=job_id, task=task, args=args, age_ms=age_ms
+            )
+        except Unreadable:
+            # The reason is stored beside the row, so it must not repeat what no database takes.
+            _check_unicode(row)
+            raise
 
     def packed(self, queue: str, row: InboxRow) -> InboxRow:
-        """Return a row of other code as a packed one. Raise Unreadable, or PolicyNeeded."""
+        """Return the packed form of a row that another program inserted. Raise Unreadable, or PolicyNeeded."""
         _check_unicode(row)
         try:
             options = _options(row.options)
@@ -92,7 +94,7 @@ def _check_unicode(row: InboxRow) -> None:
 
 
 def _check_heard(job: NewJob) -> None:
-    """Raise Unreadable for a job whose rejection no producer would hear of."""
+    """Raise Unreadable for a job that a rule may reject, since no producer would learn of the rejection."""
     if any(rule.startswith(("reject|", "most|")) for rule in job.full.split()):
         raise Unreadable(
             "a cap of its task rejects jobs or has max_waiting, and no producer would hear of that: do not use the"

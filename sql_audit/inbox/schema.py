@@ -1,23 +1,25 @@
 """The tables of the inbox in a user's database, on PostgreSQL and SQLite.
 
 ``rqc_inbox``
-    one row for each job that a program has inserted and that is not in Redis yet. ``id`` gives the order, ``packed`` is
-    what a producer of rq-core decided (:mod:`rq_core.model.packed_job`), ``options`` what other code says.
+    one row for each job that a program has inserted and that is not in Redis yet. ``id`` gives the order. ``packed``
+    has the options that a producer with rq-core computed (:mod:`rq_core.model.packed_job`), ``options`` those that
+    another program wrote.
 ``rqc_inbox_parked``
-    rows that cannot be read, or that Redis refuses: they wait for a person, and are out of the relay's way.
+    rows that cannot be read, or that Redis refuses. They wait for an operator; the relay does not read them.
 ``rqc_relay``
-    one row for each queue: the batch of rows that is on its way (``ids``, a JSON array), with the call slot and the
-    number under which it is sent, and what the relays have counted. ``ids`` is null once the batch has left.
+    one row for each queue: the batch that is being sent (``ids``, a JSON array), its call slot and call number, and the
+    relays' counts. ``ids`` is null while no batch is being sent.
 ``rqc_inbox_place``
-    one row: what the inbox is called, and where its database was when a relay first used it, to tell a copy.
+    one row: the id of the inbox, and the place of its database when a relay first used it, by which a copy is noticed.
 
-The statements are plain SQL, so that a person or a tool of migrations can run them.
+The statements are plain SQL, so that a person or a migration tool can run them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -196,3 +198,81 @@ def missing_tables(connection: Connection) -> tuple[str, ...]:
         if found != columns:
             raise InboxForeign(url=shown(connection.engine.url), table=name, columns=found)
     return tuple(missing)
+
+
+_COLUMN: Final = re.compile(r"^  ([a-z_]+) (\w+)(.*)$", re.MULTILINE)
+_KEY: Final = re.compile(r"^  (?:PRIMARY KEY|UNIQUE) \(([^)]*)\)", re.MULTILINE)
+_TYPES: Final = {"timestamptz": "timestamp with time zone"}
+"""Types by the names in the statements, where PostgreSQL says another one."""
+_PG_COLUMNS: Final = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> ''
+ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
+_PG_INDEXES: Final = """SELECT indisunique AND indpred IS NULL, (SELECT string_agg(attname, ', ' ORDER BY at)
+ FROM unnest(CAST(indkey AS int2[])) WITH ORDINALITY AS k (number, at) JOIN pg_attribute
+ ON attrelid = indrelid AND attnum = number) FROM pg_index WHERE indrelid = to_regclass(%s) AND indisvalid"""
+_LITE_COLUMNS: Final = """SELECT name, type, "notnull" OR pk > 0,
+ dflt_value IS NOT NULL OR (pk > 0 AND type = 'INTEGER') FROM pragma_table_info(?)"""
+_LITE_INDEXES: Final = """SELECT i."unique" AND NOT i.partial, (SELECT group_concat(name, ', ') FROM
+ (SELECT name FROM pragma_index_info(i.name) ORDER BY seqno)) FROM pragma_index_list(?) AS i"""
+_LITE_KEY: Final = """SELECT group_concat(name, ', ') FROM (SELECT name FROM pragma_table_info(?)
+ WHERE pk > 0 ORDER BY pk)"""
+
+_BEHIND: Final = """SELECT CASE WHEN has_sequence_privilege(s, 'USAGE') OR has_sequence_privilege(s, 'SELECT')
+ THEN (SELECT max(id) FROM rqc_inbox) > coalesce(pg_sequence_last_value(s), 0) END
+ FROM CAST(pg_get_serial_sequence('rqc_inbox', 'id') AS regclass) AS s"""
+"""Whether the sequence of ids may give an id that a row has; null if the user may not read the sequence."""
+
+
+class _Column(NamedTuple):
+    type: str
+    is_required: bool
+    has_default: bool
+
+
+def differences(connection: Connection) -> Iterator[str]:
+    """Yield how tables that exist, with the columns that they must have, differ from those that :func:`migrate` makes:
+    in types, in what a program may leave out, and in keys."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    for table, statement in _TABLES[connection.dialect.name].items():
+        columns = _PG_COLUMNS if is_postgresql else _LITE_COLUMNS
+        found = {
+            name: _Column(*facts)
+            for name, *facts in connection.exec_driver_sql(columns, (table,)).all()
+        }
+        for name, kind, rest in _COLUMN.findall(statement):
+            yield from _of_column(table, name, found[name], kind, rest)
+        indexes = connection.exec_driver_sql(
+            _PG_INDEXES if is_postgresql else _LITE_INDEXES, (table,)
+        ).all()
+        keys = {key for unique, key in indexes if unique}
+        if not is_postgresql:
+            keys.add(connection.exec_driver_sql(_LITE_KEY, (table,)).scalar_one())
+        inline = [name for name, _, rest in _COLUMN.findall(statement) if "PRIMARY KEY" in rest]
+        for key in [*_KEY.findall(statement), *inline]:
+            if key not in keys:
+                yield f"table {table} has no unique key ({key})"
+        if table == PARKED and "job_id" not in {key for _, key in indexes}:
+            yield f"table {table} has no index on (job_id), so commands read all of it"
+        if table == INBOX and not is_postgresql and "AUTOINCREMENT" not in _made(connection, table):
+            yield f"table {table}: column id has no AUTOINCREMENT, so that an id may come again"
+    if is_postgresql and connection.exec_driver_sql(_BEHIND).scalar():
+        yield (
+            "table rqc_inbox: the sequence of id is behind the rows, and a job that gets the id of a row is lost:"
+            " `SELECT setval(pg_get_serial_sequence('rqc_inbox', 'id'), max(id)) FROM rqc_inbox`"
+        )
+
+
+def _of_column(table: str, name: str, found: _Column, kind: str, rest: str) -> Iterator[str]:
+    of = f"table {table}: column {name}"
+    if found.type != (wanted := _TYPES.get(kind, kind)):
+        yield f"{of} has the type {found.type}, not {wanted}"
+    if not found.is_required and re.search("NOT NULL|PRIMARY KEY|IDENTITY", rest):
+        yield f"{of} may be null"
+    if not found.has_default and re.search("DEFAULT|AUTOINCREMENT", rest):
+        yield f"{of} has no default"
+    if found.is_required and not found.has_default and not rest.strip(","):
+        yield f"{of} must not be null, and relays and programs leave it out"
+
+
+def _made(connection: Connection, table: str) -> str:
+    statement = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return str(connection.exec_driver_sql(statement, (table,)).scalar_one()).upper()

@@ -1,10 +1,11 @@
 """A relay as a service: makes turns for all queues with rows, until it is stopped.
 
-A token in ``rqc:inbox`` wakes it, which producers push after their COMMIT. Without one it finds rows by itself: after
-0.5 s on PostgreSQL, and after 20 ms on SQLite, whose file says cheaply whether anything was written.
+Producers push a token into ``rqc:inbox`` after their COMMIT, which wakes the relay. Without a token the relay looks for
+rows by itself: every 0.5 s on PostgreSQL, and every 20 ms on SQLite, where it is cheap to see whether the file has
+changed.
 
-If Redis or the database does not answer, or a queue is full, the queue's next turn comes after a pause that doubles;
-the other queues go on.
+If Redis or the database does not answer, or a queue is full, the queue's next turn follows after a pause, which doubles
+each time. Turns for the other queues continue.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sql_audit.errors import InboxError
 from sql_audit.inbox.place import check_place
 from sql_audit.inbox.relay import Relay, RelayOutcome
 from sql_audit.inbox.session import Session, require_tables
-from sql_audit.store.connection.driver_errors import describe_error
+from sql_audit.store.connection.driver_errors import describe_error, is_locked
 
 logger = logging.getLogger("rq_core.inbox")
 
@@ -48,7 +49,7 @@ sent again."""
 
 @dataclass(slots=True)
 class _Pause:
-    """When a queue has its next turn, and why it waits."""
+    """The pause of a queue: the time of its next turn, and the reason."""
 
     not_before: float = 0.0
     backoff_s: float = 0.0
@@ -105,7 +106,8 @@ class RelayService:
             waker.join(TOKEN_WAIT_S + 1)
 
     def _look_at_file(self) -> None:
-        """Leave a SQLite file that another one has replaced, and check whether that one is a copy. Raise InboxError."""
+        """Close a SQLite file that was replaced by another file, and check whether the new file is a copy. Raise
+        InboxError."""
         file = self.session.file()
         if file != self._file:
             self.session.close()
@@ -167,8 +169,8 @@ class RelayService:
                 logger.info("the inbox can be read again")
 
     def _sleep(self, stop: threading.Event, version: int | None) -> None:
-        """Wait until there may be rows, or a pause may be over. ``version`` is that of the SQLite file before the last
-        round."""
+        """Wait until there may be rows, or a pause may be over. ``version`` is the version of the SQLite file before
+        the last round."""
         until = self.clock() + POLL_S
         later = [each.not_before for each in self._pauses.values()]
         until = min([until, *(at for at in later if at > self.clock())])
@@ -207,16 +209,40 @@ def run_relay(
     once: bool = False,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, the rows that are there.
+    """Hand over the rows of a database's inbox until ``stop`` is set; with ``once``, until no row is left that can be
+    sent now.
 
-    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy. Later
-    errors are logged, and the turn is made again; with ``once`` errors of the database are raised.
+    Raise InboxError or InboxMissing at the start if the database cannot be used, has no inbox, or is a copy; if
+    another connection has locked it, the relay waits. Later errors are logged, and the turn is made again; with
+    ``once`` errors of the database are raised.
     """
     session = Session(url)
     try:
         with Client(redis_url, prefix=prefix, patience=PATIENCE) as client:
-            require_tables(session)
-            relay = Relay(session, client, check_place(session), on_step=on_step)
-            RelayService(session, client, relay).run(stop, once=once)
+            inbox_id = _checked(session, stop, once=once)
+            if inbox_id is not None:
+                relay = Relay(session, client, inbox_id, on_step=on_step)
+                RelayService(session, client, relay).run(stop, once=once)
     finally:
         session.close()
+
+
+def _checked(session: Session, stop: threading.Event, *, once: bool) -> str | None:
+    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while it was locked."""
+    said = ""
+    while not stop.is_set():
+        try:
+            require_tables(session)
+            inbox_id = check_place(session)
+        except InboxError as error:
+            if once or not is_locked(error.__cause__):
+                raise
+            if str(error) != said:
+                said = str(error)
+                logger.warning("waiting for a lock of another connection: %s", said)
+            stop.wait(BACKOFF_S)
+        else:
+            if said:
+                logger.info("the lock was released")
+            return inbox_id
+    return None

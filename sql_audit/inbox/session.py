@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection
 
 from rq_core.errors import InboxMissing
-from sql_audit.errors import InboxUnavailable
+from sql_audit.errors import InboxDamaged, InboxUnavailable
 from sql_audit.inbox.database import explaining, inbox_engine, inbox_url, shown
 from sql_audit.inbox.schema import missing_tables
 from sql_audit.inbox.statements import STATEMENTS
@@ -25,7 +25,7 @@ class RelayRow(NamedTuple):
     ids: list[int] | None
     """The ids of the rows of the batch that is on its way; None: no batch is."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock."""
+    """Milliseconds since the batch was chosen, by the database's clock; negative: its time is not valid."""
     taken_by: str | None
     relayed: int
     held: int
@@ -38,8 +38,8 @@ class RelayRow(NamedTuple):
 
 
 class RowCounts(NamedTuple):
-    """Rows that have left the inbox: those that became jobs, those whose name is held or whose scope is full, and those
-    whose id is live or remembered."""
+    """Counts of rows that left the inbox: rows that became jobs, rows whose name was held or whose scope was full, and
+    rows whose id was live or remembered."""
 
     relayed: int = 0
     held: int = 0
@@ -47,6 +47,17 @@ class RowCounts(NamedTuple):
 
 
 NOTHING: Final = RowCounts()
+SHOWN_MAX: Final = 60
+"""Maximum number of characters of an altered value in an error."""
+BATCH_ALTERED: Final = (
+    "the ids of the batch of queue {!r} in rqc_relay are {!r}, not a JSON array of ids, so relays leave the queue"
+    " alone. The batch may have been carried out: look in the queue for the jobs of the first rows, delete the rows"
+    " whose jobs were there, and set ids to NULL"
+)
+COUNTS_ALTERED: Final = (
+    "the counts of queue {!r} in rqc_relay are {}, not whole numbers, so relays leave the queue alone: set relayed,"
+    " held and duplicate to whole numbers"
+)
 
 
 class InboxRow(NamedTuple):
@@ -63,7 +74,7 @@ class InboxRow(NamedTuple):
 
 
 class Session:
-    """One connection to a user's database, which is made when it is needed. One thread uses it at a time."""
+    """One connection to a user's database, which is opened when it is first needed. One thread uses it at a time."""
 
     def __init__(self, url: str, *, writes: bool = True) -> None:
         """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
@@ -101,7 +112,7 @@ class Session:
         return statement if self.engine.dialect.name == "sqlite" else statement.replace("?", "%s")
 
     def file(self) -> tuple[int, int] | None:
-        """Return which file the path of a SQLite database names; None for PostgreSQL. Raise InboxUnavailable."""
+        """Return the device and inode of the file of a SQLite database; None for PostgreSQL. Raise InboxUnavailable."""
         if self.engine.dialect.name != "sqlite":
             return None
         try:
@@ -133,7 +144,8 @@ class Session:
 
 
 def require_tables(session: Session) -> None:
-    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if a table is not the inbox'."""
+    """Raise InboxMissing if the database lacks a table of the inbox, and InboxForeign if such a table belongs to
+    another program."""
     with session.transaction() as transaction:
         if missing_tables(transaction.connection):
             raise InboxMissing(url=session.url)
@@ -145,20 +157,21 @@ class Transaction:
     def __init__(self, connection: Connection, session: Session) -> None:
         self.connection = connection
         self._said = session.statements
+        self._url = session.url
 
     def run(self, statement: str, *values: Any) -> Any:
         """Execute a statement, and return its result."""
         return self.connection.exec_driver_sql(statement, values)
 
     def queues(self) -> list[str]:
-        """Return the queues with rows, or with a batch that was not answered."""
+        """Return the queues that have rows or a batch without an answer."""
         if self._said.settings:
             self.run(self._said.settings)
         return [name for (name,) in self.run(self._said.queues)]
 
     def lock(self, queue: str) -> RelayRow | None:
         """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. None: another relay has
-        it."""
+        it. Raise InboxDamaged."""
         found = self.run(self._said.lock, queue).first()
         if found is None:
             if self.run(self._said.exists, queue).first() is not None:
@@ -167,16 +180,16 @@ class Transaction:
             found = self.run(self._said.lock, queue).first()
             if found is None:
                 return None
-        return _relay_row(found)
+        return _relay_row(self._url, queue, found)
 
     def look(self, queue: str) -> RelayRow | None:
-        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row."""
+        """Return a queue's row of ``rqc_relay`` without a lock; None without such a row. Raise InboxDamaged."""
         found = self.run(self._said.look, queue).first()
-        return None if found is None else _relay_row(found)
+        return None if found is None else _relay_row(self._url, queue, found)
 
-    def choose(self, queue: str, most: int) -> list[InboxRow]:
-        """Return the first rows of a queue."""
-        return list(map(_inbox_row, self.run(self._said.choose, queue, most).all()))
+    def choose(self, queue: str, most: int, after: int = 0) -> list[InboxRow]:
+        """Return the first rows of a queue, of those with greater ids than ``after``."""
+        return list(map(_inbox_row, self.run(self._said.choose, queue, after, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
         """Return these rows, in the order of their ids; rows that are gone are left out."""
@@ -192,11 +205,11 @@ class Transaction:
         relay: str,
         counts: RowCounts = NOTHING,
     ) -> None:
-        """Write a batch, and add to the counts for the one that it replaces."""
+        """Write the next batch, and add the counts of the batch that it replaces."""
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def change(self, queue: str, ids: Sequence[int]) -> None:
-        """Write the ids of the batch that is on its way."""
+        """Write the ids of the batch that is being sent."""
         self.run(self._said.change, json.dumps(ids), queue)
 
     def take(self, queue: str, relay: str) -> None:
@@ -204,8 +217,10 @@ class Transaction:
         self.run(self._said.take, relay, queue)
 
     def end(self, queue: str, counts: RowCounts) -> None:
-        """End the batch without another one, and add to the counts."""
+        """End the batch without a next batch, and add its counts."""
         self.run(self._said.end, *counts, queue)
+        if counts == NOTHING:
+            self.run(self._said.forget, queue)
 
     def delete(self, queue: str, ids: Sequence[int]) -> None:
         """Delete rows."""
@@ -223,7 +238,8 @@ class Transaction:
         self.delete(queue, ids)
 
     def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:
-        """Write what was made of a row of other code. Return False if another row has the job's id."""
+        """Write the packed form of a row that another program inserted. Return False if another row has the job's
+        id."""
         if job_id != row.job_id and self.run(self._said.has_id, job_id, queue, row.id).first():
             return False
         self.run(self._said.pack, job_id, args, packed, queue, row.id)
@@ -233,7 +249,29 @@ class Transaction:
 _inbox_row = InboxRow._make
 
 
-def _relay_row(found: Any) -> RelayRow:
+ID_MAX: Final = 2**63 - 1
+
+
+def _relay_row(url: str, queue: str, found: Any) -> RelayRow:
+    """Return a row as it was read. Raise InboxDamaged for one that no relay has written."""
     slot, number, ids, age, taken_by, relayed, held, duplicate, *_ = found
-    batch = None if ids is None else json.loads(ids)
+    batch = None if ids is None else _batch(ids)
+    if ids is not None and batch is None:
+        what = BATCH_ALTERED.format(queue[:SHOWN_MAX], str(ids)[:SHOWN_MAX])
+        raise InboxDamaged(url=url, what=what)
+    counts = (relayed, held, duplicate)
+    if any(type(count) is not int for count in counts):
+        what = COUNTS_ALTERED.format(queue[:SHOWN_MAX], str(counts)[:SHOWN_MAX])
+        raise InboxDamaged(url=url, what=what)
     return RelayRow(slot, number, batch, age or 0, taken_by, relayed, held, duplicate)
+
+
+def _batch(text: Any) -> list[int] | None:
+    """Return the ids of a batch; None if they are not a JSON array of ids."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(found, list):
+        return None
+    return found if all(type(each) is int and 0 <= each <= ID_MAX for each in found) else None

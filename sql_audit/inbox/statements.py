@@ -44,8 +44,8 @@ class Statements(NamedTuple):
     exists: str
     create: str
     choose: str
-    """Selects, and on PostgreSQL locks, the first rows of a queue, at most as many as the second value says. A row that
-    a user's transaction is deleting is left out."""
+    """Selects, and on PostgreSQL locks, the first rows of a queue that have a greater id than the second value, at most
+    as many as the third one says. A row that a user's transaction is deleting is left out."""
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
@@ -56,6 +56,8 @@ class Statements(NamedTuple):
     """Writes which relay has sent the batch last."""
     end: str
     """Ends a batch, and adds to the counts."""
+    forget: str
+    """Forgets the slot of a batch that was not carried out: Redis need not know of it."""
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str
@@ -80,9 +82,9 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms, ``now`` is the
-    present time, ``lock`` locks rows that no other transaction has locked, and ``bound`` are values to select that set
-    something for the transaction."""
+    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms (``sent`` is -1
+    if the batch has no valid time), ``now`` is the present time, ``lock`` locks rows that no other transaction has
+    locked, and ``bound`` are values to select that set something for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(
@@ -97,7 +99,7 @@ def _statements(
         look=relay.format(""),
         exists="SELECT 1 FROM rqc_relay WHERE queue = ?",
         create="INSERT INTO rqc_relay (queue) VALUES (?) ON CONFLICT DO NOTHING",
-        choose=f"{rows} ORDER BY id LIMIT ?{lock}",
+        choose=f"{rows} AND id > ? ORDER BY id LIMIT ?{lock}",
         load=f"{rows} AND id {among} ORDER BY id",
         begin=(
             "UPDATE rqc_relay SET slot = ?, number = ?, ids = ?, taken_by = ?"
@@ -106,6 +108,7 @@ def _statements(
         change="UPDATE rqc_relay SET ids = ? WHERE queue = ?",
         take="UPDATE rqc_relay SET taken_by = ? WHERE queue = ?",
         end=f"UPDATE rqc_relay SET ids = NULL, {_COUNTED} WHERE queue = ?",
+        forget="UPDATE rqc_relay SET slot = NULL WHERE queue = ?",
         delete=delete.format(f"queue = ? AND id {among}"),
         delete_rest=f"DELETE FROM rqc_inbox WHERE queue = ? AND id {among}",
         park=(
@@ -128,7 +131,7 @@ STATEMENTS: Final = {
         ids=lambda ids: (json.dumps(ids),),
         among="IN (SELECT value FROM json_each(?))",
         age=AGE_MS["sqlite"],
-        sent=AGE_MS["sqlite"].replace("created_at", "sent_at"),
+        sent=AGE_MS["sqlite"].replace("created_at", "sent_at").replace(", 0)", ", -1)"),
         now="strftime('%Y-%m-%dT%H:%M:%fZ', 'now')",
         lock="",
     ),
@@ -142,7 +145,7 @@ STATEMENTS: Final = {
                 "DELETE FROM rqc_inbox WHERE ctid = ANY(ARRAY(SELECT ctid FROM rqc_inbox WHERE {} ORDER BY id))"
             ),
             age=AGE_MS["postgresql"],
-            sent=AGE_MS["postgresql"].replace("created_at", "sent_at"),
+            sent=AGE_MS["postgresql"].replace("created_at", "sent_at").replace("ELSE 0", "ELSE -1"),
             now="clock_timestamp()",
             lock=" FOR UPDATE SKIP LOCKED",
             # Until the transaction's end, and without a round trip of their own.

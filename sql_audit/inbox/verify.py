@@ -1,7 +1,7 @@
-"""Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event by the inbox.
+"""Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event whose actor is the inbox.
 
-The two are read one after the other while relays and mirrors work, so the count of events must lie between what the
-inbox has counted before the log was read, and what it may have sent until afterwards.
+The two are read one after the other while relays and mirrors work, so the number of events must be at least the inbox's
+count before the log was read, and at most the number of rows that it may have sent by the end of that read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Engine, func, select
 
 from sql_audit.inbox.admin import QueueState, states
-from sql_audit.inbox.place import check_place
+from sql_audit.inbox.place import compare_place
 from sql_audit.inbox.session import Session
 from sql_audit.store.schema.tables import job_event, mirror_prune
 
@@ -70,7 +70,7 @@ def compare_with_log(
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Comparison]:
     """Return the comparisons of all queues of an inbox. Raise InboxError, or the errors of the log's driver."""
-    by = f"inbox:{check_place(session)}"
+    by = f"inbox:{compare_place(session)}"
     before = {each.queue: each for each in states(session)}
     until = time.monotonic() + wait_s
     while True:
@@ -90,6 +90,9 @@ def _judge(
     queue: str, before: QueueState | None, after: QueueState | None, events: Events, pruned: bool
 ) -> Comparison:
     least = before.relayed if before else 0
+    damage = (before and before.damage) or (after and after.damage)
+    if damage:
+        return Comparison(queue, least, events.total, damage)
     most = after.relayed + after.sending if after else 0
     finding = None
     if events.total > most:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Any, Final
 
-from rq_core.model.plugins import InboxOverview, InboxQueue
+from rq_core.model.plugins import InboxFinding, InboxOverview, InboxQueue
 from rq_core.protocol.reads.overview import QUEUES_MAX
 from sql_audit.inbox.admin import look
 from sql_audit.inbox.session import Session, require_tables
@@ -49,10 +49,18 @@ class InboxWatch:
                 parked_exact=parked_exact,
                 relayed=each.relayed,
                 sent_ms=each.sent_ms,
+                damage=each.damage,
             )
             for each in found.queues
         )
         return InboxOverview(tuple(queues), found.left_out)
+
+    def examine(self, client: Any) -> list[InboxFinding]:
+        """Return what is wrong with the inbox. See rq_core.model.plugins.InboxReader."""
+        from sql_audit.inbox.doctor import examine_inbox
+
+        with self._lock:
+            return examine_inbox(self._session, client)
 
     def close(self) -> None:
         """Close all connections."""

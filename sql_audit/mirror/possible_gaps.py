@@ -1,8 +1,8 @@
-"""Finds jobs whose events SQL may not have completely: a gap, or a quarantined entry that names the job, follows the
-job's last event in SQL.
+"""Finds jobs whose events SQL may lack, since a gap, or a quarantined entry that names the job, follows the job's last
+event in SQL.
 
 If Redis lacks such a job, the job need not be lost, since it may have ended in the missing events. If Redis and SQL
-have different ends of it, neither need be false, since another job may have had the same id in the missing events.
+have different ends of such a job, both may be true, since another job may have had the same id in the missing events.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Places:
 
     @cached_property
     def _by_word(self) -> dict[str, list[OutboxId]]:
-        """The numbers of the quarantined entries that have a word, in order, by word. The index makes a look-up fast:
-        callers ask for thousands of jobs, and an entry may name thousands."""
+        """An index of the quarantined entries: for each word, the numbers of the entries that contain it, in order. It
+        makes a look-up fast, since callers ask for thousands of jobs, and an entry may name thousands."""
         found: defaultdict[str, list[OutboxId]] = defaultdict(list)
         for at, told in self._quarantine:
             for word in set(_WORD.findall(told)):

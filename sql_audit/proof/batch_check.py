@@ -44,7 +44,7 @@ class BatchProof:
         self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
     ) -> None:
         """Begin at the chain's first head, which depends on ``audit_id``. ``wanted`` are heads that were kept outside
-        the database, to be looked for."""
+        the database, for which the check looks in the chain."""
         self.database = database
         self.result = result
         self.queue = result.queue
@@ -162,7 +162,7 @@ class BatchProof:
             wrong(end, says)
 
     def _cursor_as_made(self, connection: Connection, batch: int) -> dict[str, Any]:
-        """Return the values that columns of the cursor must have by the batches."""
+        """Return the values that the cursor's columns must have according to the batches."""
         if self._last is None:
             return {}
         last, upto = self._last, {"queue": self.queue, "batch": batch}
@@ -180,7 +180,7 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that rows of epochs, losses, quarantine or prunes name and that were never in
-        the chain."""
+        """Return the numbers of batches that were never in the chain, although rows of epochs, losses, quarantine or
+        prunes name them."""
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

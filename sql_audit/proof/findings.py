@@ -39,8 +39,8 @@ class Note(NamedTuple):
 
 
 class SetBack(NamedTuple):
-    """Redis' clock went back by ``by_ms`` within an epoch. This proves no violation: an operator or NTP may set the
-    clock."""
+    """A finding that Redis' clock went back by ``by_ms`` within an epoch. This is no violation, since an operator or
+    NTP may set the clock."""
 
     at: OutboxId
     """The entry whose time is earlier than that of the entry before it."""

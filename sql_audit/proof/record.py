@@ -14,7 +14,7 @@ from sql_audit.store.schema.tables import mirror_proof
 def record_proofs(
     database: Database, result: VerifyResult, verdicts: Mapping[str, LogVerdict] | None = None
 ) -> None:
-    """Add a row to ``mirror_proof`` for each queue that a check of whole logs found in order.
+    """Add a row to ``mirror_proof`` for each queue whose whole log was checked and found correct.
 
     ``verdicts`` are the verdicts from SQL alone, by queue, if ``result`` was changed by a comparison with Redis since.
     Queues with violations are left out. Nothing is recorded if ``result`` has problems. Raise the errors of SQL if the

@@ -248,8 +248,8 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Add a note for each kept head that is older than the record of the last prune: it does not prove that
-        record."""
+        """Add a note for each kept head that is older than the record of the last prune, since an older head does not
+        prove that record."""
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:
                 says = (

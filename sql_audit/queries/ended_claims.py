@@ -1,9 +1,9 @@
 """Lists the claims that ended, newest first. Every read is by index, and bounded in rows and in time.
 
-Failed claims are read by (outcome, end), each outcome a part of the list. Where successes are asked for, all claims of
-a queue are read by (class of duration, end), each class a part. The parts are merged. Conditions that no index has are
-checked row by row; so a rare match may lie behind more rows than one page looks at, and the page then says how far back
-it looked, and where the next page goes on.
+Failed claims are read by an index on (outcome, end), and each outcome is a part of the list. If successes are wanted,
+all claims of a queue are read by an index on (class of duration, end), and each class is a part. The parts are merged.
+Conditions without an index are checked row by row, so a page may reach its bound before it finds a match. The page then
+says how far back it read, and where the next page begins.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -38,7 +38,7 @@ _COLUMNS: Final = (
 
 
 class Place(NamedTuple):
-    """The place of a claim in the list: the next page begins behind it."""
+    """The place of a claim in the list. The next page begins after it."""
 
     ended_at_ms: int
     job_id: str
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions on the claims of a list. None and empty texts: any."""
+    """The conditions on the claims of a list. A field with the value None or an empty text sets no condition."""
 
     outcomes: Sequence[str] = FAILED
     queue: str | None = None
@@ -93,10 +93,10 @@ def ended_claims(
     limit: int = 100,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Return a page of the claims that ended, newest first, behind ``after``.
+    """Return a page of the claims that ended, newest first, after the place ``after``.
 
-    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS, but each part is read at least once: so every
-    page gets further than the one before. Raises ValueError if successes are asked for without a queue.
+    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS, but each part is read at least once, so every
+    page gets further than the page before. Raises ValueError if successes are asked for without a queue.
     """
     budget = _Budget(clock() + WITHIN_MS / 1000, clock)
     found: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ class _Budget:
     """Whether a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
-        """Return whether the budget is spent."""
+        """Check the budget, and return whether it is spent."""
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 

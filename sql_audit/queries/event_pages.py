@@ -82,7 +82,7 @@ def page_after(engine: Engine, queue: str, place: Place, limit: int) -> EventPag
 
 
 def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit: int) -> EventPage:
-    """Return the last events of a job before a place, with those that Redis forgot."""
+    """Return the last events of a job before a place, including events that Redis forgot."""
     rows = _read(
         engine, by_job(engine.dialect.name, _OF_JOB), queue, place, limit + 1, job_id=job_id
     )
@@ -105,7 +105,7 @@ def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
 
 
 def _tick(row: Row[Any]) -> dict[str, Any]:
-    """The columns of the view schedule_tick that a list of schedules has."""
+    """Return the columns of a row of the view schedule_tick that a list of schedules shows."""
     told = json.loads(row.detail)
     wanted = ("nominal_ms", "due_ms", "outcome", "missed", "held_by")
     late_ms = row.at_ms - told["due_ms"]

@@ -1,4 +1,5 @@
-"""Answers to a page's questions about the log: a job, a moment, events, ended claims, schedules, and what is missing.
+"""Answers the questions of a web page about the log: about a job, a moment, events, ended claims, schedules and
+findings.
 
 Each answer is a document, as ``rq-core audit … --json`` prints it. No statement may take longer than STATEMENT_MS.
 """
@@ -82,7 +83,7 @@ T = TypeVar("T")
 
 
 class LogQuestions:
-    """Asks one audit database. Threads may share it."""
+    """Queries one audit database for a web page. Threads may share it."""
 
     def __init__(self, url: str) -> None:
         """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
@@ -91,7 +92,7 @@ class LogQuestions:
         bound(self._database.readers, STATEMENT_MS)
 
     def history(self, job_id: str, queue: str, before: Place | None = None) -> dict[str, Any]:
-        """Return the last events of a job, oldest first, or those before a place; at most EVENTS_MAX."""
+        """Return the last events of a job, or the last events before a place, oldest first; at most EVENTS_MAX."""
 
         def ask(engine: Engine) -> dict[str, Any]:
             page = event_pages.job_page_before(engine, job_id, queue, before or END, EVENTS_MAX)
@@ -148,7 +149,8 @@ class LogQuestions:
     def events(
         self, queue: str, lines: int, *, before: Place | None = None, after: Place | None = None
     ) -> dict[str, Any]:
-        """Return events of a queue: the first ones after a place, or the last ones before one, or the last of all."""
+        """Return events of a queue: the first events after a place, the last events before a place, or the last events
+        of the queue."""
         if after is not None:
             place = after
             return self._ask(
@@ -198,7 +200,7 @@ class LogQuestions:
         return self._ask(lambda engine: _rows(engine, _ERRORS, asked))
 
     def deaths(self, since_ms: int, queue: str | None) -> list[dict[str, Any]]:
-        """Return how many jobs died since then, by task, error and hour, the last hour first."""
+        """Return how many jobs died since ``since_ms``, by task, error and hour, the last hour first."""
         asked = {"since": since_ms, "queue": queue}
         return self._ask(lambda engine: _rows(engine, _DEATHS, asked))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -22,13 +23,14 @@ from rq_core.model.plugins import EndedClaims, LogOverview, QueueLog
 from rq_core.model.table.effects import CLAIM_ENDS
 from sql_audit.mirror import source_registry
 from sql_audit.mirror.redis_access import Outbox
-from sql_audit.store import migrate
+from sql_audit.store import migrate, orphans
 from sql_audit.store.claim_minutes import MINUTE_MS
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import failure
 from sql_audit.store.log_queues import mirrored
 from sql_audit.store.schema.tables import OUTCOMES, one_of
 
+HOUR_MS: Final = 60 * MINUTE_MS
 SETTLED_MS: Final = 10 * MINUTE_MS
 """Milliseconds before the last mirrored event from which on earlier minutes grow no more, unless Redis' clock is set
 back by more than that."""
@@ -58,10 +60,11 @@ _WHOLE: Final = text(
     f"JOIN mirror_cursor c ON c.queue = m.queue WHERE m.minute_ms < {_UNTIL} GROUP BY 1, 2, 3, 4"
 )
 _FORGOTTEN: Final = text(
-    "SELECT queue, COALESCE(task, '') AS task, type AS outcome, COUNT(*) AS claims "
-    f"FROM job_event_orphaned WHERE claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} "
-    "GROUP BY 1, 2, 3"
+    "SELECT COALESCE(task, '') AS task, type AS outcome, COUNT(*) AS claims FROM job_event "
+    "WHERE queue = :queue AND (epoch, seq) > (:after_epoch, :after_seq) AND (epoch, seq) < (:before_epoch, 0) "
+    f"AND claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} GROUP BY 1, 2"
 )
+"""Asked for each range: joined with the view of all ranges, PostgreSQL reads all events instead."""
 
 T = TypeVar("T")
 
@@ -189,25 +192,38 @@ class MetricsReader:
             counted = self._counted.setdefault(row.queue, _Counted(0))
             key, sums = _sums_of(row)
             counted.until, counted.settled[key] = row.settled_until, sums
-        self._forgotten = {
-            (row.queue, row.task, row.outcome): (int(row.claims), 0, 0)
-            for row in connection.execute(_FORGOTTEN)
-        }
+        self._forgotten = {}
+        for queue in self._counted:
+            for each in orphans.ranges(connection, queue):
+                (after_epoch, after_seq), (before_epoch, _) = each.after, each.before
+                asked = {
+                    "after_epoch": after_epoch,
+                    "after_seq": after_seq,
+                    "before_epoch": before_epoch,
+                }
+                found = connection.execute(_FORGOTTEN, asked | {"queue": queue})
+                claims = (
+                    ((queue, row.task, row.outcome), (int(row.claims), 0, 0)) for row in found
+                )
+                self._forgotten = _added(self._forgotten, claims)
 
     def _read_tails(self, connection: Connection, grown: Sequence[Row[Any]]) -> None:
         """Read the minutes that may have grown, and add those that grow no more to ``settled``."""
-        since = min(self._counted[row.queue].until for row in grown)
-        names = [row.queue for row in grown]
+        by_hour = defaultdict[int, list[str]](list)
         for row in grown:
-            self._counted[row.queue].batch = row.batch
-            self._counted[row.queue].tail = {}
-        until = {row.queue: _until(row.at_ms) for row in grown}
-        for row in connection.execute(_MINUTES, {"since": since, "queues": names}):
             counted = self._counted[row.queue]
-            if row.minute_ms < counted.until:
-                continue
-            settles = row.minute_ms < until[row.queue]
-            _add_to(counted.settled if settles else counted.tail, *_sums_of(row))
+            counted.batch, counted.tail = row.batch, {}
+            # A queue that ended long ago does not make the others' minutes since then be read.
+            by_hour[counted.until // HOUR_MS].append(row.queue)
+        until = {row.queue: _until(row.at_ms) for row in grown}
+        for names in by_hour.values():
+            since = min(self._counted[name].until for name in names)
+            for row in connection.execute(_MINUTES, {"since": since, "queues": names}):
+                counted = self._counted[row.queue]
+                if row.minute_ms < counted.until:
+                    continue
+                settles = row.minute_ms < until[row.queue]
+                _add_to(counted.settled if settles else counted.tail, *_sums_of(row))
         for queue, at in until.items():
             self._counted[queue].until = max(self._counted[queue].until, at)
 

@@ -1,10 +1,11 @@
-"""The history of one schedule: each instant with why it was late, missed or skipped, and each change of the schedule.
+"""The history of one schedule: each instant, with the reason if it was late, missed or skipped, and each change of the
+schedule.
 
     found = schedule_history(engine, "reports", "nightly", 20)
     found.ticks[-1].says
 
-The log has what happened, not what did not: a worker that found nothing to do left no event. So a cause that follows
-from silence is said as such.
+The log has only what happened: a worker that found nothing to do left no event. If a cause is concluded from missing
+events, its sentence says so.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -281,7 +282,7 @@ def _outcome(
 
 
 def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return who kept a job out, and what it was doing."""
+    """Return what kept out the job of an instant: another job and its state then, or a full scope."""
     holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"
@@ -303,7 +304,7 @@ def _grace_ms(version: int, edits: Sequence[ScheduleEdit]) -> int | None:
 
 
 def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why an instant was late, as far as the events between its due time and its report tell."""
+    """Return why an instant was late, as far as the events between its due time and its report show it."""
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     # The call that served it has logged the jobs of its instants just before.
     events = [event for event in before if event.at_ms != logged.at_ms]
@@ -328,7 +329,8 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why instants before one that is on time were passed over; empty if workers did something just before."""
+    """Return why the instants before a punctual instant were passed over; an empty text if a worker was active just
+    before."""
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     last = next((e for e in before if e.type in _OF_WORKERS and e.at_ms != logged.at_ms), None)
     if last is None or logged.at_ms - last.at_ms <= LATE_MS:
@@ -347,7 +349,7 @@ def _silent(last: Row[Any] | None, at_ms: int) -> str:
 
 
 def _busy(meanwhile: Sequence[Row[Any]]) -> str:
-    """Return why workers that had the queue did not serve a schedule."""
+    """Return why workers that were active in the queue did not serve a schedule."""
     if any(event.type == Event.ENQUEUED for event in meanwhile):
         return (
             "workers served others: this one was in the hands of a worker that was lost, or they could not compute it"
@@ -360,7 +362,7 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
 
 
 def _began(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return when the job of an instant was claimed, if that was later; empty if at once."""
+    """Return when the job of an instant was claimed; an empty text if it was claimed at once."""
     first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:
         return "the log has no claim of its job"
@@ -397,7 +399,8 @@ def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], la
 
 
 def _began_to_be(last: ScheduleEdit, changes: Sequence[ScheduleEdit]) -> ScheduleEdit:
-    """Return the change that brought the state of the last one: a rule may be set during a pause."""
+    """Return the change that gave the schedule its present state. It is not always the last change: a rule may be set
+    during a pause."""
     began = last
     alive = [each for each in changes if not each.orphaned]
     for each in sorted(alive, key=lambda each: OutboxId.parse(each.number), reverse=True):
@@ -412,7 +415,7 @@ def _is_run(each: ScheduleTick | ScheduleEdit) -> bool:
 
 
 def document(found: ScheduleHistory) -> dict[str, Any]:
-    """Return a history for programs."""
+    """Return a history as a document for JSON."""
     said = dataclasses.asdict(found)
     for change in said["changes"]:
         change |= {which: read_json(change[which], dict) or None for which in ("old", "new")}

@@ -263,8 +263,8 @@ def _others(
 def _claims_before(
     connection: Connection, of: dict[str, Any], since_ms: int, rate: Sequence[int]
 ) -> list[tuple[int, list[list[Any]]]]:
-    """Return the begins (Unix ms) and the scopes of the last claims before a wait that a rate may still count, oldest
-    first."""
+    """Return the begins (Unix ms) and the scopes of the last claims before a wait, oldest first: the claims that a rate
+    may still count during the wait."""
     most, window_ms, burst = rate
     reaches_ms = window_ms + (burst * window_ms // most if most else 0)
     bound = {**of, "since": since_ms, "earliest": since_ms - reaches_ms, "most": BEFORE_MAX}

@@ -72,8 +72,8 @@ def rows_digest(text: str) -> str:
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """Yield the findings of some batches, as PostgreSQL's COPY writes them: their rows of the tables in FOUND, table by
-    table in the order of their ids, which are left out."""
+    """Yield the findings of some batches, as PostgreSQL's COPY writes them: their rows in the tables FOUND, table by
+    table, in the order of their ids and without the ids."""
     for table in FOUND:
         columns = [column for column in table.columns if column.name != "id"]
         rows = connection.execute(

@@ -32,7 +32,7 @@ def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[
     """Yield the statements that give ``user`` the rights of a role in ROLES. The statements of ``owner`` are executed
     first; those of the other roles by the owner or a superuser after the tables were created.
     """
-    who, where, log = _quoted(user), _quoted(database), _quoted(schema)
+    who, where, log = quoted(user), quoted(database), quoted(schema)
     yield f"ALTER ROLE {who} IN DATABASE {where} SET search_path = {log};"
     yield f"GRANT CONNECT ON DATABASE {where} TO {who};"
     if role == "owner":
@@ -41,26 +41,28 @@ def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[
         return
     yield f"GRANT USAGE ON SCHEMA {log} TO {who};"
     tables = (*metadata.tables, VERSION_TABLE, *views("postgresql"))
-    yield f"GRANT SELECT ON {_listed(schema, tables)} TO {who};"
+    yield f"GRANT SELECT ON {qualified(schema, tables)} TO {who};"
     if role == "verifier":
-        yield f"GRANT INSERT ON {_listed(schema, ('mirror_proof',))} TO {who};"
-        yield f"GRANT USAGE ON SEQUENCE {_listed(schema, ('mirror_proof_id_seq',))} TO {who};"
+        yield f"GRANT INSERT ON {qualified(schema, ('mirror_proof',))} TO {who};"
+        yield f"GRANT USAGE ON SEQUENCE {qualified(schema, ('mirror_proof_id_seq',))} TO {who};"
     if role != "mirror":
         return
     yield f"GRANT TEMPORARY ON DATABASE {where} TO {who};"
     appended = [table for table in APPEND_ONLY if table.name not in _OF_OTHERS]
     written = dict.fromkeys((*(table.name for table in appended), *_CHANGED))
-    yield f"GRANT INSERT ON {_listed(schema, tuple(written))} TO {who};"
-    yield f"GRANT UPDATE ON {_listed(schema, _CHANGED)} TO {who};"
-    yield f"GRANT DELETE ON {_listed(schema, _DELETED)} TO {who};"
+    yield f"GRANT INSERT ON {qualified(schema, tuple(written))} TO {who};"
+    yield f"GRANT UPDATE ON {qualified(schema, _CHANGED)} TO {who};"
+    yield f"GRANT DELETE ON {qualified(schema, _DELETED)} TO {who};"
     numbered = tuple(f"{table.name}_id_seq" for table in appended if "id" in table.columns)
-    yield f"GRANT USAGE ON SEQUENCE {_listed(schema, numbered)} TO {who};"
+    yield f"GRANT USAGE ON SEQUENCE {qualified(schema, numbered)} TO {who};"
 
 
-def _listed(schema: str, names: tuple[str, ...]) -> str:
-    return ", ".join(f"{_quoted(schema)}.{_quoted(name)}" for name in sorted(names))
+def qualified(schema: str, names: tuple[str, ...]) -> str:
+    """Return names of a schema as a list for a statement."""
+    return ", ".join(f"{quoted(schema)}.{quoted(name)}" for name in sorted(names))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as a quoted identifier."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'

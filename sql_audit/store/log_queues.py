@@ -1,8 +1,8 @@
 """Reads the queues of a log from SQL: their sources, and whether their log is still being mirrored.
 
 If Redis loses everything, it lists no queue. So that such a loss is recorded, the mirror works on the queues of Redis
-and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out: the
-event of that is in their last batch, since the mirror stops there.
+and on those of SQL. Queues that were deleted, or whose log was switched off (`rq-core audit off`), are left out. They
+are recognised by this event, which is in their last batch, since the mirror stops there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -74,7 +74,7 @@ def mirrored(connection: Connection, prefix: str) -> list[str]:
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Return whether the entry ``at``, the last one of a queue, is its deletion by an operator.
+    """Return whether the last entry ``at`` of a queue is the event of the queue's deletion by an operator.
 
     If it is, Redis has not lost the queue.
     """

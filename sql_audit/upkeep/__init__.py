@@ -3,6 +3,6 @@
 - ``plan``, ``prune``: finds the jobs that a prune would remove; removes them.
 - ``survey``, ``restore``: finds the differences that a loss left between SQL and Redis; repairs them.
 - ``lost``, ``windows``: decides whether a lost job can be restored; finds ids and names that outlive their jobs.
-- ``lost_schedules``: finds what Redis lost of schedules, and puts it back.
+- ``lost_schedules``: finds the changes of schedules that Redis lost, and makes them again.
 - ``switch_off``: switches a log off.
 """

@@ -1,12 +1,12 @@
-"""Finds what an operator set about schedules and Redis lost, by the log; puts it back, for ``audit restore``.
+"""Finds, by the log, live changes of schedules that Redis lost, and makes them again, for ``audit restore``.
 
-Workers declare the schedules of their code in each new epoch, so only what was set live must be put back: rules that an
-operator or ``schedule_many`` stored, pauses, and removals. The log has every change, also those that Redis forgot; what
-was wanted last is in force, unless a later event ended it. Code never ends a live rule, a pause or a removal: an event
-in which it seems to is of a Redis that had lost them.
+Workers declare the schedules of their code in each new epoch, so only live changes must be put back: rules that an
+operator or ``schedule_many`` stored, pauses, and removals. The log has every change, also those that Redis forgot. The
+last live change is in force unless a later event ended it. A declaration by code never ends a live rule, a pause or a
+removal; an event in which one seems to do so came from a Redis that had lost the change.
 
-A rule is in each event. The job of a schedule is in the log only if the log keeps arguments (``audit_payload="full"``);
-a job that Redis still has is taken from there, if the log has its digest.
+Each event has the rule of its schedule. The log has the job of a schedule only if it keeps arguments
+(``audit_payload="full"``). If Redis still has the job, and the log has its digest, the job is taken from Redis.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -100,10 +100,10 @@ def stored_entries(client: Client, queue: str) -> dict[str, str]:
 
 
 def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -> LostSchedules:
-    """Compare what was set about schedules, by the log, with ``stored_entries``.
+    """Compare the state of schedules according to the log with ``stored_entries``.
 
-    The mirror must have caught up after these were read: else what an operator has just set looks as if Redis had lost
-    it.
+    The mirror must have caught up after the entries were read. Otherwise a change that an operator made just now looks
+    as if Redis had lost it.
     """
     found = LostSchedules()
     for name, entry in entries.items():
@@ -141,7 +141,8 @@ def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -
 def put_back(
     client: Client, queue: str, lost: LostSchedules, *, by: str, why: str, accept_gaps: bool
 ) -> Iterator[tuple[LostSchedule, str]]:
-    """Put back what can be put back. Yield each with its outcome: changed, or what Redis answered instead."""
+    """Make the lost changes again that can be made. Yield each with its outcome: ``changed``, or another answer of
+    Redis."""
     calls = client.calls.schedules
     for each in lost.found:
         if each.unknown is not None or (each.uncertain is not None and not accept_gaps):
@@ -193,7 +194,8 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 
 
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
-    """Return whether code declares a schedule that Redis would not have let it declare so."""
+    """Return whether code declared a schedule although Redis would have refused that, had it not lost an earlier
+    change."""
     if said["source"] != "code":
         return False
     return before.is_live or (before.state in ("paused", "removed") and said["state"] == "on")
@@ -204,6 +206,8 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
     wanted = _Wanted(at, said["state"], said["new"], said["version"], is_live=False)
     if is_put:
         wanted.pack, wanted.digest = said.get("pack"), said["job_digest"]
+        if wanted.pack is None and before is not None and before.digest == wanted.digest:
+            wanted.pack = before.pack
         wanted.is_live = said["source"] == "live"
     elif before is not None:
         wanted.pack, wanted.digest = before.pack, before.digest
@@ -212,7 +216,7 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return what must be done so that a schedule is as it was set; None: it is."""
+    """Return the change that gives a schedule its last settings; None if it has them."""
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":
@@ -227,7 +231,8 @@ def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
 
 
 def _pack(wanted: _Wanted, stored: str | None) -> str | None:
-    """Return the job of a schedule, from the log or from Redis; None: neither has the one that it was set with."""
+    """Return the job of a schedule, from the log or from Redis; None if neither has the job with which the schedule was
+    set."""
     for pack in (wanted.pack, stored):
         if pack is not None and job_digest(pack) == wanted.digest:
             return pack

@@ -91,8 +91,8 @@ def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str,
 def name_restoration(
     job_id: str, name: str | None, stands: str | None, now_ms: int
 ) -> Restoration | None:
-    """Return what restores the unique name of a job that has ended. None if the job has no name, or if its hold on the
-    name has no end time or ends by ``now_ms``."""
+    """Return the restoration of the unique name of a job that has ended. None if the job has no name, or if its hold on
+    the name has no end time or ends by ``now_ms``."""
     if name is None:
         return None
     how, until_ms = read_stands(stands)

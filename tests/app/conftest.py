@@ -16,7 +16,7 @@ As = Callable[..., str]
 
 @pytest.fixture
 def control(redis_server: RedisServer) -> Iterator[Any]:
-    """Yield a connection as the server's own user, and delete the users that the test makes at the end."""
+    """Yield a connection as the server's own user. At the end, delete the users that the test made."""
     with redis_server.client(decode_responses=True) as client:
         client.execute_command("FUNCTION", "FLUSH")
         client.execute_command("ACL", "LOG", "RESET")

@@ -1,6 +1,7 @@
 """Each role of `rq-core acl`, as a real user of Redis, tries commands that it must not be allowed.
 
-The attacks concern the role's own queues, other queues, and the server. A new role is attacked without a change here.
+The attacks are on the role's own queues, on other queues, and on the server. A new role is attacked without a change of
+this file.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ def user(role: str, as_: As, queues: None) -> Iterator[Any]:
 
 
 def refused(user: Any, *words: Any) -> bool:
-    """Return whether Redis refuses the command for a missing right, sent alone and from a script."""
+    """Return whether Redis refuses the command for a missing right, both when it is sent alone and when a script sends
+    it."""
     try:
         user.execute_command(*words)
     except redis.exceptions.NoPermissionError:
@@ -345,7 +347,7 @@ STRAYS = ["", "a b", "x" * 129, b"\xff", "a\nrq-core: all is well", "\x1b[31m"]
 
 @pytest.fixture
 def spoiled(queues: None, control: Any, as_: As) -> None:
-    """Yield a list of queues with the impossible names that a producer of one queue may add to the shared list."""
+    """Yield a list of queues with invalid names, which a producer of one queue can add to the shared list."""
     with redis.Redis.from_url(as_("producer", "--queue", "mail")) as producer:  # type: ignore[no-untyped-call]
         producer.sadd(LISTED, *STRAYS)
 
@@ -362,7 +364,7 @@ def spoiled(queues: None, control: Any, as_: As) -> None:
     ],
     ids=" ".join,
 )
-def test_commands_work_though_the_list_of_queues_has_impossible_names(
+def test_commands_work_though_the_list_of_queues_has_invalid_names(
     spoiled: None, redis_url: str, words: list[str]
 ) -> None:
     result = CliRunner().invoke(root, [*words, "--redis", redis_url])
@@ -375,7 +377,7 @@ def test_commands_work_though_the_list_of_queues_has_impossible_names(
     assert result.exit_code == expected, result.output
 
 
-def test_the_doctor_removes_impossible_names_from_the_list_of_queues(
+def test_the_doctor_removes_invalid_names_from_the_list_of_queues(
     spoiled: None, control: Any, redis_url: str
 ) -> None:
     with Client(redis_url) as client:
@@ -388,7 +390,7 @@ def test_the_doctor_removes_impossible_names_from_the_list_of_queues(
     assert control.smembers(LISTED) == {"mail", "images"}
 
 
-def test_the_mirror_copies_queues_though_the_list_has_impossible_names(
+def test_the_mirror_copies_queues_though_the_list_of_queues_has_invalid_names(
     spoiled: None, as_: As, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = ["audit", "run", "--once", "--audit", sqlite_url, "--redis", as_("mirror")]

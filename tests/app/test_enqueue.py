@@ -100,7 +100,7 @@ async def test_a_blocking_call_in_an_event_loop_logs_one_warning(
     assert "enqueue_async" in said
 
 
-async def test_concurrent_async_enqueues_share_calls(app: App, task: Noted) -> None:
+async def test_concurrent_async_enqueues_are_sent_in_shared_calls(app: App, task: Noted) -> None:
     handles = await asyncio.gather(*(task.enqueue_async(n) for n in range(200)))
     await app.aclose()
 
@@ -158,7 +158,7 @@ async def test_enqueue_many_async_accepts_jobs(app: App, task: Noted, asynchrono
     assert app.client.run(app.client.calls.reads.counts("notes")).ready["normal"] == 1_500
 
 
-async def test_the_error_of_an_async_generator_carries_the_jobs_accepted_before_it(
+async def test_an_error_that_an_async_generator_raises_carries_the_jobs_accepted_before_it(
     app: App, task: Noted
 ) -> None:
     async def generate() -> AsyncIterator[NewJob]:
@@ -175,7 +175,8 @@ async def test_the_error_of_an_async_generator_carries_the_jobs_accepted_before_
 
 
 def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
-    """Checks that the producer's own exception carries the accepted jobs: the producer can continue from there."""
+    """Checks that the producer's own exception carries the accepted jobs, so that the producer can continue after
+    them."""
 
     def generate() -> Iterator[NewJob]:
         for n in range(600):
@@ -435,7 +436,9 @@ def test_invalid_input_reaches_no_queue(
     assert app.client.run(app.client.calls.reads.snapshot("notes")) == before
 
 
-def test_a_job_of_the_largest_payload_is_enqueued_and_claimed(app: App, task: Noted) -> None:
+def test_a_job_with_the_largest_allowed_payload_is_enqueued_and_claimed(
+    app: App, task: Noted
+) -> None:
     room = app.max_payload - len('{"n":1,"text":""}')
 
     task.enqueue(1, "x" * room)
@@ -444,7 +447,7 @@ def test_a_job_of_the_largest_payload_is_enqueued_and_claimed(app: App, task: No
     assert len(spec.args_json) == app.max_payload
 
 
-def test_enqueue_without_a_server_raises_an_error_within_its_patience() -> None:
+def test_enqueue_without_a_server_raises_an_error_when_its_patience_ends() -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     with App(url, patience=Patience(unsent=0.2)) as app:
         task = app.task(note)

@@ -51,7 +51,9 @@ def run_in(names: dict[str, Any], source: str) -> None:
     names.update(run(source, **names))
 
 
-def test_a_session_is_created_for_each_job_and_is_not_an_argument(page: dict[str, Any]) -> None:
+def test_a_session_is_created_for_each_job_and_is_not_an_argument_of_the_job(
+    page: dict[str, Any],
+) -> None:
     app = page["app"]
     names = {**page, "testing": testing, "FakeSession": FakeSession}
     # The block has a fake server of its own.

@@ -1,4 +1,4 @@
-"""Each list of `rq_core.views` as a program uses it without the command line: query, cells and documents."""
+"""Each list of `rq_core.views`, used by a program without the command line: its query, its cells and its documents."""
 
 import json
 from collections.abc import Iterator
@@ -34,7 +34,9 @@ def seed(valkey_url: str) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_each_list_provides_a_query_cells_and_documents(seed: Seed, name: str) -> None:
+def test_each_list_has_a_query_and_makes_cells_and_documents_of_its_rows(
+    seed: Seed, name: str
+) -> None:
     view = LISTS[name]
     seed.enqueue("dies")
     seed.fail(*seed.claim().jobs, verdict="final")

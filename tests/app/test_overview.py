@@ -1,4 +1,4 @@
-"""The overview of all queues: its counts and ages are true, and a million jobs cost no more than one."""
+"""The overview of all queues: its counts and ages are true, and it costs as much for a million jobs as for one job."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -32,8 +32,13 @@ class CountingTransport(PoolTransport):
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.sent.append([str(command[0]) for command in commands])
         replies = super().exchange(commands, *how)
-        self.most = max(self.most, *(len(r) for r in replies if isinstance(r, list | dict)), 0)
+        self.most = max(self.most, *map(items, replies), 0)
         return replies
+
+
+def items(reply: Any) -> int:
+    """Return the number of items in a reply, including those in its lists."""
+    return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Write a state line that makes a ready job older."""
+    """Make a ready job older by a change of its state line."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
@@ -142,7 +147,7 @@ def test_a_job_that_a_full_scope_blocks_is_not_counted_as_ready(
     assert (scope.blocked_jobs, scope.blocked_jobs_exact) == (1, True)
 
 
-def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
+def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim(1)
@@ -153,7 +158,9 @@ def test_a_queue_at_its_own_cap_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("cap", ["queue", "task=t"])
-def test_a_full_cap_is_not_reported_while_no_job_waits(seed: Seed, cap: str) -> None:
+def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
+    seed: Seed, cap: str
+) -> None:
     """Checks that `top` and `queues` do not call the cap full, and that no alert is raised."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
@@ -219,7 +226,7 @@ def test_the_overview_shows_overdue_jobs_and_expired_leases(seed: Seed) -> None:
     assert (minutes(found.overdue_ms), found.leases_over) == (2, 1)
 
 
-def test_the_overview_shows_schedules_only_of_queues_that_have_had_some(seed: Seed) -> None:
+def test_the_overview_shows_schedules_only_of_queues_that_have_had_schedules(seed: Seed) -> None:
     seed.enqueue("a")
     assert (None, None, 0) == schedules_in(look(seed))
     made = [
@@ -246,7 +253,9 @@ def schedules_in(found: QueueOverview) -> tuple[int | None, LateSchedule | None,
     return found.schedules, found.late_schedule, found.schedules_missed
 
 
-def test_the_overview_shows_the_last_activity_and_when_leases_may_expire_again(seed: Seed) -> None:
+def test_the_overview_shows_the_last_activity_of_a_queue_and_when_its_leases_may_expire_again(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     assert look(seed).inactive_ms is None
     seed.claim()
@@ -271,6 +280,17 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
 
     assert [each.queue for each in found.queues] == ["other"]
     assert "WRONGTYPE" in found.unreadable[seed.queue]
+
+
+def test_a_key_of_another_type_is_named_where_a_program_reads_it(seed: Seed) -> None:
+    """The first words of the program stood in its place."""
+    seed.enqueue("a")
+    seed.control.delete(seed.keys("state"))
+    seed.control.set(seed.keys("state"), "x")
+
+    why = seed.client.run(seed.client.calls.reads.overview()).unreadable[seed.queue]
+
+    assert why.startswith(f"key {seed.keys('state')} or {seed.keys('jobs')}: WRONGTYPE")
 
 
 HOSTILE = "\x1b[31m\n\udcff" + "x" * 1_000_000
@@ -315,7 +335,9 @@ def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str)
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_an_unreadable_job_makes_the_age_a_lower_bound(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_a_job_is_unreadable(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b", "c")
     line_of_head("lost in space")(seed)
     age(seed, "b", 5)
@@ -337,7 +359,9 @@ DAMAGED: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGED)
-def test_a_damaged_queue_is_unreadable_and_other_queues_are_shown(seed: Seed, how: str) -> None:
+def test_the_overview_reports_a_damaged_queue_as_unreadable_and_shows_the_other_queues(
+    seed: Seed, how: str
+) -> None:
     seed.enqueue("a")
     seed.of("other").enqueue("b")
 
@@ -348,7 +372,7 @@ def test_a_damaged_queue_is_unreadable_and_other_queues_are_shown(seed: Seed, ho
     assert len(found.unreadable[seed.queue]) < 500
 
 
-def test_impossible_names_in_the_list_of_queues_hide_no_queue(seed: Seed) -> None:
+def test_invalid_names_in_the_list_of_queues_hide_no_queue(seed: Seed) -> None:
     seed.enqueue("a")
     for name in (b"", b"\xff\x1b[31m", HOSTILE.encode(errors="surrogateescape")):
         seed.control.sadd("rqc:queues", name)
@@ -361,7 +385,7 @@ def test_impossible_names_in_the_list_of_queues_hide_no_queue(seed: Seed) -> Non
     assert len(found.strays) < 800
 
 
-def test_many_impossible_names_do_not_displace_a_queue_from_the_overview(seed: Seed) -> None:
+def test_many_invalid_names_do_not_displace_a_queue_from_the_overview(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.sadd("rqc:queues", *(f"!{n}" for n in range(2_000)))
 
@@ -373,7 +397,7 @@ def test_many_impossible_names_do_not_displace_a_queue_from_the_overview(seed: S
     assert len(found.strays) < 800
 
 
-def test_the_overview_counts_the_queues_that_it_does_not_read(
+def test_the_overview_counts_the_queues_that_it_leaves_out(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "QUEUES_MAX", 2)

@@ -25,10 +25,10 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the commands that Redis refused to a role, except those that the role can do without.
+    """Return the commands that Redis refused to a role, except commands that the role does not need.
 
-    The exceptions: redis-py introduces itself, a client loads missing functions, and CONFIG says more of the server
-    than INFO.
+    The exceptions are the command with which redis-py introduces itself, FUNCTION LOAD of a client that misses
+    functions, and CONFIG, which says more about the server than INFO.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
@@ -104,7 +104,47 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
     assert denied(control) == []
 
 
-def test_the_rights_of_an_operator_suffice_for_its_work(
+def test_the_rights_of_a_producer_suffice_to_store_schedules(control: Any, as_: As) -> None:
+    """With overlap queue or replace there must be a cap, which a producer may not store."""
+    operator = as_("operator")
+    with app_at(as_("producer"), []) as app:
+        job = app.tasks["send"].job("x")
+        with pytest.raises(ServerUnsuitable, match="an operator: `rq-core cap mail tick 1`"):
+            app.schedule_many([("s", job, {"every": 60, "overlap": "queue"})])
+        result = CliRunner().invoke(root, ["cap", "mail", "tick", "1", "--redis", operator])
+        assert result.exit_code == 0, result.output
+        control.acl_log_reset()
+        options: Any = [{"every": 60, "overlap": o} for o in ("skip", "allow", "queue", "replace")]
+        stored = app.schedule_many((f"s{n}", job, each) for n, each in enumerate(options))
+        assert len(stored.changed) == 4
+        for what in (app.pause_schedule, app.resume_schedule, app.remove_schedule):
+            assert what("mail", "s0").outcome == "changed"
+
+    assert denied(control) == []
+
+
+async def test_the_rights_of_a_worker_suffice_to_declare_and_serve_schedules(
+    control: Any, as_: As
+) -> None:
+    app = app_at(as_("worker"), [])
+    for n, overlap in enumerate(("skip", "allow", "queue", "replace")):
+        app.schedule(f"s{n}", app.tasks["send"].job("x"), every=1, overlap=overlap)  # type: ignore[arg-type]
+    async with asyncio.timeout(60):
+        worker = Worker(app, WorkerOptions(queues=("mail",)))
+        running = asyncio.create_task(worker.run())
+        while True:
+            found = await app.async_client().run(app.client.calls.schedules.stored("mail"))
+            if len(found) == 4 and all(each.last_ms for each in found.values()):
+                break
+            await asyncio.sleep(0.05)
+        worker.stop()
+        await running
+    await app.aclose()
+
+    assert denied(control) == []
+
+
+def test_the_rights_of_an_operator_suffice_for_the_work_of_an_operator(
     control: Any, as_: As, audit_url: str
 ) -> None:
     url = as_("operator")
@@ -143,6 +183,12 @@ def test_the_rights_of_an_operator_suffice_for_its_work(
     cli("cap", "mail", "task=send", "none")
     cli("caps", "mail")
     cli("enqueue", "mail", "send", "--json-args", '{"to": "x"}')
+    schedule = ("mail", "nightly")
+    cli("schedule", "set", *schedule, "--every", "60", "--task", "fail", "--overlap", "queue")
+    cli("schedule", "set", *schedule, "--every", "90", "--overlap", "queue")
+    cli("schedules", "mail")
+    for what in ("pause", "run", "resume", "next", "remove"):
+        cli("schedule", what, *schedule)
     cli("audit", "verify", "--audit", audit_url)
     cli("audit", "restore", "--audit", audit_url)
     cli("audit", "off", "mail", "--audit", audit_url)
@@ -249,10 +295,10 @@ def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_a
 
 
 @pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
-def test_each_role_may_call_only_its_scripts_and_the_listed_exceptions(
+def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks by asking Redis about the keys of each call and each command of each script."""
+    """Checks the keys of each call, and each command of each script, by asking Redis whether the role may use them."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -283,7 +329,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
-def test_a_role_has_no_script_of_another_role(role: str, name: str) -> None:
+def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name: str) -> None:
     assert name not in acl_roles.ROLES[role].scripts
     assert name not in acl_roles.beyond(role)
 

@@ -1,4 +1,4 @@
-"""Each client refuses an unsuitable server with an error that says what to do; an operator can overrule it."""
+"""Each client refuses an unsuitable server with an error that says what to do. An operator can overrule the refusal."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ async def test_a_client_enqueues_over_tls_from_sync_and_async_code(
         await app.aclose()
 
 
-def test_a_wait_receives_the_message_of_an_end_over_tls(
+def test_a_wait_over_tls_receives_the_message_that_its_job_has_ended(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_schedule, "HEARD_S", (3600.0,))
@@ -104,7 +104,7 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the supervisor, the workers, their heartbeats and the mirror, each with a connection of its own."""
+    """Checks the supervisor, the workers, their heartbeats and the mirror. Each has its own connection."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -177,7 +177,7 @@ async def _enqueue(url: str) -> None:
 
 
 @pytest.mark.parametrize("url_asks", ["plain", "tls"])
-def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
+def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
     """Checks that the error is not "no answer from Redis", and that the mirror ends instead of trying again."""
@@ -215,7 +215,8 @@ def test_the_error_of_a_port_with_or_without_tls_names_the_scheme_to_write(
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a missing certificate is reported as such, even if a probe of the port would find TLS."""
+    """Checks that a missing certificate is reported as a missing certificate, even if a probe of the port would find
+    TLS."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -232,7 +233,7 @@ def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
         ("asyncio", "none of a port with TLS"),
     ],
 )
-def test_the_error_of_a_sentinel_with_or_without_tls_says_which_it_speaks(
+def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_says_whether_the_sentinel_speaks_tls(
     server: RedisServer, port: int, asked: str, kind: str
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.
@@ -264,7 +265,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that a worker's client accepts the list of sentinels beside the options of TLS."""
+    """Checks that a worker's client accepts a list of sentinels together with the options of TLS."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

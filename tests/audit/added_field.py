@@ -1,7 +1,8 @@
 """Adds two fields to the table of fields, and follows them from a producer to a restore.
 
-:func:`grow` copies the programme and adds two rows to the copy's table. This module, run in the copy, enqueues jobs
-that have these fields, lets Redis lose its log and then all its data, and prints what each store says of the fields.
+:func:`grow` copies the program and adds two rows to the copy's table. Then this module runs in the copy: it enqueues
+jobs that have these fields, lets Redis lose its log and then all its data, and prints the fields as each store has
+them.
 
 python -m tests.audit.added_field REDIS_URL AUDIT_URL
 """
@@ -56,7 +57,7 @@ WRONG: Final = ('{"hue":"7"}', '{"hue":0.5}', '{"shade":7}', '{"shade":"light te
 
 
 def grow(tree: Path) -> None:
-    """Copy the programme to ``tree``, and add two fields to the copy's table; nothing else changes."""
+    """Copy the program to ``tree``, and add two fields to the copy's table. Nothing else changes."""
     for name in ("rq_core", "sql_audit", "lua"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "tests").symlink_to(ROOT / "tests")

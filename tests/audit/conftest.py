@@ -22,7 +22,7 @@ ON_SQLITE = {
     # proves a log there at its end.
     "test_lies.py",
     # So is what the replay says of schedules.
-    "test_a_lie_in_real_sql_is_named_even_with_a_forged_chain",
+    "test_verify_reports_a_false_schedule_event_in_real_sql_despite_a_forged_chain",
     # What a prune, an attachment and a deletion do to schedules is the same on both.
     "test_schedules_kept.py",
     # What is said of an instant is decided in Python. That both databases answer: test_schedule_ticks.py.
@@ -30,9 +30,9 @@ ON_SQLITE = {
     # How an index comes to lack rows differs: on PostgreSQL among the lies about its catalog.
     "test_verify_finds_an_index_that_lacks_a_job",
     "test_verify_finds_rows_of_a_queue_that_was_never_mirrored",
-    "test_verify_finds_a_changed_row_in_spite_of_a_forged_chain",
+    "test_verify_finds_a_changed_row_despite_a_forged_chain",
     "test_verify_finds_minutes_with_a_wrong_count_of_claims",
-    "test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain",
+    "test_verify_finds_epoch_rows_without_events_despite_a_forged_chain",
     "test_verify_finds_a_change_to_an_event_that_a_prune_left",
     # A mirror that an exception ends, at each step. On PostgreSQL it is killed at each: test_crash.py, and over losses
     # epochs/test_after_a_loss.py.
@@ -42,19 +42,19 @@ ON_SQLITE = {
     "test_schedules.py",
     "test_lines_put_back.py",
     # Which words of a line are false is decided in Python. The rows: test_verify_real.py.
-    "test_true_results_names_and_ids_are_never_reported_as_differences",
+    "test_correct_results_names_and_ids_are_never_reported_as_differences",
     # SQLite counts the steps of its machine; the statements are the same.
     "test_a_report_does_not_sort_claims",
-    "test_percentiles_use_the_nearest_rank",
+    "test_percentiles_use_the_nearest_rank_method",
     # So is what an entry in quarantine leaves open, and a row that cannot be read.
     "test_an_unreadable_row_in_sql_does_not_end_the_comparison",
-    "test_a_difference_after_an_entry_in_quarantine_is_no_violation",
+    "test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation",
     # Whose queues they are is decided in Python, and in statements that both databases have.
     "test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues",
-    "test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_refused",
+    "test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_refused",
     "test_a_running_mirror_stops_when_the_queues_are_adopted_by_another_source",
-    "test_a_renamed_prefix_can_be_adopted",
-    "test_a_deleted_queue_can_come_from_another_source",
+    "test_the_queues_of_a_renamed_prefix_can_be_adopted",
+    "test_a_deleted_queue_may_be_created_again_on_another_source",
     # Which errors are the mirror's own does not depend on the database.
     "test_a_bug_of_the_mirror_puts_nothing_into_quarantine",
 }
@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def engine(audit_url: str) -> Engine:
-    """Return each engine with one of the databases, since what Redis forgets does not depend on the pair."""
+    """Pair each engine with only one of the databases: the effects of data that Redis forgets do not depend on the
+    pair."""
     return engines()[0 if audit_url.startswith("sqlite") else -1]
 
 

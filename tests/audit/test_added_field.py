@@ -22,7 +22,7 @@ VALUES = {
 
 
 def followed(tree: Path, valkey_url: str, audit_url: str) -> dict[str, Any]:
-    """Run the programme with the two added fields, and return what each store says of them."""
+    """Run the program with the two added fields, and return the fields as each store has them."""
     added_field.grow(tree)
     command = [sys.executable, "-m", "tests.audit.added_field", valkey_url, audit_url]
     with Child(command, tree / "log", {"PYTHONPATH": str(tree)}, directory=tree) as child:

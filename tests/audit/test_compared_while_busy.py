@@ -1,7 +1,7 @@
 """Redis is compared with SQL while a mirror works, or with a database that is behind.
 
-No false finding appears, and no lie is missed. `audit verify --redis` and `doctor --audit` read SQL, then Redis; the
-mirror commits and trims between the two reads.
+There is no false finding, and no planted difference is missed. `audit verify --redis` and `doctor --audit` read SQL,
+then Redis; the mirror commits and trims between the two reads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mirrored_between(
     database: Database,
     fleet: Fleet,
 ) -> Callable[[Callable[[], None]], None]:
-    """Run the function, and mirror and trim its events, between each read of SQL and the following read of Redis.
+    """Between each read of SQL and the next read of Redis, run the function, then mirror its events and trim them.
 
     The same happens between the pages in which Redis is read.
     """
@@ -154,7 +154,8 @@ def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline
 def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     client: Client, database: Database, fleet: Fleet, valkey_url: str
 ) -> None:
-    """Checks a lagging standby, or a backup that no mirror has used yet: Redis has trimmed events that it lacks."""
+    """Checks a lagging standby, and a backup that no mirror has used yet: Redis has trimmed events that this database
+    lacks."""
     with copied(database) as behind:
         fleet.run(20)
         auditlog.drain(Mirror(Outbox(client), database, QUEUE))
@@ -169,7 +170,7 @@ def test_verify_is_unknown_for_a_database_that_lacks_trimmed_events(
     assert "drift" not in examined.output
 
 
-def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
+def test_an_epoch_that_is_not_mirrored_yet_causes_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet
 ) -> None:
     client.run(client.calls.delivery.ask([["DEL", f"rqc:{{{QUEUE}}}:outbox"]]))
@@ -182,7 +183,7 @@ def test_an_epoch_that_is_not_mirrored_yet_gives_a_note_and_no_violation(
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_violation(
+def test_a_queue_that_is_not_mirrored_into_this_database_causes_a_note_and_no_violation(
     client: Client, database: Database, fleet: Fleet, detached: bool
 ) -> None:
     meta = f"rqc:{{{QUEUE}}}:meta"
@@ -195,7 +196,7 @@ def test_a_queue_that_is_not_mirrored_into_this_database_gives_a_note_and_no_vio
     assert "mirrored" in note.says
 
 
-def test_kept_results_and_remembered_ids_of_a_busy_queue_have_no_findings(
+def test_kept_results_and_remembered_ids_of_a_busy_queue_cause_no_findings(
     client: Client,
     database: Database,
     fleet: Fleet,

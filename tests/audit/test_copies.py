@@ -47,7 +47,7 @@ def copy(fleet: Fleet, database: Database) -> Iterator[Database]:
         yield copy
 
 
-def test_a_copy_of_the_database_mirrors_nothing_and_names_fork_and_rebind(
+def test_a_mirror_refuses_a_copied_database_and_the_error_names_fork_and_rebind(
     client: Client, database: Database, fleet: Fleet, copy: Database, valkey_url: str
 ) -> None:
     fleet.run(10)
@@ -98,7 +98,7 @@ def test_a_database_that_was_moved_and_rebound_continues_its_log(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_a_database_is_bound_to_its_place_at_the_first_mirroring(
+def test_a_database_is_bound_to_its_place_when_it_is_mirrored_into_for_the_first_time(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"
@@ -134,7 +134,7 @@ def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> N
 def test_a_database_whose_system_identifier_is_unreadable_does_not_count_as_a_copy(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a right to the identifier's function that is revoked or granted between two starts of the mirror."""
+    """Checks a role whose right to read the identifier is revoked or granted between two starts of the mirror."""
     database = Database(postgres_url)
     lay_schema(database)
     seen = database_identity.database_place(database)

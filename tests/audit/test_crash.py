@@ -73,7 +73,7 @@ def test_mirrors_that_are_killed_repeatedly_complete_the_log(
     make_mirror: Callable[..., Mirror],
     database: Database,
 ) -> None:
-    """Checks processes that each die at another step: the rows of all together are the complete log."""
+    """Checks mirrors that die one after another, each at another step: together they write the complete log."""
     for n in range(20):
         writer.life(f"{n}-a", f"{n}-b", f"{n}-c")
 

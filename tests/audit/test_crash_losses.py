@@ -133,7 +133,8 @@ EMPTIED = {
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:
-    """Delete the outbox without a trace in Redis: the mirror notices the loss, and makes Redis begin an epoch."""
+    """Delete the outbox, so that nothing in Redis shows the loss. The mirror notices it and makes Redis begin an
+    epoch."""
     writer = StreamWriter(source, queue)
     writer.life("a")
     enqueue(writer, "b")

@@ -1,4 +1,5 @@
-"""Verify or the doctor finds each damage of the table with SQL, also if the outbox no longer has the jobs' events."""
+"""Verify or the doctor finds each damage in the table of damages with the help of SQL, though the outbox no longer has
+the jobs' events."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def seed(valkey_url: str, database: Database) -> Iterator[Seed]:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[str]:
-    """Run the doctor, and return what the queue then has."""
+    """Run the doctor, and return the queue's contents afterwards."""
     url = database.address.render_as_string(hide_password=False)
     redis = seed.calls.delivery.asking.url
     asked = ("doctor", seed.queue, "--redis", redis, "--force", "--audit", url, "--json", *words)

@@ -112,7 +112,9 @@ def test_migrations_create_the_declared_schema(audit_url: str) -> None:
         "CREATE INDEX extra ON job (task)",
     ],
 )
-def test_alembic_reports_a_schema_difference(change: str, audit_url: str) -> None:
+def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
+    change: str, audit_url: str
+) -> None:
     """Checks that the comparison of migrations with the schema can fail."""
     database = Database(audit_url)
     migrate.upgrade_schema(database)
@@ -129,7 +131,9 @@ def test_alembic_reports_a_schema_difference(change: str, audit_url: str) -> Non
     database.close()
 
 
-def test_the_schema_versions_are_the_migrations_and_a_mirror_does_not_import_alembic() -> None:
+def test_the_list_of_schema_versions_equals_the_migrations_and_a_mirror_does_not_import_alembic() -> (
+    None
+):
     """Checks that a mirror does not import alembic, whose import takes as long as all other imports of the mirror."""
     found = ScriptDirectory.from_config(migrate._config()).walk_revisions()
     program = "import sys, sql_audit.mirror.service; sys.exit('alembic' in sys.modules)"
@@ -314,7 +318,8 @@ def sqlite_database(sqlite_url: str) -> Any:
 
 
 def test_a_sqlite_writer_issues_begin_immediate(sqlite_database: Database) -> None:
-    """Checks that the writer sends BEGIN IMMEDIATE: after the driver's BEGIN two mirrors could read, and one fail."""
+    """Checks that the writer sends BEGIN IMMEDIATE. After the driver's plain BEGIN, two mirrors could both read, and
+    one of them would fail when it writes."""
     traced: list[str] = []
     with sqlite_database.writing() as connection:
         assert connection is not None
@@ -370,7 +375,7 @@ def test_a_second_sqlite_writer_gets_no_connection_while_the_first_one_writes(
     other.close()
 
 
-def test_postgres_ends_an_idle_transaction(postgres_url: str) -> None:
+def test_postgres_ends_a_transaction_that_stays_idle(postgres_url: str) -> None:
     database = Database(postgres_url)
     with database.writing() as connection:
         assert connection is not None
@@ -385,7 +390,8 @@ def test_postgres_ends_an_idle_transaction(postgres_url: str) -> None:
 def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
-    """Checks that SQL_ASCII and other encodings are refused, rather than ending in tracebacks or quarantine."""
+    """Checks that SQL_ASCII and other encodings are refused, instead of causing tracebacks or quarantined entries
+    later."""
     name = postgres_server.create_database(encoding=encoding)
     url = postgres_server.url(name)
     done = CliRunner().invoke(root, ["audit", "migrate", "--audit", url])

@@ -61,7 +61,7 @@ def test_the_event_of_an_edit_has_the_old_values_and_the_job_row_has_the_new_val
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_job_that_is_edited_between_attempts_and_expires_dies_without_a_place_in_line(
+def test_a_retry_that_is_edited_and_expires_dies_without_a_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
     """Checks that another priority discards the job's place in line; the job gets a new place when it becomes ready."""

@@ -1,4 +1,4 @@
-"""Everyday questions to a long log: none scans a large table, and their answers agree with the log."""
+"""Everyday queries of a long log: no query scans a large table, and the answers agree with the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def long_log(database: Database) -> Database:
     return database
 
 
-def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
+def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:
     """Checks query plans: with ten million events a scan takes seconds (scripts/measure/once/run ten-million)."""
     questions = ten_million.questions(long_log)
     assert len(questions) == 4 + len(ten_million.everyday()) >= 17
@@ -37,7 +37,7 @@ def test_no_everyday_question_scans_a_large_table(long_log: Database) -> None:
     assert {title: lines for title, lines in scans.items() if lines} == {}
 
 
-def test_events_of_jobs_are_found_by_the_index_on_job_ids(long_log: Database) -> None:
+def test_events_of_jobs_are_found_by_an_index_on_job_ids(long_log: Database) -> None:
     """Checks that the query does not read all events of the queue: that took 1.7 s with ten million events."""
 
     def ask(database: Database) -> None:
@@ -53,7 +53,7 @@ def test_events_of_jobs_are_found_by_the_index_on_job_ids(long_log: Database) ->
     assert not [line for line in plan if "(queue=?)" in line]
 
 
-def test_names_in_force_are_found_by_the_index_on_their_expiry(long_log: Database) -> None:
+def test_names_in_force_are_found_by_an_index_on_their_expiry(long_log: Database) -> None:
     """Checks that the query does not read every throttled job that has ended."""
 
     def ask(database: Database) -> None:
@@ -70,7 +70,7 @@ def test_names_in_force_are_found_by_the_index_on_their_expiry(long_log: Databas
     assert [line for line in plan if by_instant in line], plan
 
 
-def test_full_scans_reports_a_full_scan(long_log: Database) -> None:
+def test_the_function_full_scans_reports_a_full_scan(long_log: Database) -> None:
     whole = ten_million.Question("all", lambda d: reports.report(d.readers))
 
     plans = ten_million.plans_of(long_log, whole, no_scans=True)
@@ -90,7 +90,9 @@ def test_the_generated_long_log_is_proven_by_verify(long_log: Database) -> None:
     assert states >= {"succeeded", "dead", "running"}
 
 
-def test_a_moment_from_the_index_equals_a_moment_from_all_claims(long_log: Database) -> None:
+def test_a_moment_from_the_index_equals_the_moment_computed_from_all_claims(
+    long_log: Database,
+) -> None:
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
     in_force = (
         "SELECT job_id FROM job_attempt WHERE queue = 'mail' AND claimed_at_ms <= :at "

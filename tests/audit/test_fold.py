@@ -1,4 +1,4 @@
-"""The fast fold agrees with rq_core.model.events, and checks what it keeps in addition."""
+"""The mirror's fast fold agrees with rq_core.model.events, and the fields that it keeps in addition are right."""
 
 import gc
 import json
@@ -33,7 +33,7 @@ ARROWS = (
 
 
 class Story:
-    """Random entries of a few jobs: most are legal by the table, some are not."""
+    """Random entries of a few jobs. Most are legal by the table of transitions, some are not."""
 
     def __init__(self, seed: int, jobs: int = 6) -> None:
         self.random = random.Random(seed)
@@ -151,8 +151,8 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_take_all_reads_each_entry_as_take_does(seed: int) -> None:
-    """Checks that an invalid entry is neither accepted among valid ones nor makes them invalid."""
+def test_take_all_reads_each_entry_as_take_reads_it(seed: int) -> None:
+    """Checks an invalid entry among valid entries: it is not accepted, and the valid entries are."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
     poison = [
@@ -311,7 +311,8 @@ def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
 
 
 def test_every_field_of_the_table_has_a_kind() -> None:
-    """Checks that a field which is added to machine.py has a kind, and so is checked before it becomes a column."""
+    """Checks that each field in machine.py has a kind, so that its values are checked before they are written to a
+    column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)
@@ -321,7 +322,7 @@ def test_every_event_about_jobs_has_a_step() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 
-def test_state_and_outcome_words_come_from_the_table() -> None:
+def test_words_for_states_and_outcomes_come_from_the_table() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip
@@ -373,7 +374,9 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_a_claim_gets_its_task_from_a_baseline_regardless_of_batches() -> None:
+def test_the_task_of_a_claim_comes_from_a_baseline_regardless_of_how_events_are_split_into_batches() -> (
+    None
+):
     """Checks an audit log that begins between a claim and its end.
 
     The mirror, a refold and verify make the same row of the claim.

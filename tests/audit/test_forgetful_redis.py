@@ -40,7 +40,7 @@ def states(database: Database) -> dict[str, str]:
         return {row[0]: row[1] for row in rows}
 
 
-def test_the_mirror_continues_after_a_flush(valkey_url: str, audit_url: str) -> None:
+def test_the_mirror_continues_after_redis_was_flushed(valkey_url: str, audit_url: str) -> None:
     database = Database(audit_url)
     with Client(valkey_url) as client:
         client.run(client.calls.enqueue.many(new_jobs(3)))
@@ -84,7 +84,7 @@ def test_a_deleted_outbox_is_followed_by_a_baseline_of_the_live_jobs(
 def test_a_queue_that_lost_its_log_before_the_first_mirror_gets_a_baseline(
     valkey_url: str, sqlite_url: str
 ) -> None:
-    """Checks a ring that begins with its epoch's first entry, though jobs were alive before that entry."""
+    """Checks an outbox that begins with the first entry of its epoch, though jobs were alive before that entry."""
     database = Database(sqlite_url)
     with Client(valkey_url) as client:
         old = client.run(client.calls.enqueue.many(new_jobs(2))).ids
@@ -119,10 +119,11 @@ def test_a_queue_can_be_detached_from_a_lost_audit_database(
     fresh.close()
 
 
-def test_the_mirror_continues_after_a_flush_between_commit_and_trim(
+def test_the_mirror_continues_after_a_flush_between_its_commit_and_its_trim(
     valkey_url: str, audit_url: str
 ) -> None:
-    """Checks that the mirror drops its unsent trim: Redis forgot who mirrors the queue, and would always refuse it."""
+    """Checks that the mirror drops its unsent trim, which Redis would always refuse, since it has forgotten which
+    database mirrors the queue."""
     database = Database(audit_url)
     with Client(valkey_url) as client:
         after: list[str] = []

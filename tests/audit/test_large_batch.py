@@ -1,4 +1,4 @@
-"""Questions about a batch of many jobs read a bounded number of claims, and say that there are more."""
+"""Queries about a batch of many jobs read a bounded number of claims, and say that there are more claims."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     return database
 
 
-def test_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
+def test_audit_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
     batch: Database,
 ) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + 50 * STEP_MS)
@@ -78,14 +78,14 @@ def test_at_lists_only_the_first_waiting_jobs_and_says_that_there_are_more(
     assert f"  and at least {MOST - 20} more" in said
 
 
-def test_a_moment_counts_few_waiting_jobs_exactly(batch: Database) -> None:
+def test_audit_at_counts_few_waiting_jobs_exactly(batch: Database) -> None:
     moment = moments.at(batch.readers, QUEUE, BEGAN_MS + (JOBS - 31) * STEP_MS)
 
     assert (moment.waiting_count, moment.more_waited) == (30, False)
     assert [each.job_id for each in moment.waiting] == [f"b{n:03}" for n in range(JOBS - 30, JOBS)]
 
 
-def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database) -> None:
+def test_audit_why_judges_a_long_wait_by_the_last_claims_before_its_end(batch: Database) -> None:
     (why,) = waits.why(batch.readers, "b150", QUEUE)
 
     (wait,) = why.waits
@@ -102,7 +102,7 @@ def test_a_long_wait_is_judged_by_the_last_claims_before_its_end(batch: Database
     assert f"at least {wait.others_claimed} claims of other jobs began meanwhile" in said
 
 
-def test_a_short_wait_counts_every_claim_made_during_it(batch: Database) -> None:
+def test_audit_why_judges_a_short_wait_by_every_claim_made_during_it(batch: Database) -> None:
     (why,) = waits.why(batch.readers, "b020", QUEUE)
 
     (wait,) = why.waits

@@ -56,7 +56,7 @@ def test_the_rows_in_sql_equal_the_entries_of_the_stream(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_only_the_anchor_stays_in_the_outbox(
+def test_only_the_anchor_of_the_mirror_stays_in_the_outbox(
     writer: StreamWriter, source: StreamSource, mirror: Mirror
 ) -> None:
     a_day(writer)
@@ -208,7 +208,7 @@ def test_a_second_mirror_writes_nothing_while_the_first_one_writes(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_a_mirror_reads_again_when_another_mirror_has_committed_since(
+def test_a_mirror_reads_again_if_another_mirror_has_committed_since_its_read(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     first, outcomes = turns_of_two(writer, make_mirror, "read")
@@ -219,7 +219,7 @@ def test_a_mirror_reads_again_when_another_mirror_has_committed_since(
     assert writer.backlog() == (0, 0)
 
 
-def test_a_trim_that_arrives_late_counts_once(
+def test_a_trim_that_arrives_late_is_counted_once(
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
     source: StreamSource,
@@ -258,7 +258,7 @@ def test_a_queue_of_another_database_is_refused_and_gets_no_cursor(
     assert auditlog.rows(database, "SELECT queue FROM mirror_cursor") == []
 
 
-def test_a_turn_takes_its_steps_in_order(
+def test_a_mirror_turn_takes_its_steps_in_order(
     writer: StreamWriter, source: StreamSource, database: Database
 ) -> None:
     steps: list[str] = []
@@ -317,7 +317,7 @@ def test_a_changed_anchor_goes_to_quarantine_and_is_followed_by_a_baseline(
     )
 
 
-def test_a_deleted_outbox_makes_redis_begin_one_epoch(
+def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -338,12 +338,12 @@ def test_a_deleted_outbox_makes_redis_begin_one_epoch(
     ]  # fmt: skip
 
 
-def test_a_loss_under_reused_numbers_is_recorded_only_for_the_epoch_that_lost_entries(
+def test_a_loss_is_recorded_only_for_the_epoch_that_lost_entries_though_entry_numbers_were_used_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the baseline which the mirror then requests adds no second loss.
 
-    It begins an epoch in the same batch, and continues from the last entry.
+    The baseline begins an epoch in the same batch and continues from the last entry.
     """
     writer.life("a")
     auditlog.drain(mirror)
@@ -366,7 +366,7 @@ def test_a_loss_under_reused_numbers_is_recorded_only_for_the_epoch_that_lost_en
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
-def test_an_entry_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
+def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the epoch begins a batch of its own, since it does not continue the entry before it."""
@@ -390,7 +390,7 @@ def test_an_entry_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     assert turns == [1, 1, 2, 0]
 
 
-def test_an_epoch_records_the_entries_lost_before_it(
+def test_an_epoch_records_the_entries_that_were_lost_before_it(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -413,7 +413,7 @@ def test_an_epoch_records_the_entries_lost_before_it(
     assert "nothing" in found[-1]["reason"]
 
 
-def test_a_mirror_can_join_a_stream_in_the_middle(
+def test_a_mirror_can_begin_in_the_middle_of_a_stream(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -447,10 +447,11 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
     assert len(auditlog.rows(database, "SELECT * FROM job")) == 2 * len(queues)
 
 
-def test_the_backlog_of_a_failed_trim_is_subtracted_later(
+def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a Redis that is away between commit and trim: the later trim subtracts both batches from the backlog."""
+    """Checks a Redis that is unreachable between commit and trim: the later trim subtracts both batches from the
+    backlog."""
     enqueue(writer, "a", "b")
     with monkeypatch.context() as away:
 

@@ -80,7 +80,7 @@ def test_a_moment_shows_the_running_jobs_and_the_waiting_jobs(
         assert moment.scopes["tenant=acme"] == (1, [running])
 
 
-def test_a_moment_outside_the_log_has_a_caveat(
+def test_a_moment_outside_the_log_is_shown_with_a_caveat(
     one_at_a_time: None, writer: StreamWriter, database: Database
 ) -> None:
     """Checks that the answer says that events may have happened which the log does not have."""
@@ -100,7 +100,7 @@ def test_a_moment_outside_the_log_has_a_caveat(
 def test_the_wait_of_a_lost_job_ends_at_the_loss(
     knows: str, one_at_a_time: None, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks a question asked after the loss, about a moment before the loss."""
+    """Checks a query that is made after the loss about a moment before the loss."""
     outbox = writer.keys("outbox")
     entry, fields = writer.log[0] if knows == "the beginning" else writer.log[-1]
     writer.source.redis.delete(outbox)
@@ -227,12 +227,14 @@ def test_an_unfinished_wait_names_the_holders_of_the_full_scope(
     ]
 
 
-def test_why_of_an_unknown_job_is_an_error(one_at_a_time: None, database: Database) -> None:
+def test_audit_why_of_an_unknown_job_is_an_error(one_at_a_time: None, database: Database) -> None:
     with pytest.raises(HistoryUnknown):
         waits.why(database.readers, "ghost")
 
 
-def test_why_names_the_full_scope_and_its_holders(one_at_a_time: None, database: Database) -> None:
+def test_audit_why_names_the_full_scope_and_its_holders(
+    one_at_a_time: None, database: Database
+) -> None:
     told = said(database, "why", "c")
     document = json.loads(said(database, "why", "c", "--json"))
 
@@ -240,7 +242,7 @@ def test_why_names_the_full_scope_and_its_holders(one_at_a_time: None, database:
     assert document["jobs"][0]["waits"][0]["claim"] == 1
 
 
-def test_the_commands_why_and_at_report_delays_suspects_and_lost_workers(
+def test_audit_why_audit_at_and_audit_report_show_delays_suspects_and_lost_workers(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     def at(ms: int) -> None:
@@ -273,7 +275,7 @@ def test_the_commands_why_and_at_report_delays_suspects_and_lost_workers(
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "still-waits"])
-def test_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
+def test_audit_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     claimed: bool, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the retry's delay ends where the wait for a worker begins, and does not last until the claim."""
@@ -310,7 +312,7 @@ def test_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     assert f"{ends}; no cap held it back: no worker was free, or the queue was paused; " in lines[2]
 
 
-def test_at_reports_running_jobs_waiting_jobs_and_holders_of_scopes(
+def test_audit_at_shows_running_jobs_waiting_jobs_and_holders_of_scopes(
     one_at_a_time: None, database: Database
 ) -> None:
     told = said(database, "at", str(T0 + 150), "--queue", QUEUE)
@@ -322,7 +324,7 @@ def test_at_reports_running_jobs_waiting_jobs_and_holders_of_scopes(
     assert document["queues"][QUEUE]["scopes"]["tenant=acme"] == {"cap": 1, "holders": ["b"]}
 
 
-def test_at_shows_all_queues_of_the_log(
+def test_audit_at_shows_all_queues_of_the_log(
     one_at_a_time: None,
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
@@ -368,7 +370,7 @@ def test_the_views_count_successes_lanes_workers_and_holders(
     assert view("failures_by_error") == []
 
 
-def test_failures_are_counted_by_error(
+def test_a_view_counts_failures_by_error(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.jobs("enqueued", ["a", 1, None, "send", "normal", 3, 3])

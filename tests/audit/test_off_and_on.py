@@ -43,14 +43,14 @@ def mirrored(database: Database, *ids: str) -> bool:
 
 
 @pytest.mark.parametrize("meanwhile", [1, 2_500], ids=["few", "more than the ring keeps"])
-def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
+def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     meanwhile: int,
     valkey_url: str,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that the mirror does not report AuditOff until its restart."""
+    """Checks that the mirror continues without a restart, and does not go on reporting AuditOff."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "OFF_WAIT_S", 0.1)
     at = ("q", "--redis", valkey_url, "--audit", database.address.render_as_string(False))
@@ -78,7 +78,8 @@ def test_a_running_mirror_continues_when_the_log_is_switched_on_again(
 def test_audit_off_succeeds_while_a_running_mirror_moves_the_cursor(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that `audit off` succeeds though Redis refuses its trim because the mirror moved the cursor to the end."""
+    """Checks that `audit off` succeeds although Redis refuses its trim, since a running mirror has already moved the
+    cursor to the end."""
     with Client(valkey_url) as client:
         added = add(client)
         running, ending = (Mirror(Outbox(client), database, "q") for _ in range(2))

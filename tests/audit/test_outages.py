@@ -62,14 +62,14 @@ def kinds(database: Database) -> list[str]:
 # Down.
 
 
-def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
+def test_when_the_backlog_is_full_producers_are_refused_and_workers_continue(
     client: Client,
     valkey_url: str,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Checks that jobs end while SQL is away, and that all their events are mirrored when SQL is back."""
+    """Checks that jobs end while SQL is unreachable, and that all their events are mirrored afterwards."""
     caplog.set_level(logging.INFO, "rq_core.audit")
     monkeypatch.setattr(service, "LAG_TOLD", 20)
     monkeypatch.setattr(service, "LAG_EVERY_S", 0.05)
@@ -119,7 +119,7 @@ def test_at_the_backlog_bound_producers_are_refused_and_workers_continue(
 
 @pytest.fixture
 def stopped(valkey_url: str, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """Return ``stopped(url, step)``, which starts a mirror that stops itself at this step.
+    """Return a function ``stopped(url, step)``, which starts a mirror that suspends itself (SIGSTOP) at this step.
 
     The mirror is killed after the test.
     """
@@ -186,7 +186,7 @@ def test_a_stopped_mirror_holds_the_sqlite_file_until_it_resumes_or_dies(
     writer: StreamWriter,
     source: StreamSource,
 ) -> None:
-    """Checks that other mirrors wait for the file's lock without a false message, and that readers can still read."""
+    """Checks that other mirrors wait for the file's lock and log no false message, and that readers can still read."""
     database = Database(sqlite_url)
     lay_schema(database)
     writer.life("a", "b", "c")

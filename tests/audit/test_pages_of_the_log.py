@@ -1,4 +1,5 @@
-"""Pages of ended claims and of events: each row comes once, no page reads more than it may, no statement scans."""
+"""Pages of ended claims and of events: each row is on one page, no page reads more rows than its bound, and no
+statement scans a table."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def long_log(database: Database) -> Database:
 
 
 def all_pages(database: Database, wanted: Wanted, **options: Any) -> list[Ended]:
-    """The pages of a list, from its begin to its end."""
+    """Return the pages of a list, from its beginning to its end."""
     pages = [claims.ended_claims(database.readers, wanted, **options)]
     while pages[-1].next is not None:
         assert len(pages) < 1_000
@@ -57,7 +58,7 @@ WANTED = [
 ]
 
 
-def test_pages_have_each_ended_claim_once_and_the_newest_first(
+def test_pages_of_ended_claims_have_each_claim_once_and_the_newest_first(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "FIRST_STEP", 3)
@@ -103,7 +104,7 @@ def test_claims_that_end_in_one_millisecond_are_not_lost_between_pages(long_log:
     assert len(found) == len(set(found)) == number > 500
 
 
-def test_a_page_that_finds_nothing_stops_at_its_bound_and_says_how_far_it_looked(
+def test_a_page_without_matches_ends_at_its_bound_and_says_how_far_back_it_read(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "LOOKED_MAX", 400)
@@ -119,8 +120,8 @@ def test_a_page_that_finds_nothing_stops_at_its_bound_and_says_how_far_it_looked
     assert all(after < before for before, after in pairwise(places))
 
 
-def test_a_page_ends_when_its_time_is_over(long_log: Database) -> None:
-    """Each page gets further than the one before, however slow the database is."""
+def test_a_page_ends_when_its_time_limit_has_passed(long_log: Database) -> None:
+    """Checks that each page gets further than the page before, however slow the database is."""
     now = [0.0]
 
     def clock() -> float:
@@ -133,7 +134,7 @@ def test_a_page_ends_when_its_time_is_over(long_log: Database) -> None:
     assert pages[0].next is not None
 
 
-def test_successes_are_asked_for_by_queue(database: Database) -> None:
+def test_a_search_for_successes_needs_a_queue(database: Database) -> None:
     with pytest.raises(ValueError, match="by queue"):
         claims.ended_claims(database.readers, Wanted(OUTCOMES))
 
@@ -141,7 +142,7 @@ def test_successes_are_asked_for_by_queue(database: Database) -> None:
 # Events.
 
 
-def test_pages_of_events_go_back_and_forth(long_log: Database) -> None:
+def test_pages_of_events_can_be_turned_back_and_forth(long_log: Database) -> None:
     expected = [
         (r["epoch"], r["seq"], r["ordinal"])
         for r in auditlog.rows(
@@ -194,7 +195,7 @@ INDEX_OF = {
 """The index that each statement reads, on SQLite and in PostgreSQL's partitions of job_event."""
 
 
-def test_no_page_scans_a_large_table(long_log: Database) -> None:
+def test_no_query_of_a_page_scans_a_large_table(long_log: Database) -> None:
     for name, ask in QUESTIONS.items():
         question = ten_million.Question(name, ask)
 
@@ -208,10 +209,11 @@ def test_no_page_scans_a_large_table(long_log: Database) -> None:
             assert any(wanted in line for line in plan), (name, plan)
 
 
-def test_the_last_instants_of_schedules_are_found_without_reading_other_events(
+def test_the_last_instants_of_schedules_are_read_without_reading_other_events(
     long_log: Database,
 ) -> None:
-    """SQLite read all events of a queue by the primary key: of ten million, the list of schedules took 3.5 s."""
+    """Checks the index: without it SQLite read all events of a queue by the primary key, and the list of schedules took
+    3.5 s with ten million events."""
     question = ten_million.Question("instants", QUESTIONS["instants"])
 
     plans = ten_million.plans_of(long_log, question, no_scans=True)

@@ -37,7 +37,7 @@ def months(database: Database) -> list[Month]:
         return partitions(connection)
 
 
-def test_partitions_are_created_ahead_once(postgres: Database) -> None:
+def test_each_partition_is_created_ahead_of_its_month_and_once(postgres: Database) -> None:
     december = Month(2026, 12)
 
     made = create_ahead(postgres, december.begin_ms + 1).made

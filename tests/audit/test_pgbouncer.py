@@ -1,6 +1,7 @@
 """The audit database behind PgBouncer in transaction mode: each transaction may use another connection.
 
-The pool here has one connection to the server, so that each client meets whatever another client left on it.
+The pool here has one connection to the server, so that each client gets the session state that another client left on
+it.
 """
 
 from __future__ import annotations

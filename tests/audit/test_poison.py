@@ -61,7 +61,7 @@ WHOLE: list[tuple[str, dict[str, str | bytes]]] = [
 
 
 @pytest.mark.parametrize(("name", "poison"), WHOLE, ids=[name for name, _ in WHOLE])
-def test_an_unreadable_entry_keeps_its_place_and_its_bytes(
+def test_an_unreadable_entry_is_stored_at_its_position_with_its_bytes(
     name: str,
     poison: dict[str, str | bytes],
     writer: StreamWriter,
@@ -103,7 +103,7 @@ ONE: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "array"), ONE, ids=[name for name, _ in ONE])
-def test_an_unreadable_job_of_an_entry_does_not_affect_the_other_jobs(
+def test_an_unreadable_job_in_an_entry_does_not_affect_the_other_jobs_of_the_entry(
     name: str, array: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     good = [["a", *ENQUEUED], ["b", *ENQUEUED]]
@@ -142,7 +142,8 @@ SCOPES: dict[str, Any] = {
 def test_a_claim_with_unreadable_scopes_goes_to_quarantine(
     scopes: Any, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one unreadable claim does not fail the views and `audit at`, which read the scopes of all claims."""
+    """Checks that the views and `audit at`, which read the scopes of all claims, do not fail because of one unreadable
+    claim."""
     good = [["task=send", 4], ["tenant=acme", None], ["task@1s=send", 5, 1000, 1], ["queue", 9]]
     enqueue(writer, "a", "b", "c")
     writer.raw(fields("claimed", ["a", 1, good], ["b", 1, scopes], ["c", 1, None]))
@@ -226,7 +227,7 @@ def test_a_job_id_with_any_text_is_mirrored(
     assert ("\ufffd" in events[1]["job_id"]) is changed
 
 
-def test_an_entry_with_invalid_utf_8_keeps_its_jobs(
+def test_an_entry_with_invalid_utf_8_is_mirrored_with_all_its_jobs(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.raw({"type": "enqueued", "by": b"w\xff", "jobs": b'[["a\xff",1,null,"send"],["b",2]]'})
@@ -254,10 +255,10 @@ def test_an_error_of_ten_megabytes_is_mirrored(
 
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-0", f"{2**53 + 2}-0"])
-def test_a_number_beyond_sql_is_reported_and_removed_by_the_doctor(
+def test_the_doctor_reports_and_removes_a_number_beyond_the_range_of_sql(
     stray: str, valkey_url: str, database: Database
 ) -> None:
-    """Checks that the mirror does not try the number again for ever, nor call it quarantined each time."""
+    """Checks that the mirror neither tries the number again for ever nor logs it as quarantined each time."""
     with Client(valkey_url) as client, StreamSource(valkey_url).redis as hand:
         job = NewJob(JobIds()(), "q", profile("task"), "{}")
         client.run(client.calls.enqueue.one(job))
@@ -311,10 +312,11 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     [("at_ms", 2**63), ("task", "half \ud83d"), ("type", "x")],
     ids=["a number beyond SQL", "half a character", "what a CHECK refuses"],
 )
-def test_an_error_of_a_driver_about_a_value_counts_as_refused_data(
+def test_an_error_of_a_database_driver_about_a_value_counts_as_refused_data(
     column: str, value: Any, database: Database
 ) -> None:
-    """Checks errors about values that a driver raises as Python exceptions and not as its own."""
+    """Checks errors about values for which a driver raises a built-in exception of Python instead of its own
+    exception."""
     row = dict(zip(EVENT_COLUMNS, (QUEUE, 1, 0, 0, "pruned", 1, *[None] * 5), strict=True))
     rows = EventRows([tuple((row | {column: value}).values())])
 
@@ -424,7 +426,8 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that an entry which the mirror cannot fold stays in Redis for a later release without the bug."""
+    """Checks that an entry that the mirror cannot fold remains in Redis, where a later release without the bug can read
+    it."""
     writer.life("a")
     auditlog.drain(mirror)
     writer.life("b")
@@ -449,10 +452,11 @@ def test_a_bug_of_the_mirror_puts_nothing_into_quarantine(
     assert writer.backlog() == (0, 0)
 
 
-def test_a_number_that_is_already_used_goes_to_quarantine(
+def test_an_entry_whose_number_is_already_used_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks rows of unknown origin with the same number: they stay, and the new entry is kept too."""
+    """Checks rows of unknown origin that have the number of a new entry: the rows remain, and the entry is stored in
+    quarantine."""
     writer.life("a")
     with database.writing() as connection:
         assert connection is not None

@@ -43,7 +43,7 @@ def app(valkey_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def stranger(valkey_url: str) -> Iterator[App]:
-    """Return an app without the tasks' code, which cannot check their arguments."""
+    """Return an app without the tasks' code. It cannot check the tasks' arguments."""
     with App(valkey_url) as stranger:
         yield stranger
 

@@ -1,4 +1,4 @@
-"""Prune removes old jobs that are proven, and nothing else; the remaining log can still be proven."""
+"""Prune removes old jobs of a proven log and nothing else, and the remaining log can still be proven."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def small(make_mirror: Callable[..., Mirror]) -> Mirror:
     return make_mirror(limits=BatchLimits(events=20))
 
 
-def test_prune_removes_old_jobs_and_the_rest_is_proven(
+def test_prune_removes_old_jobs_and_verify_proves_the_rest(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)
@@ -78,7 +78,7 @@ def test_prune_removes_old_jobs_and_the_rest_is_proven(
 def test_a_prune_that_removes_nothing_leaves_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that the record of a job's prune is not replaced by that of a later prune that removed nothing."""
+    """Checks that a prune that removed nothing does not replace the record of an earlier prune that removed jobs."""
     two_seasons(writer, small)
     (first,) = prune_at(database, writer.now_ms)
     recorded = auditlog.rows(database, "SELECT * FROM mirror_prune")
@@ -139,7 +139,7 @@ def test_each_outcome_has_its_own_retention(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_pruning_a_log_with_gaps_needs_consent(
+def test_pruning_a_log_with_gaps_needs_the_consent_of_the_operator(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -170,7 +170,8 @@ def test_pruning_a_log_with_gaps_needs_consent(
 def test_prune_refuses_a_violated_log_despite_a_recorded_proof(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
-    """Checks that prune repeats the proof, since a role with a verifier's rights may insert any record of one."""
+    """Checks that prune verifies the log again, since a role with a verifier's rights may insert a false record of a
+    proof."""
     Story(writer, seed=3, slack=4).run(300)
     auditlog.drain(small)
     days(writer, 100)
@@ -312,7 +313,7 @@ def test_verify_finds_a_change_to_an_event_that_a_prune_left(
     assert "I7" in found.queues[QUEUE].counts
 
 
-def test_a_saved_head_is_found_after_the_cut_and_unknown_before_the_cut(
+def test_a_saved_head_is_found_if_it_is_after_the_cut_and_unknown_if_it_is_before_the_cut(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)

@@ -1,4 +1,5 @@
-"""Prune after Redis lost events: the remaining log is proven, and answers state what was pruned."""
+"""A prune after Redis lost events: the remaining log is proven, and the answers of queries state that jobs were
+pruned."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ class Seasons:
         self.fleet.held.clear()
 
     def prune(self) -> PruneResult:
-        """Prune all jobs that are finished and proven."""
+        """Prune all finished jobs of a proven log."""
         cuts = plan(self.database, Rules(0), now_ms=self.clock.now_ms)
         (done,) = prune_logs(self.database, cuts, by="ada", now_ms=self.clock.now_ms)
         return done
@@ -131,7 +132,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
     assert_agree(seasons.client, database, LogVerdict.HOLDS, pruned=True)
 
 
-def test_verify_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
+def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
     seasons: Seasons, database: Database
 ) -> None:
     """Checks that verify says what it cannot compare when Redis brings back jobs that were pruned from SQL.
@@ -201,7 +202,7 @@ def test_queries_state_that_jobs_were_pruned(seasons: Seasons, database: Databas
     assert "pruned" not in said("why", "later") + said("history", "waits")
 
 
-def test_a_history_with_only_a_refused_settlement_states_that_more_was_pruned(
+def test_a_history_with_only_a_refused_settlement_states_that_other_events_were_pruned(
     seasons: Seasons, database: Database
 ) -> None:
     enqueue(seasons.client, "done", "other")

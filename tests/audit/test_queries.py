@@ -1,4 +1,4 @@
-"""Questions to the log have the same answers from both databases."""
+"""Queries of the log have the same answers on both databases."""
 
 import json
 import sqlite3
@@ -74,7 +74,7 @@ def test_a_report_counts_and_measures_claims(
 def test_a_report_has_a_throughput_only_for_a_second_or_longer(
     ask: Callable[..., reports.Report], writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
-    """Checks that one single job does not count as 1,000 jobs per second."""
+    """Checks that a single job is not reported as 1,000 jobs per second."""
 
     def throughput(job_id: str, later_ms: int) -> float | None:
         writer.now_ms = begin + later_ms - 1
@@ -255,7 +255,7 @@ def test_a_history_shows_where_the_job_failed(
     assert "error=ValueError: no month 13 (shop/tasks.py:7)" in ends
 
 
-def test_texts_of_jobs_are_not_read_as_markup(log: str) -> None:
+def test_texts_of_jobs_are_not_interpreted_as_markup(log: str) -> None:
     assert "[red]c" in call("tail", "--audit", log).output
     assert "job [red]c" in call("history", "[red]c", "--audit", log).output
 
@@ -304,7 +304,7 @@ def test_tail_prints_one_line_per_event(log: str) -> None:
     assert [json.loads(line)["type"] for line in lines] == ["succeeded", "enqueued"]
 
 
-def test_a_tail_follows_new_events_and_new_queues(
+def test_a_tail_shows_new_events_and_new_queues(
     source: StreamSource,
     writer: StreamWriter,
     make_mirror: Callable[..., Mirror],
@@ -330,7 +330,7 @@ def test_a_tail_follows_new_events_and_new_queues(
     assert (next(following), next(only)) == ([], [])
 
 
-def test_a_tail_of_zero_lines_prints_nothing(log: str) -> None:
+def test_a_tail_of_0_lines_prints_nothing(log: str) -> None:
     assert call("tail", "--audit", log, "-n", "0", "--json").stdout == ""
 
 
@@ -407,7 +407,7 @@ WRONG: list[tuple[str, int, list[str], str]] = [
 @pytest.mark.parametrize(
     ("status", "words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-def test_each_error_of_a_command_is_one_line(
+def test_each_error_of_an_audit_command_is_one_line(
     status: int,
     words: list[str],
     said: str,

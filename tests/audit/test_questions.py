@@ -1,4 +1,5 @@
-"""Questions of a page to the log: the same answers as the commands', on both databases, each within a time limit."""
+"""The web page's questions about the log: they have the same answers as the commands, on both databases, within a time
+limit."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_questions_have_the_same_answers_as_the_commands(
+def test_each_question_has_the_same_answer_as_its_command(
     asks: LogQuestions, database: Database
 ) -> None:
     engine, now = database.readers, int(time.time() * 1000)
@@ -59,7 +60,7 @@ def test_questions_have_the_same_answers_as_the_commands(
     assert [e["job_id"] for e in asks.tail([QUEUE], 2)] == ["holds", "waits"]
 
 
-def test_minutes_and_errors_are_returned_as_numbers(asks: LogQuestions) -> None:
+def test_the_counts_of_minutes_and_of_errors_are_returned_as_numbers(asks: LogQuestions) -> None:
     now = int(time.time() * 1000)
 
     minutes = asks.minutes(now - 600_000, now + 600_000, None)
@@ -88,7 +89,7 @@ def test_an_unknown_job_has_no_history(asks: LogQuestions) -> None:
     assert asks.why("never", QUEUE) is None
 
 
-def test_a_long_history_has_pages_from_its_end_on(
+def test_a_long_history_is_read_in_pages_from_its_end(
     mirrored: Seed, asks: LogQuestions, database: Database
 ) -> None:
     claim = mirrored.running("often")
@@ -110,7 +111,7 @@ def test_a_long_history_has_pages_from_its_end_on(
     assert before["events"] + found["events"] == [dataclasses.asdict(e) for e in whole]
 
 
-def test_a_slow_statement_ends_at_its_time_limit(database: Database, audit_url: str) -> None:
+def test_a_slow_statement_is_ended_at_its_time_limit(database: Database, audit_url: str) -> None:
     own = Database(audit_url)
     bound(own.readers, 200)
     endless = (
@@ -128,8 +129,11 @@ def test_a_slow_statement_ends_at_its_time_limit(database: Database, audit_url: 
 
 
 @pytest.mark.parametrize("audit_url", ["postgresql"], indirect=True)
-def test_a_table_that_is_locked_is_an_error_in_time(asks: LogQuestions, database: Database) -> None:
-    """Another session may hold a lock for hours. (Readers of SQLite wait for no writer.)"""
+def test_a_locked_table_causes_an_error_within_the_time_limit(
+    asks: LogQuestions, database: Database
+) -> None:
+    """Checks PostgreSQL, where another session may hold a lock for hours. (On SQLite, readers do not wait for
+    writers.)"""
     asks.minutes(0, 1, None)
     with database.writing() as lock:
         assert lock is not None

@@ -48,7 +48,7 @@ def backlog(writer: StreamWriter) -> None:
         writer.life(f"{n}-a", f"{n}-b")
 
 
-def test_a_backlog_is_read_while_sql_writes(
+def test_the_mirror_reads_a_backlog_while_sql_writes(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     backlog(writer)
@@ -62,7 +62,7 @@ def test_a_backlog_is_read_while_sql_writes(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_an_empty_read_ahead_is_read_again(writer: StreamWriter, mirror: Mirror) -> None:
+def test_a_read_ahead_that_found_nothing_is_repeated(writer: StreamWriter, mirror: Mirror) -> None:
     enqueue(writer, "a", "b", "c", "d", "e", "f", "g")
     assert mirror.turn().outcome is TurnOutcome.MIRRORED
 
@@ -111,7 +111,7 @@ def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_a_failed_read_ahead_is_repeated(
+def test_a_read_ahead_that_failed_is_repeated(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     backlog(writer)
@@ -131,7 +131,7 @@ def test_a_failed_read_ahead_is_repeated(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_an_error_of_a_background_call_is_raised_by_result() -> None:
+def test_an_error_of_a_background_call_is_raised_when_its_result_is_asked_for() -> None:
     def fail() -> None:
         raise ValueError("no")
 

@@ -45,7 +45,9 @@ def test_every_table_is_described() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(metadata.tables)
 
 
-def test_a_digest_can_be_checked_with_psql_alone(writer: StreamWriter, postgres_url: str) -> None:
+def test_a_digest_can_be_checked_with_psql_and_no_other_program(
+    writer: StreamWriter, postgres_url: str
+) -> None:
     database = Database(postgres_url)
     lay_schema(database)
     error = {"type": "ValueError", "message": "tab\t back\\slash ü"}

@@ -227,7 +227,7 @@ WHOLE_NUMBERS = [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10
 TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" not in text]
 
 
-def test_accepted_values_are_kept_exactly(app: App, database: Database) -> None:
+def test_accepted_values_are_kept_unchanged(app: App, database: Database) -> None:
     """Checks texts and numbers of key values, arguments and reasons in Redis, in the worker's handler, and in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]
     sent = [

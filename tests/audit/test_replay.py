@@ -134,7 +134,7 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
-    """Checks an event without the field: SQL leaves out null values."""
+    """Checks an event with and without the field that says that the job is dead, since SQL leaves out null values."""
     enqueue_until(log)
     if dead:
         fence = log.jobs("claimed", ["a", 1])
@@ -171,7 +171,7 @@ def expired(log: MemoryWriter, early_ms: int | None, dead: int | None = None) ->
 
 
 def replaced(log: MemoryWriter, *kinds: str, claims: int = 0) -> None:
-    """Job a is replaced by job b, which an ``enqueued`` entry begins; ``another`` begins job d."""
+    """Return the entries of a job a that is replaced by a job b. ``another`` adds an entry that begins a job d."""
     log.jobs("enqueued", waiting("a"))
     for claim in range(claims):
         fence = log.jobs("claimed", ["a", claim + 1])
@@ -377,7 +377,7 @@ def end_kept(log: MemoryWriter, *told: Any, keep_ms: int | None = 5) -> Replay:
 
 
 @pytest.mark.parametrize("told", [(digest_of("[1]"), "[2]"), (None, "[1]")])
-def test_replay_reports_a_value_with_a_wrong_digest(
+def test_replay_reports_a_result_with_a_wrong_digest(
     log: MemoryWriter, told: tuple[str | None, str]
 ) -> None:
     (found,) = end_kept(log, *told).violations
@@ -431,7 +431,9 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_accepts_one_holder_of_a_cap_of_one_and_reports_two(log: MemoryWriter) -> None:
+def test_replay_accepts_one_holder_of_a_cap_of_1_and_reports_a_second_holder(
+    log: MemoryWriter,
+) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)
     enqueue(log, "a", "b")
     log.jobs("claimed", ["a", 1, TENANT])
@@ -466,7 +468,7 @@ def test_replay_accepts_the_burst_of_a_rate_and_then_one_claim_per_interval(seed
 def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     log: MemoryWriter,
 ) -> None:
-    """Redis then lets the rate go on after one interval of the new time."""
+    """Checks that the rate may admit a job again after one interval of the new time, as in Redis."""
     log.queue_event("cap_changed", "tenant@1s", None, "10/1000ms/3", 1)
     enqueue(log, *"abcde", lane="2+tenant@1s=acme")
     rate = [["tenant@1s=acme", 10, 1000, 3]]
@@ -862,7 +864,7 @@ def test_replay_reports_a_missing_job_of_an_entry(log: MemoryWriter) -> None:
     assert the_violation(log).says == "is number 2 of its entry, 1 is missing"
 
 
-def test_a_recorded_gap_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
+def test_a_recorded_gap_causes_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1])
     log.jobs("claimed", ["b", 7])
@@ -887,7 +889,7 @@ def test_replay_reports_entries_that_are_missing_before_an_epoch(log: MemoryWrit
 
 
 def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
-    """Checks a promoted replica that lacked the claim: the job is claimed again, as claim 1."""
+    """Checks a promoted replica that lacked a claim, so that the job was claimed again with claim number 1."""
     enqueue(log, "a")
     known = OutboxId(log.epoch, log.seq)
     fence = log.jobs("claimed", ["a", 1])
@@ -958,7 +960,7 @@ def test_replay_reads_the_holders_of_each_scope_from_a_baseline() -> None:
     ]
 
 
-def test_an_entry_in_quarantine_gives_a_note_and_no_violation(log: MemoryWriter) -> None:
+def test_an_entry_in_quarantine_causes_a_note_and_no_violation(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a"])  # without its number
     log.jobs("succeeded", ["a", f"{log.epoch}-{log.seq}"])
@@ -969,14 +971,14 @@ def test_an_entry_in_quarantine_gives_a_note_and_no_violation(log: MemoryWriter)
     assert "quarantine" in found.notes[0].says
 
 
-def test_a_log_without_events_gives_a_note() -> None:
+def test_a_log_without_events_causes_a_note() -> None:
     found = Replay("mail")
     found.finish()
 
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_since_ms(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_the_option_since_ms(log: MemoryWriter) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1
@@ -993,7 +995,7 @@ def test_replay_reports_an_unreadable_event_and_continues(log: MemoryWriter) -> 
     assert the_violation(log).invariant == "I7"
 
 
-def test_replay_counts_all_violations_and_lists_20(log: MemoryWriter) -> None:
+def test_replay_counts_all_violations_and_lists_the_first_20(log: MemoryWriter) -> None:
     for n in range(50):
         log.jobs("promoted", [f"j{n}", 1])
 

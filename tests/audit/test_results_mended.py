@@ -76,7 +76,7 @@ def doctor(seed: Seed, database: Database, *words: str) -> Any:
 
 
 def left(seed: Seed, database: Database, *words: str) -> list[dict[str, Any]]:
-    """Return what the queue has after the same command has run with these options."""
+    """Return the queue's contents after the same command has run with these options."""
     found = json.loads(doctor(seed, database, "--json", *words).stdout)
     of_queue: list[dict[str, Any]] = [
         each for report in found if report["queue"] for each in report["left"]
@@ -173,7 +173,7 @@ def test_the_doctor_removes_a_results_line_of_a_job_that_the_log_does_not_know(
 def test_a_results_line_that_refers_to_another_job_is_not_compared_with_the_log(
     seed: Seed, database: Database
 ) -> None:
-    """Checks a call that names another job, which appends no event."""
+    """Checks a call that was answered with another job, and so appended no event."""
     make_up(seed, "other", "same job=done at={at} once={once}")
 
     assert compare(seed.client, database, seed.queue)[0] == []
@@ -202,7 +202,7 @@ def outbox_lost(seed: Seed, database: Database, drain: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, pruned, outbox_lost])
-def test_the_doctor_keeps_a_results_line_of_a_job_that_the_log_may_have_missed(
+def test_the_doctor_keeps_a_results_line_of_a_job_whose_events_may_be_missing_from_the_log(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     at = seed.now
@@ -214,7 +214,7 @@ def test_the_doctor_keeps_a_results_line_of_a_job_that_the_log_may_have_missed(
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_the_doctor_keeps_a_remembered_id_with_another_jobs_claim_if_the_log_is_incomplete(
+def test_the_doctor_keeps_a_remembered_id_with_the_claim_of_another_job_if_the_log_is_incomplete(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Checks that the line stays: without it another job of the id could begin."""
@@ -232,7 +232,7 @@ def test_the_doctor_keeps_a_remembered_id_with_another_jobs_claim_if_the_log_is_
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, outbox_lost])
-def test_the_doctor_does_not_repair_a_requested_expiry_after_a_gap(
+def test_after_a_gap_the_doctor_does_not_repair_the_expiry_that_a_producer_requested(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     """Checks an id that may have had another job in the gap, with another requested expiry and the same end."""
@@ -259,7 +259,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_an_id_that_is_reused_before_the_mirror_caught_up_is_no_difference(
+def test_the_reuse_of_an_id_before_the_mirror_has_copied_it_is_no_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")
@@ -299,7 +299,7 @@ def test_the_doctor_does_not_repair_the_expiry_of_a_name_after_a_gap(
     assert seed.snapshot()["slots"][FIELD] == stands
 
 
-def test_a_name_that_was_freed_and_taken_again_is_no_difference(
+def test_a_name_that_was_freed_and_taken_again_is_not_reported_as_a_difference(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.free("t/user=7")

@@ -1,4 +1,5 @@
-"""Whatever a queue does and the log misses, the doctor reports no true record of an ended job as false."""
+"""The doctor never reports a true record of an ended job as false, whatever the queue does and whatever events the log
+lacks."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """The ways in which the log misses events."""
+    """The ways in which the log comes to lack events."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client
@@ -76,7 +77,7 @@ WAYS: list[Callable[[Missing], None]] = [
 
 @pytest.mark.parametrize("ways", [WAYS[:1], WAYS], ids=["whole", "with-gaps"])
 @pytest.mark.parametrize("seed", range(4))
-def test_true_results_names_and_ids_are_never_reported_as_differences(
+def test_correct_results_names_and_ids_are_never_reported_as_differences(
     client: Client, database: Database, seed: int, ways: list[Callable[[Missing], None]]
 ) -> None:
     """Checks jobs that keep results, names and ids, in a random order that the seed repeats."""

@@ -78,10 +78,11 @@ def test_the_mirror_service_finds_new_queues_and_new_entries(
         assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
-def test_the_mirror_service_logs_the_queues_that_it_mirrors_and_the_queues_that_it_awaits(
+def test_the_mirror_service_logs_which_queues_it_mirrors_and_which_queues_it_waits_for(
     source: StreamSource, valkey_url: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that an operator who starts the mirror for the first time, or mistypes a queue, sees what it does."""
+    """Checks that an operator who starts the mirror for the first time, or mistypes the name of a queue, sees what the
+    mirror does."""
     caplog.set_level(logging.INFO, logger="rq_core.audit")
 
     def said(what: str) -> bool:
@@ -155,10 +156,11 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
     assert done.entries == 21
 
 
-def test_the_mirror_tries_a_postponed_queue_again_before_it_stops(
+def test_before_the_mirror_stops_it_tries_a_postponed_queue_again(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
-    """Checks a queue whose server was away and is back: its entries are mirrored before the service stops."""
+    """Checks a queue whose server was unreachable and answers again: its entries are mirrored before the service
+    stops."""
     stop = threading.Event()
     stop.set()
     service = run.Service(source, database)
@@ -265,12 +267,12 @@ def _exists(database: Database) -> bool:
     return bool(auditlog.rows(database, "SELECT to_regclass('mirror_cursor') AS t")[0]["t"])
 
 
-def test_a_missing_database_directory_is_an_error_at_once(source: StreamSource) -> None:
+def test_a_missing_directory_of_the_database_is_an_error_at_once(source: StreamSource) -> None:
     with pytest.raises(AuditUnavailable, match="/nonesuch"):
         run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 
 
-def test_a_stop_signal_ends_the_process_after_draining(
+def test_a_stop_signal_ends_the_mirror_process_after_it_has_mirrored_the_remaining_entries(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:
     """Checks a separate process with the real client."""

@@ -1,4 +1,5 @@
-"""Why an instant was late, skipped or missed, by the log: one sentence for each (`rq-core schedule history`)."""
+"""`rq-core schedule history`: for each instant, a sentence that says from the log why it was late, skipped or
+missed."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def scene(valkey_url: str, client: Client, database: Database) -> Iterator[Scene
         yield made
 
 
-def test_an_instant_on_time_says_so_and_when_its_job_began(scene: Scene) -> None:
+def test_the_sentence_about_an_instant_on_time_says_so_and_when_its_job_began(scene: Scene) -> None:
     scene.put()
     scene.until_due()
     scene.serve()
@@ -82,7 +83,9 @@ def test_an_instant_on_time_says_so_and_when_its_job_began(scene: Scene) -> None
     assert f"`rq-core audit why {told.job_id}`" in told.says
 
 
-def test_the_last_worker_before_silence_is_named(scene: Scene) -> None:
+def test_the_sentence_about_a_late_instant_names_the_last_worker_that_was_active_before_it(
+    scene: Scene,
+) -> None:
     scene.put(every=86_400)
     scene.seed.enqueue("a")
     scene.seed.complete(*scene.seed.claim().jobs)
@@ -95,7 +98,7 @@ def test_the_last_worker_before_silence_is_named(scene: Scene) -> None:
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
-def test_a_worker_without_free_places_is_not_called_absent(scene: Scene) -> None:
+def test_a_worker_without_free_places_is_not_reported_as_absent(scene: Scene) -> None:
     scene.put(every=4, overlap="allow")
     scene.until_due()
     scene.serve()
@@ -108,7 +111,7 @@ def test_a_worker_without_free_places_is_not_called_absent(scene: Scene) -> None
     assert "looks every 5 s (the last before was w-1, at 20" in told
 
 
-def test_workers_that_come_back_are_distinguished_from_workers_that_serve_others(
+def test_the_history_says_that_workers_were_absent_and_then_claimed_other_jobs_first(
     scene: Scene,
 ) -> None:
     scene.put(every=86_400)
@@ -123,7 +126,7 @@ def test_workers_that_come_back_are_distinguished_from_workers_that_serve_others
     assert "no worker of the queue did anything for 10 min, and then workers served others" in told
 
 
-def test_a_full_backlog_shows_by_what_was_not_enqueued(scene: Scene) -> None:
+def test_the_history_says_that_a_full_backlog_delayed_an_instant(scene: Scene) -> None:
     scene.put(every=86_400)
     scene.seed.enqueue("a", "b")
     scene.until_due()
@@ -136,7 +139,9 @@ def test_a_full_backlog_shows_by_what_was_not_enqueued(scene: Scene) -> None:
     assert "nothing was enqueued: the backlog of the audit log was full" in scene.says()
 
 
-def test_what_kept_a_job_out_is_named_with_what_it_did(scene: Scene) -> None:
+def test_the_history_names_the_job_that_kept_an_instants_job_out_and_what_that_job_did(
+    scene: Scene,
+) -> None:
     scene.put()
     scene.until_due()
     scene.serve()
@@ -156,7 +161,7 @@ def test_what_kept_a_job_out_is_named_with_what_it_did(scene: Scene) -> None:
     assert "on w-1" in told.says
 
 
-def test_a_missed_instant_says_its_grace(scene: Scene) -> None:
+def test_the_sentence_about_a_missed_instant_states_the_grace(scene: Scene) -> None:
     scene.put(every=3600, grace=90)
     scene.until_due(more_ms=10 * MINUTE)
     scene.serve()
@@ -169,7 +174,7 @@ def test_a_missed_instant_says_its_grace(scene: Scene) -> None:
     )
 
 
-def test_a_schedule_that_no_code_declares_stops_with_a_reason(scene: Scene) -> None:
+def test_the_history_says_that_a_schedule_stopped_since_no_code_declares_it(scene: Scene) -> None:
     scene.put(every=14_400, source="code")
     scene.until_due()
     scene.seed.advance(4 * 3_600_000)
@@ -181,7 +186,7 @@ def test_a_schedule_that_no_code_declares_stops_with_a_reason(scene: Scene) -> N
     assert "no worker's code declared it" in found.says
 
 
-def test_runs_that_were_asked_for_name_who_asked_and_why(scene: Scene) -> None:
+def test_the_sentence_about_a_requested_run_says_who_requested_it_and_why(scene: Scene) -> None:
     scene.put()
     run = scene.seed.calls.schedules.run
     scene.seed.client.run(run("q", "beat", by="ada", why="again, please"))
@@ -194,7 +199,7 @@ def test_runs_that_were_asked_for_name_who_asked_and_why(scene: Scene) -> None:
     assert second.says.startswith("ada asked for it (and again): no job, since job tick-beat-")
 
 
-def test_changes_name_who_made_them(scene: Scene) -> None:
+def test_the_sentence_about_a_change_says_who_made_it(scene: Scene) -> None:
     scene.put(source="code")
     change = scene.seed.calls.schedules.change
     for what in ("pause", "resume"):
@@ -216,7 +221,7 @@ def test_changes_name_who_made_them(scene: Scene) -> None:
     assert "it is removed, since 20" in found.says
 
 
-def test_its_state_says_that_it_is_paused_or_was_not_served(scene: Scene) -> None:
+def test_the_history_says_whether_a_schedule_is_paused_or_was_not_served(scene: Scene) -> None:
     scene.put()
     assert "its next instant is 20" in scene.history().says
     scene.until_due(more_ms=3 * MINUTE)
@@ -229,7 +234,9 @@ def test_its_state_says_that_it_is_paused_or_was_not_served(scene: Scene) -> Non
     assert "ada paused it (migration)" in found.says
 
 
-def test_a_rule_that_is_set_during_a_pause_does_not_hide_who_paused(scene: Scene) -> None:
+def test_a_rule_that_is_set_during_a_pause_does_not_hide_who_paused_the_schedule(
+    scene: Scene,
+) -> None:
     scene.put()
     change = scene.seed.calls.schedules.change
     scene.seed.client.run(change("q", "beat", "pause", by="ada", why="migration"))
@@ -243,7 +250,7 @@ def test_a_rule_that_is_set_during_a_pause_does_not_hide_who_paused(scene: Scene
     assert "next at" not in found.changes[-1].says
 
 
-def test_instants_that_one_on_time_passed_over_have_a_cause(scene: Scene) -> None:
+def test_the_history_gives_a_cause_for_instants_that_were_passed_over(scene: Scene) -> None:
     scene.put(every=60, overlap="allow")
     scene.until_due()
     scene.serve()
@@ -256,7 +263,9 @@ def test_instants_that_one_on_time_passed_over_have_a_cause(scene: Scene) -> Non
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
-def test_only_the_last_instants_are_read_and_of_this_name_alone(scene: Scene) -> None:
+def test_the_history_reads_only_the_last_instants_of_the_schedule_with_exactly_this_name(
+    scene: Scene,
+) -> None:
     scene.put("a", every=60, overlap="allow")
     scene.put("a-1", every=60, overlap="allow")
     for _ in range(5):
@@ -274,7 +283,7 @@ def test_only_the_last_instants_are_read_and_of_this_name_alone(scene: Scene) ->
     assert not scene.history("nothing").is_known
 
 
-def test_a_clock_that_was_set_back_is_named(scene: Scene) -> None:
+def test_the_history_says_that_the_clock_was_set_back(scene: Scene) -> None:
     scene.put(every=3600, overlap="allow")
     scene.until_due()
     scene.seed.enqueue("a")
@@ -306,7 +315,7 @@ def test_a_damaged_row_hides_no_other_instant(scene: Scene) -> None:
     assert [rows[2]] == list(scene.history().ticks)
 
 
-def test_instants_of_a_name_are_found_by_an_index(scene: Scene) -> None:
+def test_the_instants_of_a_schedule_are_found_by_an_index(scene: Scene) -> None:
     asked = "SELECT * FROM schedule_tick WHERE queue = 'q' AND name = 'beat' ORDER BY at_ms DESC"
 
     plan = auditlog.rows(scene.database, f"EXPLAIN QUERY PLAN {asked}")

@@ -1,4 +1,4 @@
-"""Schedules in the log: each instant is the one that the log named as next (I15), and verify names every lie."""
+"""Schedules in the log: each instant must be the one that the log named as next (I15), and verify reports every lie."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class Schedule:
         if is_logged:
             self.put(None)
 
-    def put(self, old: str | None = RULE, state: str = "on") -> None:
-        self.log.queue_event(
-            "schedule_changed", self.name, state, old, RULE, self.version, self.next, "code"
-        )
+    def put(
+        self, old: str | None = RULE, state: str = "on", source: str = "code", **job: Any
+    ) -> None:
+        said = (self.name, state, old, RULE, self.version, self.next, source, *job.values())
+        self.log.queue_event("schedule_changed", *said)
 
     def enqueue(self, at: int) -> None:
         job_id = f"tick-{self.name}-{at}"
@@ -63,7 +64,7 @@ class Schedule:
         """
         at = self.next + STEP * lies.pop("passed", 0)
         self.log.now_ms = max(self.log.now_ms, at + 5)
-        if lies.pop("job", outcome == "fired"):
+        if lies.pop("job", outcome in ("fired", "run")):
             self.enqueue(at)
         honest = {
             "id": f"tick-{self.name}-{at}", "name": self.name, "version": self.version, "nominal": at,
@@ -129,13 +130,20 @@ def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None
         (lambda s: s.told(name="other", id=f"tick-other-{s.next}", job=False), "its job was not enqueued"),
         (lambda s: (s.told(), setattr(s, "next", s.next - STEP), s.told("skipped")), "was next"),
         (lambda s: (setattr(s, "version", 2), s.put(state="paused"), s.told("skipped")), "is not on"),
+        (lambda s: s.told("fired?", job=True), "has the unknown outcome fired?"),
+        (lambda s: s.told("run", next=s.next + 1), "says another next instant than schedule beat has"),
+        (lambda s: s.told("not_run", version=2), "is of version 2 of its schedule, which has 1"),
+        (lambda s: s.told("not_run", missed=2), "passes over 2 instants"),
+        (lambda s: (setattr(s, "version", 2), s.put(state="paused?")), "has the unknown state paused?"),
+        (lambda s: (setattr(s, "version", 2), s.put(source="other")), "comes from other"),
+        (lambda s: (setattr(s, "version", 2), s.put(pack="[1]", digest="a")), "has another digest than its job"),
         (lambda s: s.put(), "has version 1 already"),
         (lambda s: (setattr(s, "version", 4), s.put()), "skips versions 2 to 3"),
         (lambda s: (setattr(s, "version", 2), s.put('{"every_ms":7}')), "changes a rule that"),
         (lambda s: (setattr(s, "version", 2), setattr(s, "next", s.log.now_ms), s.put()), "has passed"),
     ],
 )  # fmt: skip
-def test_replay_names_a_lie_about_an_instant(
+def test_replay_reports_a_false_field_of_an_instant(
     log: MemoryWriter, lie: Callable[[Schedule], Any], said: str
 ) -> None:
     schedule = Schedule(log)
@@ -148,7 +156,7 @@ def test_replay_names_a_lie_about_an_instant(
     assert any(said in says for _, says in found), found
 
 
-def test_replay_names_a_missing_instant(log: MemoryWriter) -> None:
+def test_replay_reports_a_missing_instant(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     schedule.told()
     schedule.next += STEP
@@ -169,7 +177,7 @@ def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: Memory
 
 
 def real_log(seed: Seed, client: Client, database: Database) -> None:
-    """A log in which schedules were served, paused and edited."""
+    """Make a log in which schedules are served, paused and edited."""
     mirror = Mirror(Outbox(client), database, "q", limits=BatchLimits(events=100))
     auditlog.drain(mirror)
     job = Declaration.of(seed.job("-", task="ping"), recurrence("beat", every=10))
@@ -208,7 +216,7 @@ def nth(kind: str, number: int) -> Callable[[list[dict[str, Any]]], int]:
 
 
 def without(kind: str, number: int) -> Lying:
-    """Take an entry out, and number the later ones as if it had never been."""
+    """Remove an entry, and number the later entries as if it had never existed."""
 
     def lie(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         gone = nth(kind, number)(rows)
@@ -219,7 +227,7 @@ def without(kind: str, number: int) -> Lying:
 
 
 def twice(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tell an instant again."""
+    """Append the event of an instant a second time."""
     at = nth("ticked", 1)(rows)
     after = [{**row, "seq": row["seq"] + 1} for row in rows[at:]]
     return [*rows[: at + 1], *after]
@@ -243,7 +251,7 @@ LIES: dict[str, Lying] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_in_real_sql_is_named_even_with_a_forged_chain(
+def test_verify_reports_a_false_schedule_event_in_real_sql_despite_a_forged_chain(
     name: str, valkey_url: str, client: Client, database: Database
 ) -> None:
     with Seed(valkey_url) as seed:

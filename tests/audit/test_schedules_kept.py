@@ -1,4 +1,5 @@
-"""Schedules through what operators do to a queue and its log: prune, a log attached later, off and on, delete."""
+"""Schedules while operators change the queue's log: they prune it, attach it later, switch it off and on, or delete the
+queue."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def put(seed: Seed, name: str = "beat", **rule: Any) -> None:
 
 
 def go_on(seed: Seed, times: int = 3) -> None:
-    """A worker fires what is due, and runs the jobs of every second time."""
+    """Let a worker fire due schedules several times, and run the jobs of every second time."""
     for number in range(times):
         seed.advance(60_000)
         answer = seed.client.run(tick("q", "w-1"))
@@ -64,7 +65,7 @@ def assert_agree(client: Client, database: Database) -> None:
     assert ([], []) == compare(client, database, "q")
 
 
-def test_a_prune_takes_the_instants_of_its_jobs_and_the_rest_holds(
+def test_a_prune_removes_the_instants_of_pruned_jobs_and_verify_proves_the_rest(
     seed: Seed, client: Client, database: Database
 ) -> None:
     mirror = mirror_of(client, database)
@@ -90,7 +91,7 @@ def test_a_prune_takes_the_instants_of_its_jobs_and_the_rest_holds(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_log_that_is_attached_later_begins_with_the_next_instants(
+def test_a_log_that_is_attached_later_begins_with_the_next_instants_of_each_schedule(
     seed: Seed, client: Client, database: Database
 ) -> None:
     put(seed)
@@ -107,7 +108,7 @@ def test_a_log_that_is_attached_later_begins_with_the_next_instants(
     assert schedule_history(database.readers, "q", "beat", 20).is_known
 
 
-def test_schedules_go_on_while_the_log_is_off_and_after_it_is_on_again(
+def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(
     seed: Seed, client: Client, database: Database
 ) -> None:
     auditlog.drain(mirror_of(client, database))
@@ -132,7 +133,7 @@ def test_schedules_go_on_while_the_log_is_off_and_after_it_is_on_again(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_deleted_queue_keeps_no_schedule_and_its_log_holds(
+def test_a_deleted_queue_keeps_no_schedule_and_verify_proves_its_log(
     seed: Seed, client: Client, database: Database
 ) -> None:
     mirror = mirror_of(client, database)

@@ -44,7 +44,7 @@ def mirrored(client: Client, database: Database) -> Database:
     return database
 
 
-def test_a_setting_that_was_changed_by_a_call_is_no_difference(
+def test_the_doctor_does_not_report_a_setting_that_a_call_changed(
     client: Client, mirrored: Database
 ) -> None:
     configure(client, paused=1)  # Not mirrored yet.
@@ -61,7 +61,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_setting_that_was_changed_by_hand_is_found_by_the_log_in_sql(
+def test_the_doctor_finds_a_setting_that_was_changed_by_hand_from_the_log_in_sql(
     client: Client, mirrored: Database, valkey: RedisServer, name: str
 ) -> None:
     key, field, value, says = LIES[name]
@@ -74,7 +74,7 @@ def test_a_setting_that_was_changed_by_hand_is_found_by_the_log_in_sql(
     assert violation.says.startswith(says)
 
 
-def test_the_doctor_reports_a_difference_once_though_outbox_and_sql_show_it(
+def test_the_doctor_reports_a_difference_once_though_outbox_and_sql_both_show_it(
     client: Client, mirrored: Database, valkey: RedisServer
 ) -> None:
     configure(client, lease_ms=6_000)
@@ -87,7 +87,7 @@ def test_the_doctor_reports_a_difference_once_though_outbox_and_sql_show_it(
     assert told.output.count("lease_ms is '7000'") == 1
 
 
-def test_a_pause_during_the_comparison_is_no_difference(
+def test_a_pause_that_is_set_during_the_comparison_is_not_reported_as_a_difference(
     client: Client, mirrored: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = Reads.snapshot
@@ -103,7 +103,7 @@ def test_a_pause_during_the_comparison_is_no_difference(
     assert compare(client, mirrored, QUEUE) == ([], [])
 
 
-def test_a_pause_that_was_lost_is_no_difference(
+def test_a_pause_that_redis_lost_is_not_reported_as_a_difference(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

@@ -113,7 +113,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
 @pytest.mark.slow
-def test_a_second_source_takes_nothing_from_the_first_source_and_gets_nothing(
+def test_a_second_source_changes_neither_the_redis_of_the_first_source_nor_its_rows_in_sql(
     apart: str,
     queue: str,
     first: Source,
@@ -261,7 +261,8 @@ def empty(source: Source) -> None:
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks an empty Redis that may have lost everything: the running mirror shows that the queues are elsewhere."""
+    """Checks an empty Redis that may have lost everything. The running mirror of another Redis shows that it has
+    not."""
     monkeypatch.setattr(service, "RECLAIM_S", 2.0)
     with mirroring(first.client.url, first.database):
         refused = audit("run", "--once", *second.words)
@@ -276,7 +277,7 @@ def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     assert audit("verify", *first.words).exit_code == 0
 
 
-def test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_refused(
+def test_after_a_total_loss_the_queue_gets_another_stamp_and_the_old_server_is_refused(
     first: Source, second: Source
 ) -> None:
     """Checks a new, empty server at another address, after which the old server comes back."""
@@ -295,7 +296,7 @@ def test_after_a_total_loss_the_queue_gets_another_stamp_and_its_old_server_is_r
 
 
 @pytest.mark.parametrize("dies", ["before Redis is told", "before SQL is told"])
-def test_a_mirror_that_died_while_attaching_a_queue_is_accepted_later(
+def test_a_mirror_that_died_while_it_attached_a_queue_is_accepted_when_it_starts_again(
     dies: str, first: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty(first)
@@ -344,7 +345,7 @@ def test_a_mirror_that_attaches_a_queue_does_not_wait_for_a_writer_of_the_sqlite
 ) -> None:
     """Checks a writer whose Redis does not answer.
 
-    To wait for this writer would delay the other queues, too.
+    If the mirror waited for this writer, its other queues would be delayed, too.
     """
     migrate.ensure_schema(database := Database(sqlite_url))
     source = Source(client, "mail", sqlite_url, database)
@@ -378,7 +379,7 @@ def test_a_running_mirror_stops_when_the_queues_are_adopted_by_another_source(
     assert audit("verify", *second.words).exit_code == 0
 
 
-def test_a_renamed_prefix_can_be_adopted(
+def test_the_queues_of_a_renamed_prefix_can_be_adopted(
     first: Source, make_second: Callable[..., Source], valkey_url: str
 ) -> None:
     second = make_second(valkey_url, prefix="new")
@@ -396,7 +397,9 @@ def test_a_renamed_prefix_can_be_adopted(
     assert audit("verify", *second.words).exit_code == 0
 
 
-def test_a_deleted_queue_can_come_from_another_source(first: Source, second: Source) -> None:
+def test_a_deleted_queue_may_be_created_again_on_another_source(
+    first: Source, second: Source
+) -> None:
     first.client.run(first.client.calls.admin.cancel("mail", ["a", "b"]))
     first.client.run(first.client.calls.deletion.delete("mail"))
     first.mirror()

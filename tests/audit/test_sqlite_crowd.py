@@ -1,4 +1,5 @@
-"""SQLite with several processes: none fails at a lock, no event is written twice, and one process writes at a time."""
+"""SQLite with several processes: no process fails at a lock, no event is written twice, and only one process writes at
+a time."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def assert_whole(client: Client, database: Database) -> None:
 def test_another_mirror_takes_over_from_a_stopped_mirror(
     step: str, client: Client, postgres_url: str, start: Start
 ) -> None:
-    """Checks that this happens within the timeout, and that the first mirror notices it on return and does no harm."""
+    """Checks that the takeover happens within the timeout, and that the first mirror notices it when it resumes, and
+    does no harm."""
     database = Database(postgres_url)
     fleet = Fleet(client, 1)
     stopped = stopped_mirror(client, database, fleet, start, step)
@@ -103,7 +104,7 @@ def test_another_mirror_takes_over_from_a_stopped_mirror(
 
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
 @pytest.mark.slow
-def test_on_sqlite_the_other_mirror_waits_until_the_stopped_one_resumes_or_dies(
+def test_another_mirror_on_sqlite_waits_until_the_stopped_mirror_resumes_or_dies(
     end: signal.Signals, client: Client, sqlite_url: str, start: Start
 ) -> None:
     """Checks that the other mirror says that it waits: a stopped process keeps its lock on the file."""

@@ -147,7 +147,7 @@ def test_the_size_of_reads_does_not_change_the_verdict(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_verify_checks_a_growing_log_up_to_the_events_at_its_start(
+def test_verify_checks_a_log_that_grows_meanwhile_up_to_the_events_at_its_start(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     count = len(log.events())
@@ -181,7 +181,7 @@ def scopes(row: Row) -> list[list[Any]]:
 
 
 def raised_cap(log: Log) -> Row:
-    """Lie: a claim carries a cap higher than the stored one, so that one holder too many seems allowed."""
+    """Lie: a claim carries a cap that is higher than the stored cap, so that one holder too many seems allowed."""
     row = log.events("claimed")[-1]
     changed = [[s, 99 if s == "queue" else c[0], *c[1:]] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -210,7 +210,7 @@ def doubled_claim(log: Log) -> Row:
 
 
 def hidden_claim(log: Log) -> Row:
-    """Lie: a job that only waited is also claimed, while one of its scopes is full."""
+    """Lie: the log has a claim of a job that only waited while one of its scopes was full."""
     events = log.events()
     told = {row["job_id"]: [r for r in events if r["job_id"] == row["job_id"]] for row in events}
     lanes = {r["job_id"]: detail(r).get("lane") for r in events if r["type"] == "enqueued"}
@@ -243,7 +243,7 @@ def illegal_step(log: Log) -> Row:
 
 
 def stale_fence(log: Log) -> Row:
-    """Lie: a settlement is accepted with the fence of another claim."""
+    """Lie: an accepted settlement has the fence of another claim."""
     row = log.events("succeeded")[4]
     log.change(row, detail='{"fence":"7-7"}')
     return row
@@ -270,7 +270,7 @@ def missing_entry(log: Log) -> Row:
 
 
 def earlier_claim(log: Log) -> Row:
-    """Lie: a rate is said to be slower, so that a claim came earlier than the rate allows."""
+    """Lie: a rate is recorded as slower than it was, so that a claim seems earlier than the rate allows."""
     row = log.events("claimed")[-1]
     changed = [[s, 1, 60_000, 1] if "@" in s else [s, *c] for s, *c in scopes(row)]
     log.change(row, detail=to_json({"scopes": changed}))
@@ -298,7 +298,7 @@ LIES = {
     [(name, lie) for name, lies in LIES.items() for lie in lies],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
-def test_verify_finds_a_changed_row_in_spite_of_a_forged_chain(
+def test_verify_finds_a_changed_row_despite_a_forged_chain(
     log: Log, database: Database, invariant: str, lie: Callable[[Log], Row]
 ) -> None:
     row = lie(log)
@@ -320,7 +320,7 @@ def test_verify_finds_a_changed_row_in_spite_of_a_forged_chain(
     assert not any(name.startswith("I7") for name, *_ in named)
 
 
-def test_verify_names_a_clock_that_went_back_and_reports_no_violation(
+def test_verify_reports_a_clock_that_went_back_as_a_note_and_not_as_a_violation(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a")
@@ -417,7 +417,7 @@ def test_verify_reports_an_event_after_the_cursor(log: Log, database: Database) 
     assert found.seq == last["seq"] + 1
 
 
-def test_a_forged_chain_does_not_lead_to_a_saved_head(log: Log, database: Database) -> None:
+def test_a_forged_chain_does_not_contain_a_saved_head(log: Log, database: Database) -> None:
     (kept,) = heads(database)
     assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
     log.change(log.events("enqueued")[0], worker="w-x")
@@ -430,7 +430,7 @@ def test_a_forged_chain_does_not_lead_to_a_saved_head(log: Log, database: Databa
     assert f"head {kept.sha256} is in no chain" in said.output
 
 
-def test_an_old_head_is_found_in_a_longer_log(
+def test_a_head_that_was_saved_earlier_is_found_in_a_longer_log(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     (kept,) = heads(database)
@@ -467,7 +467,7 @@ def test_the_head_command_prints_the_head_of_each_queue(log: Log, database: Data
     ],
     ids=["none", "another time", "other words", "another kind", "a made up gap"],
 )
-def test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain(
+def test_verify_finds_epoch_rows_without_events_despite_a_forged_chain(
     log: Log, database: Database, lie: str
 ) -> None:
     log.run((lie, {}))
@@ -483,7 +483,7 @@ def test_verify_finds_epoch_rows_without_events_in_spite_of_a_forged_chain(
 # What cannot be told: exit status 2.
 
 
-def test_verify_uses_the_singular_for_one_event_entry_batch_or_job(
+def test_verify_uses_the_singular_for_one_event_and_one_entry_and_one_batch_and_one_job(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that verify does not print "1 events in 1 entries and 1 batches"."""
@@ -497,7 +497,9 @@ def test_verify_uses_the_singular_for_one_event_entry_batch_or_job(
     assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
 
 
-def test_the_verdict_is_unknown_without_events(mirror: Mirror, database: Database) -> None:
+def test_the_verdict_is_unknown_without_events_in_the_log(
+    mirror: Mirror, database: Database
+) -> None:
     mirror.attach()
 
     assert command(database, "verify").exit_code == 2

@@ -100,7 +100,7 @@ def test_verify_proves_a_log_that_began_with_a_baseline(
         (("DEL", "rqc:{q}:outbox"), "Redis lost its log"),
     ],
 )
-def test_verify_names_lost_events_and_reports_no_violation(
+def test_verify_reports_lost_events_as_a_note_and_not_as_a_violation(
     client: Client,
     database: Database,
     mirror_all: Callable[[], int],
@@ -126,10 +126,11 @@ def test_verify_names_lost_events_and_reports_no_violation(
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_difference_after_an_entry_in_quarantine_is_no_violation(
+def test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, *, ties: bool
 ) -> None:
-    """Checks an entry that SQL cannot read: further events of its jobs in Redis prove no violation."""
+    """Checks an entry that SQL could not read: if Redis has further events of the entry's jobs, this proves no
+    violation."""
     fleet, real, every = Fleet(client, 1, ties=ties), database.insert_events, 11
     fleet.set_cap("task=send", "3")
     fleet.run(120)
@@ -313,7 +314,7 @@ def keeping(client: Client, job_id: str) -> None:
 
 
 def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
-    """Claim such a job, settle it with this result, and return its id and fence."""
+    """Claim a job whose result is kept, settle it with this result, and return its id and fence."""
     keeping(client, job_id)
     (claim,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
     held = claim.id, claim.fence
@@ -322,7 +323,7 @@ def succeed(client: Client, job_id: str, value: str) -> tuple[str, str]:
 
 
 def kept_of(client: Client, job_id: str) -> tuple[str, str]:
-    """Return what Redis keeps of an ended job: its results line and its value."""
+    """Return the results line and the value that Redis keeps of an ended job."""
     asked = [["HGET", f"rqc:{{{QUEUE}}}:{key}", job_id] for key in ("results", "returned")]
     line, value = client.run(client.calls.delivery.ask(asked))
     return line, value
@@ -392,7 +393,7 @@ def test_verify_finds_a_kept_result_that_differs_from_the_log(
     mirror_all: Callable[[], int],
     plant: Callable[[Client, Callable[[str, str], None]], str],
 ) -> None:
-    """Checks a difference that the sizes of the keys do not show, so that only the log shows it."""
+    """Checks differences that do not change the sizes of the keys, so that only the log shows them."""
     says = plant(client, kept)
 
     for _ in range(2):
@@ -447,7 +448,7 @@ every_gap = pytest.mark.parametrize(
 
 @every_gap
 @pytest.mark.parametrize("again", [succeed_again, cancel_again])
-def test_the_result_of_a_job_that_ran_in_a_gap_is_no_violation(
+def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -518,7 +519,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_ends_in_the_outbox_count_when_the_log_is_switched_on_again(
+def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_again(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -552,7 +553,7 @@ def test_verify_reports_an_entry_that_was_deleted_from_the_outbox(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_verify_reports_an_outbox_without_its_anchor(
+def test_verify_reports_that_the_outbox_lacks_its_anchor(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))
@@ -563,7 +564,7 @@ def test_verify_reports_an_outbox_without_its_anchor(
     ]
 
 
-def test_verify_compares_with_redis_if_the_url_is_given(
+def test_verify_compares_the_log_with_redis_if_the_url_of_redis_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     def command(*arguments: str) -> Any:
@@ -585,7 +586,7 @@ def test_verify_compares_with_redis_if_the_url_is_given(
     assert command().exit_code == 0
 
 
-def test_doctor_compares_with_sql_if_the_url_is_given(
+def test_the_doctor_compares_redis_with_sql_if_the_url_of_the_database_is_given(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:
     """Checks that the doctor repairs what it can from Redis, and names what only SQL has."""
@@ -613,7 +614,7 @@ def test_doctor_compares_with_sql_if_the_url_is_given(
     assert seen.exit_code == 1
 
 
-def test_doctor_reports_that_another_database_mirrors_the_queue(
+def test_the_doctor_reports_that_another_database_mirrors_the_queue(
     client: Client, level: Fleet, valkey_url: str, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"

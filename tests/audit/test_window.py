@@ -1,4 +1,4 @@
-"""The report of a window of time: which claims it counts, and that it reads only the window."""
+"""The report of a window of time: it counts the right claims, and reads only the window."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: D
     assert found.slowest[0].ran_ms == longest
 
 
-def test_a_report_within_all_time_equals_the_whole_report(long_log: Database) -> None:
+def test_a_report_within_a_window_of_all_time_equals_the_report_without_a_window(
+    long_log: Database,
+) -> None:
     """Checks that both reports agree except on jobs without an ended claim."""
     whole = reports.report(long_log.readers)
     found = window.report_within(long_log.readers)
@@ -99,7 +101,7 @@ def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Re
 
 
 @pytest.mark.parametrize("number", [1, 2, 19, 20, 21, 100])
-def test_percentiles_use_the_nearest_rank(number: int) -> None:
+def test_percentiles_use_the_nearest_rank_method(number: int) -> None:
     rows = [("q", None, ms, 1) for ms in range(1, number + 1)]
     twice = [("q", None, ms, 2) for ms in range(1, number + 1)]
 
@@ -112,7 +114,7 @@ def test_percentiles_use_the_nearest_rank(number: int) -> None:
     }
 
 
-def test_a_window_counts_jobs_that_ended_without_a_claim(
+def test_a_report_within_a_window_counts_jobs_that_ended_without_a_claim(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     enqueue(writer, "a", "b", "c")

@@ -1,4 +1,4 @@
-"""Costs of each operation, as counts: budgets.toml has the limits."""
+"""The costs of each operation, measured as counts. budgets.toml has their limits."""
 
 import asyncio
 import cProfile
@@ -48,7 +48,8 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """Checks the growth of used_memory, which includes Redis' tables and the allocator's size classes."""
+    """Checks how much ``used_memory`` grows per job. This includes Redis' hash tables and the rounding of the
+    allocator."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]
@@ -246,7 +247,7 @@ PLACES = 100
 
 
 class Gate:
-    """A barrier for coroutines: it releases ``PLACES`` of them at once, as threading.Barrier does with threads."""
+    """A barrier for coroutines: it releases ``PLACES`` coroutines at once, as threading.Barrier releases threads."""
 
     def __init__(self) -> None:
         self._came = 0
@@ -287,9 +288,9 @@ def counted(url: str, kind: str) -> float:
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
     """Checks a worker whose handlers wait for each other, so that all jobs of a turn end together.
 
-    Each turn costs calls of its own; otherwise the load of the machine would decide how many jobs share a turn. The
-    worker runs in its own process: after many other tests in one process, the same code counted up to three times as
-    many calls.
+    The handlers wait for each other because each turn costs calls of its own, and otherwise the load of the machine
+    would decide how many jobs share a turn. The worker runs in its own process: after many other tests in one process,
+    the same code counted up to three times as many calls.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -305,7 +306,8 @@ PACED = 30
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
     """Counts the calls from a wake token to the next wait for one, for one job at a time, on asyncio's own loop.
 
-    The minimum over all jobs counts, since a slow machine meets more of the work that a worker does every second.
+    The minimum over all jobs counts, since on a slow machine more of the calls belong to work that a worker does every
+    second.
     """
     task = app.tasks["async"]
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
@@ -413,7 +415,7 @@ def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
         budgets.check("redis_calls", "unheard of", 1)
 
 
-def test_tightening_lowers_the_measured_budgets_and_keeps_the_rest() -> None:
+def test_tightening_the_budgets_lowers_those_that_were_measured_and_keeps_the_others() -> None:
     text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
 
     assert (

@@ -1,4 +1,4 @@
-"""``rq-core cap``, ``caps``, and what ``job`` shows of a waiting job, on a real server."""
+"""The commands ``rq-core cap`` and ``caps``, and the output of ``job`` about a waiting job, on a real server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
     }
 
 
-def test_the_wait_of_a_rate_follows_the_clock_of_redis_and_is_bounded_by_its_window(
+def test_the_wait_that_is_shown_for_a_rate_follows_the_clock_of_redis_and_is_at_most_its_window(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a clock of Redis that went back by an hour: the wait is at most the window, and is not printed as 0 s."""
@@ -85,7 +85,7 @@ def test_the_wait_of_a_rate_follows_the_clock_of_redis_and_is_bounded_by_its_win
     assert "'rate|task@10s=send' at" in cli("doctor", "mail").stdout
 
 
-def test_the_limit_code_restores_the_declared_limit_or_that_of_the_family(
+def test_the_limit_code_gives_a_scope_the_declared_limit_or_the_limit_of_its_family(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "20")
@@ -122,7 +122,9 @@ def test_the_cap_command_refuses_an_unknown_task_unless_forced(
     assert "is now 3" in cli.ok("cap", "mail", "task=gone", "3")
 
 
-def test_the_cap_command_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: App) -> None:
+def test_the_cap_command_accepts_a_rate_in_the_form_in_which_it_is_printed(
+    cli: CommandLine, app: App
+) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant")])(send)
     app.apply_settings()
 
@@ -177,7 +179,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
-def test_the_caps_command_does_not_print_each_for_a_named_cap_without_a_key(
+def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that a named cap, which counts the jobs of all its tasks together, is not printed as "4 each"."""
@@ -284,7 +286,7 @@ def test_the_job_command_shows_the_scope_of_a_waiting_job_its_holders_and_the_jo
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
 
 
-def test_the_number_of_jobs_ahead_includes_all_lists_and_lanes_that_may_run_earlier(
+def test_the_number_of_jobs_ahead_includes_the_jobs_of_all_lists_and_lanes_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
@@ -326,7 +328,7 @@ def test_the_number_of_jobs_ahead_includes_all_lists_and_lanes_that_may_run_earl
     assert order == ["p-high", "w-high", "w-1", "p-1", "w-2", "p-2", "w-3", "w-low"]
 
 
-def test_the_number_of_jobs_ahead_in_a_fair_queue_counts_the_same_lane(
+def test_the_number_of_jobs_ahead_in_a_fair_queue_counts_only_jobs_of_the_same_lane(
     cli: CommandLine, app: App
 ) -> None:
     task = app.task(queue="mail", caps=[Cap(99)])(send)
@@ -348,6 +350,47 @@ def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
 
     assert re.search(r"^ahead +at least 3 may run", cli.ok("job", "4"), re.MULTILINE)
     assert cli.json("job", "2")["ahead_at_least"] is False
+
+
+def test_the_place_of_a_job_is_looked_for_among_few_entries_of_a_long_list(
+    cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis does nothing else while it compares the entries of a list."""
+    monkeypatch.setattr("rq_core.protocol.reads.scope_reads.PLACE_MAX", 3)
+    plain = app.task(queue="mail", name="plain")(send)
+    app.apply_settings()
+    for n in range(5):
+        plain.with_options(id=f"p-{n}").enqueue("a", "")
+
+    found = [cli.json("job", f"p-{n}") for n in range(5)]
+
+    assert [(each["ahead"], each["ahead_at_least"]) for each in found] == [
+        (0, False), (1, False), (2, False), (3, True), (3, True)
+    ]  # fmt: skip
+
+
+def test_the_numbers_are_the_same_however_many_ranges_one_command_reads(
+    cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tenant in "abcdef":
+        enqueue(task, *(f"{tenant}-{n}" for n in range(4)), tenant=tenant)
+    claim(app)
+
+    def numbers() -> list[Any]:
+        limits = [
+            {name: each[name] for name in ("scope", "holders", "waiting", "partial")}
+            for each in cli.json("caps", "mail")
+        ]
+        jobs = [cli.json("job", f"{tenant}-3") for tenant in "af"]
+        return [limits, *((job["ahead"], job["waits_for"]) for job in jobs)]
+
+    expected = numbers()
+    for name in ("RANGES_PAGE", "MEMBERS_PAGE", "SCOPES_PAGE"):
+        monkeypatch.setattr(f"rq_core.protocol.reads.ranges.{name}", 1)
+
+    assert numbers() == expected
+    assert len(expected[0]) == 2 + 6
+    assert sum(each["waiting"] for each in expected[0][2:]) > 0
 
 
 def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(

@@ -127,7 +127,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_an_enqueue_of_a_unique_name_that_is_held_reports_the_outcome(
+def test_an_enqueue_of_a_unique_name_that_is_held_reports_what_became_of_the_job(
     cli: CommandLine, module: str, task: str
 ) -> None:
     """Checks that the message names the replaced job, and does not say that the job's id is remembered."""
@@ -213,7 +213,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
 def test_commands_use_the_server_of_the_app_unless_another_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks that commands use the app's own server, unless the command line names one."""
+    """Checks that a command with ``--app`` uses the server of the app, unless the command line names a server."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said
@@ -454,7 +454,9 @@ def test_the_edit_command_refuses_missing_and_conflicting_options(cli: CommandLi
     assert "does not go with delay" in cli.line(2, "edit", "a", "--now", "--delay", "5")
 
 
-def test_the_unique_command_shows_and_frees_a_name(cli: CommandLine, client: Client) -> None:
+def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
+    cli: CommandLine, client: Client
+) -> None:
     held = NewJob("a", "mail", profile("t"), "{}", ties=ties_of(unique="keep"), name="t/user=7")
     client.run(client.calls.enqueue.one(held))
 
@@ -472,7 +474,7 @@ def test_the_unique_command_shows_and_frees_a_name(cli: CommandLine, client: Cli
 def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit because listing a hundred thousand names took half a minute."""
+    """Checks the limit, without which a list of a hundred thousand names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -486,13 +488,15 @@ def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_takes_one_name_or_free_and_one_name(
+def test_the_unique_command_takes_one_name_or_the_word_free_and_one_name(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
 
 
-def test_requeue_and_prune_accept_ids_or_all(cli: CommandLine, client: Client, kill: Kill) -> None:
+def test_the_commands_requeue_and_prune_take_ids_or_all_dead_jobs(
+    cli: CommandLine, client: Client, kill: Kill
+) -> None:
     kill("mail", "d1", "d2", "d3", "d4")
 
     assert cli.json("requeue", "d2") == {"d2": "requeued"}
@@ -545,7 +549,9 @@ def test_the_default_actor_is_always_a_valid_name(monkeypatch: pytest.MonkeyPatc
 # --- doctor -------------------------------------------------------------------------------------
 
 
-def test_the_doctor_command_reports_and_repairs_a_finding(cli: CommandLine, client: Client) -> None:
+def test_the_doctor_command_reports_and_repairs_a_difference(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
     cli.ok("enqueue", "sms", "send")
     server, *said = cli.ok("doctor").splitlines()
@@ -574,7 +580,7 @@ def test_the_doctor_command_reports_and_repairs_a_finding(cli: CommandLine, clie
     }
 
 
-def test_the_doctor_command_reports_findings_that_it_cannot_repair(
+def test_the_doctor_command_reports_differences_that_it_cannot_repair(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a", "--delay", "60")

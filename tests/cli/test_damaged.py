@@ -29,7 +29,7 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
         yield made
 
 
-def test_top_and_doctor_report_a_queue_of_another_layout(
+def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     """Checks that `top` reports the queue, which no client can use, and that `doctor` does not say that all agrees."""
@@ -99,7 +99,7 @@ def test_the_workers_command_names_an_unreadable_queue(
     assert document.stdout == "[]\n"
 
 
-def test_an_impossible_name_in_the_list_of_queues_stops_neither_workers_nor_doctor(
+def test_an_invalid_name_in_the_list_of_queues_stops_neither_workers_nor_the_doctor(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.sadd("rqc:queues", "a b")
@@ -120,7 +120,7 @@ def test_an_impossible_name_in_the_list_of_queues_stops_neither_workers_nor_doct
 @pytest.mark.parametrize(
     "words", [("queues",), ("workers",), ("doctor",), ("enqueue", "new", "send")], ids=" ".join
 )
-def test_commands_name_a_list_of_queues_of_the_wrong_type(
+def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
     """Checks that the error names the key, and is not a general error of the server."""
@@ -163,7 +163,7 @@ def test_the_doctor_command_prints_the_command_that_restores_a_setting(
 def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `top` reports the queue, on which no call can be carried out."""
+    """Checks that `top` reports the queue, since no call to it can be carried out."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
 
@@ -177,7 +177,7 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
 def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
-    """Checks that `doctor` names the queue, which no table, metric or alert shows."""
+    """Checks that `doctor` names the queue, since no other table, metric or alert shows it."""
     audit = f"sqlite:///{tmp_path}/audit.db"
     assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
     control.srem("rqc:queues", "mail")
@@ -193,10 +193,10 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_the_doctor_command_does_not_say_all_agrees_if_the_log_could_not_be_compared(
+def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_the_log(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Checks the last line beside an error, and beside differences that the log cannot show."""
+    """Checks the last line of the output after an error, and after differences that the log cannot show."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":
@@ -254,7 +254,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_the_unique_command_says_that_its_list_is_cut_though_a_job_is_unreadable(
+def test_the_unique_command_says_that_its_list_is_cut_short_though_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
     """Checks that the list says that there are more names."""
@@ -284,7 +284,7 @@ def test_an_unreadable_dead_job_hides_no_other_job(
     assert "good requeued" in cli("requeue", "--all-dead", "mail").stdout
 
 
-def test_the_doctor_command_examines_other_queues_though_trimmed_is_not_an_entry_id(
+def test_the_doctor_command_examines_the_other_queues_though_the_field_trimmed_is_invalid(
     cli: CommandLine, control: redis.Redis, sqlite_url: str
 ) -> None:
     assert cli("audit", "run", "--once", "--audit", sqlite_url).exit_code == 0

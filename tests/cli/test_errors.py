@@ -64,7 +64,7 @@ def test_the_error_without_a_server_names_its_url_and_the_embedded_server(
         ("redis://no-such-host.invalid:6379", "no answer from Redis"),
     ],
 )  # fmt: skip
-def test_the_error_of_an_unusable_url_says_what_is_wrong(
+def test_the_error_of_an_invalid_url_says_what_is_wrong_with_it(
     url: str, expected: str, cli: CommandLine
 ) -> None:
     result = cli("queues", "--redis", url)
@@ -137,7 +137,7 @@ def test_a_server_that_speaks_another_protocol_is_reported_in_one_line(
     ],
     ids=" ".join,
 )
-def test_commands_create_no_unknown_queue_and_name_the_known_queues(
+def test_commands_do_not_create_an_unknown_queue_and_name_the_known_queues(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     expected = "there is no queue 'nowhere' at this server: known are {}."
@@ -150,7 +150,7 @@ def test_commands_create_no_unknown_queue_and_name_the_known_queues(
 
 
 @pytest.mark.parametrize("command", ["jobs", "dead", "caps", "unique"])
-def test_a_list_without_a_queue_uses_the_only_queue_or_names_the_queues(
+def test_a_list_command_without_a_queue_shows_the_only_queue_or_names_all_queues(
     command: str, cli: CommandLine
 ) -> None:
     assert cli.line(1, command) == "this server has no queue"
@@ -163,7 +163,9 @@ def test_a_list_without_a_queue_uses_the_only_queue_or_names_the_queues(
     assert said.startswith("give a queue: this server has mail, sms. Try ")
 
 
-def test_the_error_of_a_job_that_is_not_live_names_audit_history(cli: CommandLine) -> None:
+def test_the_error_of_a_job_that_is_not_live_names_the_command_audit_history(
+    cli: CommandLine,
+) -> None:
     assert cli.line(1, "job", "x") == "no live job x: this server has no queue"
     cli.ok("enqueue", "mail", "send")
 
@@ -210,7 +212,7 @@ def test_arguments_that_are_not_a_json_object_are_refused_before_anything_is_sen
     ],
     ids=str,
 )
-def test_the_error_of_misplaced_arguments_names_json_args(
+def test_the_error_of_arguments_in_the_wrong_place_names_the_option_json_args(
     words: tuple[str, ...], expected: str, cli: CommandLine
 ) -> None:
     said = cli.line(2, "enqueue", "mail", "send", *words)
@@ -251,7 +253,7 @@ def test_the_error_of_arguments_beyond_the_size_limit_states_the_limit(cli: Comm
     ],
     ids=repr,
 )
-def test_the_error_of_an_invalid_name_states_the_rule(
+def test_the_error_of_an_invalid_name_states_the_rule_for_names(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -379,14 +381,14 @@ def test_an_interrupted_command_prints_nothing_and_exits_with_130(
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "")
 
 
-def test_errors_are_printed_without_passwords_and_line_ends() -> None:
+def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
     text = "at redis://user:p@ss@host\n  and postgresql://u:secret@h/db \udcff"
 
     assert one_line(text) == "at redis://user:***@host and postgresql://u:***@h/db \\udcff"
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks that the cron lines are not wrapped into a paragraph behind a backslash and a b."""
+    """Checks that the cron lines are not wrapped into a paragraph after the characters ``\\b``."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
@@ -401,7 +403,7 @@ def test_every_command_has_help(cli: CommandLine) -> None:
         assert "Usage:" in cli.ok(name, "--help")
 
 
-def test_no_help_text_shows_the_no_wrap_mark_of_click() -> None:
+def test_no_help_text_shows_the_marker_of_click_for_unwrapped_text() -> None:
     """Checks docstrings for raw strings, in which click prints the mark and wraps the lines."""
     helps = [command.help or "" for command in _commands(root)]
 

@@ -126,7 +126,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
+def test_the_cost_of_no_jobs_command_grows_with_the_length_of_the_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
     """Checks a filter that matches nothing: the command reads pages, and stops after a fixed number of jobs."""
@@ -144,7 +144,7 @@ def test_no_command_of_jobs_grows_with_the_length_of_the_queue(
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_the_jobs_command_lists_a_job_that_moves_during_the_read_at_most_once(
+def test_the_jobs_command_lists_a_job_that_changes_its_state_during_the_read_at_most_once(
     client: Client,
 ) -> None:
     """Checks a job that is claimed between the two reads: it is listed as running or missing, and never twice."""
@@ -208,7 +208,7 @@ def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
         assert (found["given_back"]["reason"], found["given_back"]["by"]) == (reason, "w-1")
 
 
-def test_the_job_command_says_that_a_job_was_given_back_after_its_event_has_left_redis(
+def test_the_job_command_says_that_a_job_was_given_back_though_its_event_has_left_redis(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")
@@ -223,7 +223,7 @@ def test_the_job_command_says_that_a_job_was_given_back_after_its_event_has_left
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_the_job_command_shows_only_the_failure_of_a_job_that_was_given_back_earlier(
+def test_the_job_command_shows_only_the_later_failure_of_a_job_that_was_given_back_before(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")

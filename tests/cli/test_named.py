@@ -29,7 +29,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """Return which part of this command line does not exist; None if all parts do."""
+    """Return the part of this command line that does not exist; None if all parts exist."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()
@@ -44,14 +44,14 @@ def wrong(line: str) -> str | None:
     return next((f"no option {name}" for name in given if name not in options), None)
 
 
-def test_commands_that_messages_quote_exist_in_the_command_line() -> None:
+def test_commands_that_messages_quote_exist() -> None:
     told = [(path, line) for path in TEXTS for line in commands(path.read_text())]
 
     assert len(told) > 100
     assert [(str(path), line, wrong(line)) for path, line in told if wrong(line)] == []
 
 
-def test_the_check_finds_quoted_commands_and_names_an_unknown_command() -> None:
+def test_the_check_of_quoted_commands_finds_an_unknown_command() -> None:
     text = (
         'say `rq-core audit up`, or f"  rq-core server stop --directory {place}"; rq-core has none'
     )

@@ -1,6 +1,6 @@
 """Texts from jobs, workers and servers are printed as text, on one line, with a bounded length.
 
-Hostile text is planted wherever a command may find it. A new command fails here until these tests call it, and until it
+Hostile text is planted wherever a command may find it. These tests fail for a new command until they call it and it
 prints with `rq_core.cli.text`.
 """
 
@@ -42,7 +42,8 @@ KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, a cap and a change."""
+    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, into a cap, and into the
+    record of a change."""
     spec = json.dumps({"to": HOSTILE})
     job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
     waits = NewJob("waits", "mail", profile("send"), spec)
@@ -168,6 +169,7 @@ SAY_NOTHING_OF_JOBS = {
     "server stop": "the embedded server",
     "audit grants": "what it was given",
     "inbox ddl": "its own statements",
+    "inbox grants": "what it was given",
     "inbox migrate": "what it was given",
     **dict.fromkeys(
         (

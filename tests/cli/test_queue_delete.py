@@ -1,4 +1,5 @@
-"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that stay, and the queue's next creation."""
+"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that remain, and the next creation of the
+queue."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_the_delete_command_needs_a_mirror_that_has_every_event_and_the_log_holds_afterwards(
+def test_the_delete_command_needs_a_mirror_that_has_every_event_and_verify_proves_the_log_afterwards(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -172,7 +173,7 @@ def test_the_delete_command_needs_a_mirror_that_has_every_event_and_the_log_hold
     ]  # fmt: skip
 
 
-def test_a_running_mirror_ignores_a_deleted_queue_until_it_is_created_again(
+def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_again(
     cli: CommandLine,
     client: Client,
     valkey: RedisServer,
@@ -206,7 +207,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_it_is_created_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_delete_command_waits_again_if_the_queue_is_used_before_the_mirror_has_the_event(
+def test_the_delete_command_waits_again_if_a_job_is_enqueued_before_the_mirror_has_the_event(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -226,7 +227,7 @@ def test_the_delete_command_waits_again_if_the_queue_is_used_before_the_mirror_h
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_verify_command_reports_a_loss_of_redis_after_an_earlier_deletion(
+def test_the_verify_command_reports_a_loss_in_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """Checks that the recorded deletion does not explain a later loss."""

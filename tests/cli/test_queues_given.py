@@ -1,4 +1,4 @@
-"""Two values of the option for the queue: each command serves both, or refuses the second with a message."""
+"""The option for the queue, given twice: each command uses both queues, or refuses the second queue with a message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(valkey_url: str) -> str:
     return valkey_url
 
 
-def test_a_worker_serves_each_queue_option(jobs: str, tmp_path: Path) -> None:
+def test_a_worker_serves_each_queue_that_is_given_as_an_option(jobs: str, tmp_path: Path) -> None:
     witness, log = Witness(tmp_path / "witness"), tmp_path / "log"
     words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
     variables = {WITNESS: str(witness.path)}
@@ -34,7 +34,9 @@ def test_a_worker_serves_each_queue_option(jobs: str, tmp_path: Path) -> None:
     assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
-def test_the_verify_command_checks_each_queue_option(jobs: str, tmp_path: Path) -> None:
+def test_the_verify_command_checks_each_queue_that_is_given_as_an_option(
+    jobs: str, tmp_path: Path
+) -> None:
     audit = ("--audit", f"sqlite:///{tmp_path / 'audit.db'}")
     assert processes.rq_core("audit", "run", "--once", *audit, "--redis", jobs).returncode == 0
 

@@ -22,7 +22,7 @@ def done(cli: CommandLine, client: Client) -> str:
     return claim.id
 
 
-def test_enqueue_with_a_remembered_key_says_that_the_job_has_ended(
+def test_an_enqueue_with_a_remembered_idempotency_key_says_that_the_job_has_ended(
     cli: CommandLine, done: str
 ) -> None:
     assert id_of_key("send", "order-42") == done
@@ -70,7 +70,7 @@ def test_the_job_command_reports_a_forgotten_id_as_unknown(
     assert "no live job x" in cli("job", "x").stderr
 
 
-def test_the_queues_command_counts_remembered_ids_and_says_when_no_more_fit(
+def test_the_queues_command_counts_remembered_ids_and_says_when_the_store_is_full(
     cli: CommandLine, done: str
 ) -> None:
     assert "1 id remembered" in cli.ok("queues")

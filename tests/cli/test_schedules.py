@@ -1,10 +1,11 @@
-"""Commands about schedules."""
+"""The commands ``rq-core schedules`` and ``rq-core schedule``."""
 
 from typing import Any
 
 import pytest
 
 from rq_core.app.app import App
+from rq_core.cli.commands import schedules
 from rq_core.connections.client import Client
 from tests.cli.conftest import CommandLine
 
@@ -60,7 +61,31 @@ def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
     assert "later)" in cli.ok("schedule", "next", "mail", "beat")
 
 
-def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> None:
+def test_the_next_command_shows_the_instants_from_a_given_time(cli: CommandLine, app: App) -> None:
+    where = ("schedule", "next", "mail", "nightly")
+
+    night = cli.ok(*where, "--from", "2026-03-28 01:30", "-n", "3").splitlines()
+
+    # An instant at that very time counts; the night without a 02:30 follows.
+    assert [
+        "Sat 2026-03-28 02:30:00 +0100  (2026-03-28 01:30:00 UTC)",
+        "Sun 2026-03-29 03:00:00 +0200  (2026-03-29 01:00:00 UTC)",
+        "Mon 2026-03-30 02:30:00 +0200  (2026-03-30 00:30:00 UTC)",
+    ] == night
+    (first,) = cli.json(*where, "--from", "1793064600000", "-n", "1")
+    assert 1793064600000 == first["nominal_ms"]
+    cli.ok("schedule", "pause", "mail", "nightly")
+    assert night == cli.ok(*where, "--from", "2026-03-28T02:30+01:00", "-n", "3").splitlines()
+    assert "'soon' is not a time" in cli(*where, "--from", "soon").stderr
+    assert "fires no more: the next instant would lie after the year 2285" in cli.ok(
+        *where, "--from", "2299-01-01"
+    )
+    assert [] == cli.json(*where, "--from", "2299-01-01")
+
+
+def test_the_schedule_commands_pause_resume_set_run_and_remove_a_schedule(
+    cli: CommandLine, app: App
+) -> None:
     where = ("mail", "nightly")
 
     assert "nightly is paused (version 2)\n" == cli.ok("schedule", "pause", *where, "--reason", "x")
@@ -82,7 +107,7 @@ def test_the_schedule_commands_change_a_schedule(cli: CommandLine, app: App) -> 
     assert "queue mail has no schedule none" == cli.line(1, "schedule", "next", "mail", "none")
 
 
-def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
+def test_the_release_command_gives_a_schedule_back_to_the_code(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
     cli.ok("schedule", "set", *where, "--every", "60")
 
@@ -96,7 +121,9 @@ def test_a_schedule_is_given_back_to_code(cli: CommandLine, app: App) -> None:
     assert "no code declares it" in cli.line(1, "schedule", "release", "mail", "hand")
 
 
-def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client: Client) -> None:
+def test_the_set_command_creates_a_schedule_from_the_name_of_a_task(
+    cli: CommandLine, app: App, client: Client
+) -> None:
     told = cli.json(
         "schedule", "set", "mail", "hand", "--task", "send", "--json-args", '{"to":"b"}',
         "--cron", "@daily", "--overlap", "queue",
@@ -112,6 +139,55 @@ def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client
     )
 
 
+def test_a_task_that_no_worker_has_registered_is_set_with_a_warning(
+    cli: CommandLine, app: App
+) -> None:
+    where = ("schedule", "set", "mail", "hand", "--every", "60")
+
+    said = cli(*where, "--task", "sned")
+
+    assert (0, "hand is set (version 1)\n") == (said.exit_code, said.stdout)
+    assert (
+        "rq-core: warning: no worker has registered the task sned in queue mail, so its jobs wait until a worker"
+        " with this task runs. Registered: send\n"
+    ) == said.stderr
+    assert "" == cli(*where, "--task", "send").stderr
+    assert "" == cli(*where).stderr
+    nowhere = cli("schedule", "set", "new", "hand", "--every", "60", "--task", "send", "--json")
+    assert "Registered: none" in nowhere.stderr
+    assert '"outcome"' in nowhere.stdout
+
+
+def test_a_rule_that_is_set_alone_does_not_bring_back_an_older_job(
+    cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is read first, so a change that comes between must not be lost."""
+    with_stored_job = schedules._with_stored_job
+    other = app.tasks["send"].job("b")
+
+    def slow(*args: Any) -> Any:
+        made = with_stored_job(*args)
+        app.schedule_many([("nightly", other, {"every": 90})])
+        return made
+
+    monkeypatch.setattr(schedules, "_with_stored_job", slow)
+
+    said = cli.line(1, "schedule", "set", "mail", "nightly", "--every", "60")
+
+    assert "nightly is not changed: conflict, version 2 is stored" == said
+
+
+def test_a_run_of_a_schedule_whose_job_is_damaged_says_so(
+    cli: CommandLine, app: App, client: Client
+) -> None:
+    key = "rqc:{mail}:schedules"
+    client.run(client.calls.delivery.ask([["HSET", key, "nightly|job", "rubbish"]]))
+
+    said = cli.line(1, "schedule", "run", "mail", "nightly")
+
+    assert "nightly is not enqueued: its stored job cannot be read; `rq-core schedule set" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -124,7 +200,7 @@ def test_a_schedule_is_made_by_its_tasks_name(cli: CommandLine, app: App, client
         ([], "must be given, or every"),
     ],
 )
-def test_the_set_command_reports_an_invalid_rule_in_one_line(
+def test_the_schedule_set_command_reports_an_invalid_rule_in_one_line(
     cli: CommandLine, app: App, words: list[str], said: str
 ) -> None:
     result = cli("schedule", "set", "mail", "nightly", *words)
@@ -133,6 +209,8 @@ def test_the_set_command_reports_an_invalid_rule_in_one_line(
     assert said in result.stderr
 
 
-def test_the_error_of_an_unknown_queue_names_the_queue(cli: CommandLine, app: App) -> None:
+def test_the_error_of_the_schedule_commands_for_an_unknown_queue_names_the_queue(
+    cli: CommandLine, app: App
+) -> None:
     assert "nowhere" in cli.line(2, "schedule", "pause", "nowhere", "x")
     assert "nowhere" in cli.line(2, "schedules", "nowhere")

@@ -45,7 +45,9 @@ def frame(client: Client, at: float = 0.0, ended: int | None = None) -> Frame:
     return Frame(client.run(client.calls.reads.overview()), log, at)
 
 
-def test_top_once_shows_queues_and_causes(cli: CommandLine, client: Client) -> None:
+def test_the_top_command_with_once_shows_queues_and_causes(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "mail", "send", "--delay", "60")
 
@@ -56,7 +58,7 @@ def test_top_once_shows_queues_and_causes(cli: CommandLine, client: Client) -> N
     assert re.search(r"mail +1 +\d+ s +0 +0 +0 +1 +0 +off", shown)
 
 
-def test_top_json_has_queues_and_causes(cli: CommandLine) -> None:
+def test_the_top_command_with_json_prints_queues_and_causes(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     shown = cli.json("top")
@@ -73,7 +75,7 @@ def test_top_json_has_queues_and_causes(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("width", [30, 57, 60, 119, 120, 200])
-def test_no_line_of_top_is_wider_than_the_terminal(
+def test_no_line_of_the_top_command_is_wider_than_the_terminal(
     cli: CommandLine, client: Client, width: int
 ) -> None:
     for queue in ("mail", LONG):
@@ -90,7 +92,8 @@ def test_no_line_of_top_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks 60 and 80 columns: a full cap is shown with its lanes, and a mirror with its backlog."""
+    """Checks terminals with 60 and 80 columns: a full cap is shown with the number of its lanes, and a mirror with its
+    backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
         client.run(client.calls.enqueue.many([job]))
@@ -116,7 +119,7 @@ def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_o
     assert "blocked lanes" not in mirror
 
 
-def test_the_variable_columns_sets_the_width_of_top_in_a_pipe(
+def test_the_variable_columns_sets_the_width_of_the_top_command_in_a_pipe(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -201,7 +204,9 @@ def test_the_top_command_shows_the_errors_of_redis_and_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://user:wrong@%s/0"])
-def test_top_once_fails_if_redis_is_unreachable(cli: CommandLine, url: str) -> None:
+def test_the_top_command_with_once_fails_if_redis_is_unreachable(
+    cli: CommandLine, url: str
+) -> None:
     url = url.replace("%s", cli.url.partition("//")[2].partition("/")[0])
 
     once, document = (cli("top", how, url=url) for how in ("--once", "--json"))
@@ -245,7 +250,7 @@ def test_the_top_command_refreshes_until_q_or_ctrl_c(
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_the_top_command_shows_causes_that_page_before_all_other_causes(
+def test_the_top_command_shows_causes_that_page_an_operator_before_all_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks an unreadable queue beside twelve paused queues: the unreadable one is listed first."""
@@ -269,7 +274,7 @@ def test_the_top_command_shows_causes_that_page_before_all_other_causes(
     assert "of them page" not in printed_once
 
 
-def test_top_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
+def test_the_top_command_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks that a mirror which died days ago is visible without --audit."""

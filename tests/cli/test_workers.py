@@ -31,7 +31,7 @@ def test_the_workers_command_lists_each_worker_once(cli: CommandLine, client: Cl
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
 
 
-def test_the_workers_command_reports_different_code_in_workers_of_one_queue(
+def test_the_workers_command_reports_that_workers_of_one_queue_run_different_code(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -52,10 +52,10 @@ def test_the_workers_command_says_that_no_worker_runs(cli: CommandLine) -> None:
     assert cli.json("workers") == []
 
 
-def test_the_workers_command_shows_a_dash_for_an_unknown_start(
+def test_the_workers_command_shows_a_dash_for_an_unknown_start_time(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that a worker with an unknown start is not shown as running for 20780 days."""
+    """Checks that a worker with an unknown start time is not shown as running since 1970."""
     cli.ok("enqueue", "mail", "send")
     says = Presence("web-1", 4711, "0.1.0", "c0de0001", ("mail",), 10, 3, 0)
     client.run(worker_registry.announce("rqc", "w-1", says, ["mail"], ["send"]))

@@ -36,7 +36,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
-def test_schedules_are_stored_fired_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+def test_schedules_are_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         calls = client.calls.schedules
@@ -56,7 +56,7 @@ def test_schedules_are_stored_fired_and_counted_on_all_shards(cluster: RedisClus
 
 
 def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
-    """Checks one queue per shard, so that the queues together cover all shards."""
+    """Checks one queue on each shard."""
     queues = names(cluster)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -69,7 +69,9 @@ def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
             assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
 
 
-def test_schedules_are_stored_and_fired_on_the_shard_of_their_queue(cluster: RedisCluster) -> None:
+def test_many_schedules_are_stored_and_fired_each_on_the_shard_of_its_queue(
+    cluster: RedisCluster,
+) -> None:
     queues = names(cluster)
     with Client(cluster.url) as client:
         made = [
@@ -204,7 +206,9 @@ def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
         assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 6
 
 
-def test_reads_of_a_migrating_slot_follow_ask(cluster: RedisCluster) -> None:
+def test_a_client_reads_keys_of_a_migrating_slot_where_the_answer_ask_sends_it(
+    cluster: RedisCluster,
+) -> None:
     """Checks that the client follows ASK for a key that has left the old node."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
@@ -262,7 +266,9 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("whole", ["yes", "no"])
-def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: str) -> None:
+def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
+    cluster: RedisCluster, whole: str
+) -> None:
     """Checks the warning at the start of a worker and in the doctor."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
@@ -272,10 +278,10 @@ def test_the_server_check_warns_of_full_coverage(cluster: RedisCluster, whole: s
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_server_check_warns_of_full_coverage_on_a_single_node(
+def test_the_server_check_of_a_single_node_warns_that_the_cluster_requires_full_coverage(
     cluster: RedisCluster, place: int
 ) -> None:
-    """Checks that each node is asked, since each node's setting applies to the queues on that node."""
+    """Checks that the setting of each node is read, since it applies to the queues on that node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")

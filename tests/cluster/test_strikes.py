@@ -1,6 +1,6 @@
 """A node of a cluster is frozen, or cut off from the others, under load; other shards' queues continue.
 
-The long form: scripts/prove/live outages --kind frozen_node|bus_partition.
+The same with more strikes: scripts/prove/live outages --kind frozen_node|bus_partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def test_a_failed_node_delays_only_its_own_shard(
 ) -> None:
     """Checks that the new primary serves the shard's queue as soon as it is promoted.
 
-    A process that starts then finds it, though the failed node is the first that the process' URL names.
+    A process that starts at that time finds the new primary, though its URL names the failed node first.
     """
     stage = shards.ClusterStage(cluster)
     found = shards.strike(stage, kind, shards.SECONDS_MIN, tmp_path, cluster.engine)
@@ -31,7 +31,7 @@ def test_a_failed_node_delays_only_its_own_shard(
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_with_full_coverage_a_failed_node_stops_all_shards_and_no_job_is_lost(
+def test_if_full_coverage_is_required_a_failed_node_stops_all_shards_and_no_job_is_lost(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
     """Checks `cluster-require-full-coverage yes`, the default of Redis.

@@ -142,10 +142,11 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_a_job_that_ends_during_the_grace_does_not_shorten_it_for_other_queues(
+async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_other_queues(
     cluster: RedisCluster, load: Load
 ) -> None:
-    """Checks that a queue without a report does not fail, so that the jobs of all queues are not given back."""
+    """Checks that a queue with nothing to report causes no error, on which the jobs of all queues would be given
+    back."""
     one, other, _ = (names[0] for names in cluster.queues(1).values())
     begun, ended = [], []
 
@@ -176,7 +177,7 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Moves slots key by key, there and back, between calls of producers, worker and mirror.
+    """Checks slots that are moved key by key, there and back, between calls of producers, a worker and a mirror.
 
     Redis answers these calls with TRYAGAIN, and later with MOVED.
     """
@@ -232,8 +233,8 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
 ) -> None:
     """Checks that the worker serves the queues of running shards, and the others as soon as their shard answers.
 
-    ``with_list``: the shard that is down also holds the list of queues. The queues exist before, since a new one could
-    not be added to the list.
+    With ``with_list``, the shard that is down also has the list of queues. The queues exist before, since no queue
+    could be added to the list then.
     """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)

@@ -1,4 +1,4 @@
-"""The demo covers the whole path, so its run is a test: real files, a killed worker, three records that agree."""
+"""The demo run as a test of the whole system: real files, a killed worker, and three records that agree."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Path]:
-    """Return the directory in which --keep leaves its files, and end a server that is left there."""
+    """Return the directory in which --keep leaves its files. At the end, stop the server that was left there."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
         server.stop_server(place)
 
 
 @pytest.mark.slow
-def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
+def test_the_commands_that_the_demo_prints_work_on_the_files_that_it_kept(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -106,7 +106,8 @@ def test_the_printed_commands_work_on_the_kept_files(kept: Path) -> None:
 
 
 def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
-    """Checks the count event by event: a job that ends between two claims makes room for the second claim."""
+    """Checks that holders are counted event by event, since a job that ends between two claims makes room for the
+    second claim."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)
     log = [

@@ -54,7 +54,7 @@ def problem_of(line: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_command_lines_on_pages_exist(page: Path) -> None:
+def test_the_command_lines_on_the_pages_exist(page: Path) -> None:
     lines = command_lines(page.read_text(encoding="utf-8"))
 
     assert [] == [f"{line}: {said}" for line in lines if (said := problem_of(line))]
@@ -69,7 +69,7 @@ def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
     assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
 
 
-def test_the_check_finds_invalid_command_lines() -> None:
+def test_the_check_of_command_lines_finds_invalid_ones() -> None:
     page = (
         "`rq-core jobs mail --state ready` and `rq-core cap QUEUE SCOPE N|none`\n"
         "```text\nrq-core dead mail   # why\n$ rq-core audit histroy x\n```\n`rq-core jobs mail --sort age`\n"

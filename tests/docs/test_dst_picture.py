@@ -1,4 +1,5 @@
-"""The picture of the two nights shows what schedules do, in light and dark, and loads nothing."""
+"""The picture of the two nights of clock changes: it shows what schedules do, has light and dark colours, and loads
+nothing."""
 
 from xml.etree import ElementTree as ET
 
@@ -9,7 +10,7 @@ from scripts.docs.site import foreign
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_the_picture_has_a_dot_for_each_instant() -> None:
+def test_the_picture_of_the_clock_change_has_a_dot_for_each_instant() -> None:
     tree = ET.fromstring(dst_picture.svg())  # noqa: S314 - it is our own
     dots = [circle.findtext(f"{_SVG}title") for circle in tree.iter(f"{_SVG}circle")]
     spring, autumn = ({cron: instants(cron, night) for cron in CRONS} for night in NIGHTS)
@@ -21,13 +22,13 @@ def test_the_picture_has_a_dot_for_each_instant() -> None:
     assert HOURS * 3 + 1 == len(spring["*/20 * * * *"]) == len(autumn["*/20 * * * *"])
 
 
-def test_the_clock_shows_both_times_of_the_change() -> None:
+def test_the_picture_shows_the_wall_times_of_both_clock_changes() -> None:
     words = [text.text for text in ET.fromstring(dst_picture.svg()).iter(f"{_SVG}text")]  # noqa: S314
 
     assert {"02:00 → 03:00", "03:00 → 02:00"} <= set(words)
 
 
-def test_the_picture_has_dark_colours_and_no_script() -> None:
+def test_the_picture_of_the_clock_change_has_dark_colours_and_no_script() -> None:
     picture = dst_picture.svg()
 
     assert "prefers-color-scheme:dark" in picture

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib.util
 import inspect
+import json
 import re
 import sqlite3
 import sys
@@ -178,7 +179,7 @@ async def test_the_example_of_a_web_server_answers_with_the_id_of_an_unfinished_
     assert 404 == unknown
 
 
-def test_the_example_of_retries_retries_a_failure_and_a_hook_reports_a_death(
+def test_the_retry_example_retries_a_failure_and_calls_a_hook_when_the_job_is_dead(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = load("retries")
@@ -223,7 +224,7 @@ def test_the_example_of_caps_declares_its_caps(load: Load) -> None:
     }
 
 
-def test_the_tests_on_the_page_of_testing_pass(load: Load) -> None:
+def test_the_examples_on_the_page_about_testing_pass(load: Load) -> None:
     example = load("own_tests")
     tests = [function for name, function in vars(example).items() if name.startswith("test_")]
     for test in tests:
@@ -297,6 +298,59 @@ def test_the_inbox_example_commits_an_order_and_its_job_together(
     assert ({"state": "inbox"}, {"state": "ready"}) == (before.json(), after.json())
 
 
+def set_up_django() -> None:
+    if not settings.configured:
+        memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+        settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
+        django.setup()
+
+
+def test_the_inbox_example_with_django_commits_an_order_and_its_job_together(
+    load: Load,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    valkey: RedisServer,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = str(tmp_path / "shop.db")
+    monkeypatch.setenv("RQ_CORE_INBOX_URL", path)
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", valkey.url)
+    set_up_django()
+    monkeypatch.setitem(connections.settings["default"], "NAME", path)
+    connections["default"].close()
+    del connections["default"]
+    example = load("inbox_django")
+    assert CliRunner().invoke(root, ["inbox", "migrate", path]).exit_code == 0
+    try:
+        with connections["default"].schema_editor() as editor:
+            editor.create_model(example.Order)
+
+        def post(to: str) -> Any:
+            return example.post_order(RequestFactory().post("/orders", {"to": to}))
+
+        def state(job: str) -> Any:
+            return json.loads(example.get_mail(RequestFactory().get("/mails"), job).content)
+
+        refused, made = post("nobody"), post("a@b.c")
+        job = json.loads(made.content)["job"]
+        before = state(job)
+        relayed = CliRunner().invoke(root, ["inbox", "run", path, "--once"])
+        after = state(job)
+        with connections["default"].cursor() as cursor:
+            orders = cursor.execute("SELECT id FROM shop_order").fetchall()
+            rows = cursor.execute("SELECT * FROM rqc_inbox").fetchall()
+        example.send(orders[0][0])
+    finally:
+        connections["default"].close()
+        del connections["default"]
+        example.jobs.close()
+
+    assert (1, []) == (len(orders), rows)
+    assert (422, 202, 0) == (refused.status_code, made.status_code, relayed.exit_code)
+    assert ({"state": "inbox"}, {"state": "ready"}) == (before, after)
+    assert "to a@b.c: thank you for order" in capsys.readouterr().out
+
+
 async def shut_down_executor() -> None:
     await asyncio.get_running_loop().shutdown_default_executor()
 
@@ -321,10 +375,7 @@ def test_the_flask_example_answers_with_the_job_or_the_refusal(
 def test_the_django_example_enqueues_after_the_commit(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not settings.configured:
-        memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-        settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
-        django.setup()
+    set_up_django()
     example = load("web_django")
     data = {"tenant": "acme", "to": "a@b.c"}
     try:

@@ -35,7 +35,7 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
         assert last.line == "rq-core server stop"
 
 
-def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
+def test_no_page_and_no_message_says_to_install_rq_core_from_a_package_index() -> None:
     """Checks that no page says `pip install rq-core`: no release is on an index, and another package might be."""
     root = DOCS.parent
     files = [root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")]
@@ -50,7 +50,7 @@ def test_no_page_and_no_message_installs_rq_core_from_a_package_index() -> None:
     assert [str(each) for each in files if wrong.search(each.read_text())] == []
 
 
-def test_the_check_finds_a_difference_between_page_and_output() -> None:
+def test_the_check_finds_a_difference_between_a_page_and_the_output_of_its_command() -> None:
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 
     assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "x", "y", "took 3 s", "end"])
@@ -87,11 +87,11 @@ def test_files_and_commands_are_read_in_the_order_of_the_page() -> None:
         r"## \w+\n\n+#|## \w+\n\n+$",
     ],
 )
-def test_the_page_of_the_api_shows_no_internal_names(internal: str) -> None:
+def test_the_api_reference_shows_no_internal_names(internal: str) -> None:
     assert re.search(internal, (DOCS / "reference" / "api.md").read_text()) is None
 
 
-def test_the_members_that_the_page_of_the_api_hides_exist() -> None:
+def test_the_members_that_the_api_reference_hides_exist() -> None:
     """Checks that each hidden name exists, since a renamed member would be shown again."""
     classes: dict[str, type] = {}
     for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):

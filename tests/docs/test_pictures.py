@@ -24,7 +24,7 @@ PICTURES = gallery.pictures()
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_small_has_a_title_and_loads_nothing(name: str) -> None:
+def test_a_picture_is_small_and_has_a_title_and_loads_nothing(name: str) -> None:
     picture = PICTURES[name]
     tree = ET.fromstring(picture)  # noqa: S314 - it is our own
 
@@ -35,14 +35,14 @@ def test_a_picture_is_small_has_a_title_and_loads_nothing(name: str) -> None:
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of WCAG."""
+    """Return the relative luminance of a colour, as WCAG defines it."""
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_of_pictures_have_the_contrast_that_wcag_asks_for(scheme: str) -> None:
+def test_the_words_in_pictures_have_the_contrast_that_wcag_requires(scheme: str) -> None:
     colours = {name: luminance(getattr(colour, scheme)) for name, colour in COLOURS.items()}
     pairs = [(name, "card") for name in ("ink", "dim")]
     for fill in (name for name in COLOURS if name.endswith("-fill")):
@@ -54,7 +54,7 @@ def test_words_of_pictures_have_the_contrast_that_wcag_asks_for(scheme: str) -> 
 
 
 class Stage:
-    """Plays the calls of a scene on a fake server, whose clock it moves."""
+    """A fake server on which the calls of a scene are played, with a clock that can be moved."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -82,7 +82,7 @@ class Stage:
             self.pass_until(self.scene.until)
 
     def now(self) -> float:
-        """The server's time since the scene began, with what the fake added to it."""
+        """The time of the fake server, with the additions of the fake, since the scene began."""
         client, meta = self.app.client, queue_keys("q", self.app.prefix)("meta")
         time, added = client.run(
             client.calls.delivery.ask([["TIME"], ["HGET", meta, "test_clock_ms"]])
@@ -110,9 +110,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_timeline_shows_the_calls_that_run_and_when(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timeline_shows_when_each_call_ran(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only the scene moves the clock, so a slow machine changes nothing.
     monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: 1_800_000_000.0))
     scene = SCENES[name]

@@ -51,7 +51,7 @@ def test_a_page_states_each_surprising_limit(page: str, heading: str, words: str
     assert words in section(page, heading)
 
 
-def test_the_page_of_testing_names_the_drain_for_async_tests() -> None:
+def test_the_page_about_testing_names_drain_for_async_tests() -> None:
     page = (DOCS / "how-to/testing.md").read_text()
 
     assert "await `fake.drain_async()`" in page

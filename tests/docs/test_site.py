@@ -17,7 +17,7 @@ LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_site_builds_strictly_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
+def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
     """Checks a build in a copy of the pages, since Zensical writes beside its sources."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
@@ -41,7 +41,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
         site.build(tmp_path)
 
 
-def test_plain_mkdocs_builds_the_pages_without_warnings(tmp_path: Path) -> None:
+def test_mkdocs_alone_builds_the_pages_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--theme", "mkdocs", "-d", tmp_path],
         cwd=ROOT, capture_output=True, text=True, timeout=110, check=False,

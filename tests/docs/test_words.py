@@ -1,4 +1,4 @@
-"""The check of words: it finds the phrases that readers would have to read twice."""
+"""The check of words: it finds phrases that readers would have to read twice."""
 
 import ast
 import itertools
@@ -62,7 +62,7 @@ def test_the_glossary_rules_out_synonyms_of_its_terms() -> None:
     assert {"the word is 'result'", "the word is 'outcome'", "the word is 'scope'"} <= meant
 
 
-def test_the_glossary_itself_may_name_the_synonyms_that_it_rules_out() -> None:
+def test_the_glossary_may_contain_the_synonyms_that_it_rules_out() -> None:
     page = words.texts()[words.GLOSSARY]
 
     assert "**Result.**" in page
@@ -170,7 +170,7 @@ def test_the_check_covers_names_of_tests_and_comments_of_scripts(
     assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
-def test_every_exempt_page_needs_its_exemption() -> None:
+def test_every_page_that_is_exempt_from_the_check_has_a_word_that_needs_the_exemption() -> None:
     docs = words.ROOT / "docs"
 
     assert [] == [

@@ -99,8 +99,8 @@ def _masked(lines: list[str]) -> list[str]:
 def agrees(expected: list[str], printed: list[str]) -> bool:
     """Return whether a command printed the lines that the page shows.
 
-    Lines that stand together without ``…`` must come in the order of the page. A line with ``…`` may come anywhere, and
-    so may the lines after it, since two handlers or two processes print at the same time.
+    Lines that are together on the page, without a ``…`` between them, must be printed in the same order. A line with
+    ``…``, and the lines after it, may be printed anywhere, since two handlers or two processes print at the same time.
     """
     said = _masked(expected)
     left = _masked(printed)

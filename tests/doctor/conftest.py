@@ -1,7 +1,8 @@
 """Fixtures: the engines on which the doctor's tests run.
 
-`test_doctor.py` shows on both engines the commands and scripts by which the doctor reads and repairs. All conclusions
-are drawn in Python, and the order of writes is the scripts' own, so that one engine is enough for the rest.
+`test_doctor.py` runs on both engines, and covers the commands and scripts with which the doctor reads and repairs. The
+other tests run on one engine, since the doctor draws its conclusions in Python, and the scripts alone decide the order
+of writes.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """A script that breaks in the middle of its writes leaves a queue that the doctor can repair (I8).
 
-Redis does not undo the writes. `tests/lua/test_crash.py` shows that nothing breaks a script there by itself; here it is
-broken by force, after every one of its writes, and the queue is held against an oracle that shares no code with the
-doctor.
+Redis does not undo the writes. `tests/lua/test_crash.py` shows that no script breaks between its writes by itself. Here
+each script is broken by force, after each of its writes, and the repaired queue is compared with an oracle that shares
+no code with the doctor.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     return False
 
 
-def test_every_script_with_a_transition_is_broken_by_these_tests() -> None:
+def test_these_tests_break_every_script_that_has_a_transition() -> None:
     assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
 
 

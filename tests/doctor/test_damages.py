@@ -1,4 +1,4 @@
-"""The doctor finds each damage of the table by the outbox, and repairs it as far as the log has the data."""
+"""The doctor finds each damage in the table of damages by the outbox, and repairs it as far as the log has the data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job stays running: by the remaining events it would be ready, and run twice."""
+    """Checks that the job remains running. According to the remaining events it would be ready, and it would run
+    twice."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])
@@ -87,8 +88,9 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
     assert claimed.id in seed.snapshot()["leases"]
 
 
-def test_the_command_in_the_finding_sets_back_the_version_of_a_limit(seed: Seed) -> None:
-    """Checks the version because a wrong one would continue, and verify would call an honest log violated."""
+def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
+    """Checks the version because later changes would continue from a wrong version, and verify would report an honest
+    log as violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
 

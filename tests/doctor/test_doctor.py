@@ -1,4 +1,4 @@
-"""The doctor names each disagreement, repairs it, and then finds nothing."""
+"""The doctor reports each damage, repairs it, and then finds nothing."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -173,7 +173,7 @@ HANDS: dict[str, tuple[Callable[[Scene], object], set[str]]] = {
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_damage_by_hand_is_found_and_repaired(hand: str, scene: Scene) -> None:
+def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(hand: str, scene: Scene) -> None:
     act, expected = HANDS[hand]
     before = scene.snapshot()
     act(scene)
@@ -221,7 +221,7 @@ def test_a_lost_ready_list_is_restored_in_order(scene: Scene) -> None:
     assert [job.id for job in scene.claim(100).jobs] == ["now", "a", "b", "c", "d"]
 
 
-def test_a_lost_lease_is_restored_and_its_worker_can_settle(scene: Scene) -> None:
+def test_a_lost_lease_is_restored_and_its_worker_can_settle_the_job(scene: Scene) -> None:
     scene.hand.delete(scene.key("leases"))
 
     scene.repair()
@@ -252,7 +252,7 @@ def test_a_lost_job_is_restored_with_its_indexes_in_one_call(scene: Scene) -> No
     assert scene.diagnose() == []
 
 
-def test_a_job_lost_with_its_arguments_is_logged_as_gone(scene: Scene) -> None:
+def test_a_job_that_was_lost_with_its_arguments_is_logged_as_gone(scene: Scene) -> None:
     scene.hand.hdel(scene.key("jobs"), "a")
     found = scene.diagnose()
     assert "lost" in named(found)
@@ -347,7 +347,9 @@ def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Sce
     assert drain(scene) == READY
 
 
-def test_the_doctor_reports_no_finding_for_a_trimmed_log(scene: Scene) -> None:
+def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
+    scene: Scene,
+) -> None:
     """Checks that entries which the mirror trimmed from the outbox are not compared."""
     entries = scene.snapshot()["outbox"]
     for entry_id, _ in entries:
@@ -356,8 +358,10 @@ def test_the_doctor_reports_no_finding_for_a_trimmed_log(scene: Scene) -> None:
         assert scene.diagnose() == []
 
 
-def test_a_refused_settlement_in_a_trimmed_log_proves_nothing_about_its_job(scene: Scene) -> None:
-    """Checks a trimmed log whose only event of a running job is the refused settlement of another worker."""
+def test_a_refused_settlement_after_a_trim_proves_nothing_about_the_state_of_its_job(
+    scene: Scene,
+) -> None:
+    """Checks a trimmed log whose only event about a running job is a refused settlement by another worker."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -499,7 +503,7 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Removes, moves or adds random members of random indexes; a seed repeats the choice."""
+    """Checks random members of random indexes that are removed, moved or added. A seed repeats the choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

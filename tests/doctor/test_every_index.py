@@ -1,4 +1,5 @@
-"""Every member of every index is lost, changed, or joined by a false one: the doctor names and repairs the key.
+"""Each member of each index is removed, changed, or joined by a false member. The doctor reports the key and repairs
+it.
 
 The keys come from the table of keys. Members that no state line implies are listed here with the reason.
 """
@@ -144,7 +145,7 @@ def test_a_planted_difference_of_an_index_is_found_and_repaired(
 
 
 @pytest.mark.parametrize(("plant", "key", "start"), NOT_IMPLIED)
-def test_the_doctor_reports_no_finding_for_a_member_that_no_line_implies(
+def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_implies(
     seed: Seed, plant: str, key: str, start: str
 ) -> None:
     Busy(seed, fair=key == "fair")
@@ -156,7 +157,7 @@ def test_the_doctor_reports_no_finding_for_a_member_that_no_line_implies(
     assert members
 
 
-def test_each_key_of_a_queue_has_planted_differences_or_is_listed_as_no_index() -> None:
+def test_each_key_of_a_queue_has_a_planted_difference_or_is_listed_as_no_index() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

@@ -1,4 +1,4 @@
-"""The doctor on a queue with caps: losses are named and repaired, and no cap is exceeded in the meantime."""
+"""The doctor on a queue with caps: it reports and repairs lost members, and no cap is exceeded in the meantime."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -156,13 +156,13 @@ HANDS: dict[str, tuple[Callable[[Seed], object], set[str]]] = {
 
 
 def first_blocked(seed: Seed) -> list[str]:
-    """Return the scope, the order and the name of a lane that is blocked on a tenant."""
+    """Return the scope of a tenant on which a lane is blocked, and the order and the name of that lane."""
     found = next(m for m in seed.snapshot()["blocked"] if m.startswith("tenant="))
     return str(found).split("|")
 
 
 @pytest.mark.parametrize("hand", HANDS)
-def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
+def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(seed: Seed, hand: str) -> None:
     act, expected = HANDS[hand]
     busy = Busy(seed)
     before = seed.snapshot()
@@ -183,7 +183,8 @@ def test_damage_by_hand_is_found_and_repaired(seed: Seed, hand: str) -> None:
 
 @pytest.mark.parametrize("number", range(8))
 def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
-    """Removes, moves or adds random keys and members while the queue drains; a seed repeats the choice."""
+    """Checks random keys and members that are removed, moved or added while the queue drains. A seed repeats the
+    choice."""
     chance = random.Random(number)
     busy = Busy(seed, fair=number % 2 == 1)
     for _ in range(6):
@@ -257,7 +258,7 @@ def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
 
 
 def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
-    """Checks that each repair depends on its own job only, so that a busy queue is repaired like an idle one."""
+    """Checks that each repair depends only on its own job, so that a busy queue is repaired like an idle queue."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
     seed.control.delete(seed.keys("leases"))
@@ -301,7 +302,9 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_repair_counts_a_running_job_that_a_first_cap_did_not_count(seed: Seed) -> None:
+def test_repair_counts_a_running_job_that_the_first_cap_of_its_task_did_not_count(
+    seed: Seed,
+) -> None:
     """Checks a queue in which cap.lua broke before it wrote the jobs' lines."""
     seed.enqueue("a", "b")
     seed.claim(1)
@@ -356,7 +359,7 @@ def test_the_doctor_reports_an_unreadable_limit(seed: Seed) -> None:
     assert "the limit of tenant cannot be read" in left[0].says
 
 
-def test_limits_stay_in_force_after_meta_was_lost(seed: Seed) -> None:
+def test_limits_are_in_force_after_the_key_meta_was_lost(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(seed.keys("meta"))
@@ -395,7 +398,7 @@ def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
     assert seed.tokens() == 1
 
 
-def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
+def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
     """Checks lanes that keep their virtual times until they are served."""
     busy = Busy(seed, fair=True)
 
@@ -407,7 +410,9 @@ def test_a_formerly_fair_queue_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_lanes_that_differ_only_by_the_scope_of_the_task_agree_with_the_log(seed: Seed) -> None:
+def test_lanes_that_differ_only_by_the_scope_of_the_task_count_as_equal_to_the_log(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b")
     seed.claim(1)
     seed.cap("task=t", 2)
@@ -431,7 +436,8 @@ def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None
 
 
 def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
-    """Checks a family whose limit was changed: later claims continue with the scopes that one call did not reach."""
+    """Checks a family whose limit was changed: the call that changed it reached only some scopes, and later claims
+    continue with the others."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["tenant=a"]) for n in range(2)))
     seed.claim()

@@ -1,4 +1,4 @@
-"""Unique names in the doctor: the names that it restores, removes, or reports as facts."""
+"""Unique names in the doctor: the names that it restores, removes, or only reports."""
 
 from collections.abc import Iterator
 
@@ -88,7 +88,8 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
 
 
 def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
-    """Checks that one more call of the window is accepted: the job may have ended, so that no line implies the name."""
+    """Checks that the doctor does not restore the name: the job may have ended, so no state line implies the name, and
+    one more call in the window is accepted."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
     seed.control.zrem(seed.keys("expiring"), "name|t/over")

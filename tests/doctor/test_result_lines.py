@@ -65,14 +65,16 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_results_lines_of_every_end_agree_with_their_events(seed: Seed) -> None:
+def test_the_results_lines_of_jobs_agree_with_their_events_after_every_kind_of_end(
+    seed: Seed,
+) -> None:
     assert {
         "done", "plain", "once", "dead", "stopped", "withdrawn", "old",
     } == seed.snapshot()["results"].keys()  # fmt: skip
     assert [] == look(seed)
 
 
-def test_the_finding_names_the_differing_field(seed: Seed) -> None:
+def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: Seed) -> None:
     forge(seed, "done", " task=t", " task=u")
 
     (says,) = of_ids(look(seed))
@@ -118,7 +120,9 @@ def made_up(seed: Seed, job_id: str, at_ms: int) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["nobody", "alive"])
-def test_repair_removes_a_results_line_that_no_job_can_have_left(seed: Seed, job_id: str) -> None:
+def test_repair_removes_a_results_line_that_no_job_can_have_written(
+    seed: Seed, job_id: str
+) -> None:
     seed.enqueue("alive", delay_ms=HOUR)
     made_up(seed, job_id, seed.now)
     if job_id == "alive":
@@ -153,7 +157,7 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a queue that lost its outbox and facts, which had the events of the line's job."""
+    """Checks a queue that lost its outbox, with the events of the line's job, and its facts."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
@@ -180,7 +184,8 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks a call that names another job, which appends no event, after an earlier job of the id ended."""
+    """Checks a call that was answered with another job, and so appended no event, after an earlier job of its id had
+    ended."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)

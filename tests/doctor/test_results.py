@@ -77,7 +77,7 @@ def tell_of_the_job_that_had_the_id_before(seed: Seed) -> None:
 
 
 def tell_of(seed: Seed, job_id: str, other: str) -> None:
-    """Give a job the result of another job."""
+    """Replace the result of a job by the result of another job."""
     before = seed.snapshot()
     seed.control.hset(seed.keys("results"), job_id, before["results"][other])
     seed.control.hset(seed.keys("returned"), job_id, before["returned"][other])
@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_another_jobs_result_if_the_outbox_has_only_the_end_of_the_right_job(
+def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_of_the_right_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -162,7 +162,7 @@ def test_repair_removes_another_jobs_result_if_the_outbox_has_only_the_end_of_th
 
 
 def use_an_id_again_in_a_gap(seed: Seed) -> None:
-    """Remove the entries of another job of the id and of its end."""
+    """Remove the entries of the beginning and the end of another job with the same id."""
     before = len(seed.snapshot()["outbox"])
     run_again(seed)
     again = [at for at, _ in seed.snapshot()["outbox"][before:]]

@@ -1,4 +1,4 @@
-"""The doctor names what a client changes by hand about a schedule, from Redis and the outbox alone."""
+"""The doctor reports changes of a schedule that a client made by hand, from Redis and the outbox alone."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def found(seed: Seed) -> list[tuple[Kind, str]]:
     return [(each.kind, each.says) for each in doctor.diagnose(seed.client, seed.queue)]
 
 
-def test_schedules_as_scripts_leave_them_are_not_reported(seed: Seed) -> None:
+def test_the_doctor_reports_no_finding_for_schedules_that_only_scripts_have_changed(
+    seed: Seed,
+) -> None:
     assert [] == found(seed)
     seed.advance(60_001)
     seed.client.run(tick(seed.queue, "w-1"))
@@ -130,7 +132,9 @@ def test_schedules_as_scripts_leave_them_are_not_reported(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_what_a_hand_changes_is_named(seed: Seed, name: str) -> None:
+def test_the_doctor_reports_what_a_client_changes_by_hand_about_a_schedule(
+    seed: Seed, name: str
+) -> None:
     change, kind, said = BY_HAND[name]
     change(seed)
 
@@ -138,7 +142,9 @@ def test_what_a_hand_changes_is_named(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_HAND if BY_HAND[name][1] is Kind.INDEX])
-def test_what_follows_from_the_entries_is_mended(seed: Seed, name: str) -> None:
+def test_the_doctor_repairs_indexes_that_follow_from_the_entries_of_schedules(
+    seed: Seed, name: str
+) -> None:
     BY_HAND[name][0](seed)
     findings = doctor.diagnose(seed.client, seed.queue)
 
@@ -149,7 +155,9 @@ def test_what_follows_from_the_entries_is_mended(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["no entry", "no job", "an entry that is not one"])
-def test_what_cannot_be_derived_is_left_and_still_named(seed: Seed, name: str) -> None:
+def test_the_doctor_leaves_and_reports_what_it_cannot_derive_about_a_schedule(
+    seed: Seed, name: str
+) -> None:
     BY_HAND[name][0](seed)
     before = seed.snapshot()["schedules"]
     findings = doctor.diagnose(seed.client, seed.queue)

@@ -101,7 +101,7 @@ ROWS: dict[str, Callable[[Seed], object]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_doctor_reports_an_unreadable_row(seed: Seed, name: str) -> None:
+def test_the_doctor_reports_an_unreadable_row_of_a_setting(seed: Seed, name: str) -> None:
     ROWS[name](seed)
 
     says = only(look(seed), Kind.UNREADABLE)

@@ -1,4 +1,4 @@
-"""Databases with the tables of an inbox, and an app whose tasks are enqueued into them."""
+"""Fixtures: databases with the tables of an inbox, and an app whose jobs are enqueued into them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from rq_core import App
 from sql_audit.inbox.database import inbox_url
 from sql_audit.inbox.schema import INBOX, PARKED, RELAY, migrate
+from tests.app.conftest import as_, control  # noqa: F401 - fixtures
 from tests.kit.inbox import Stage
 from tests.kit.servers import PostgresServer
 
@@ -24,7 +25,7 @@ def _pg_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def pg_url(_pg_database: str) -> str:
-    """A database of PostgreSQL with the tables of an inbox, and a table of the application; all are empty."""
+    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application, all empty."""
     engine = create_engine(inbox_url(_pg_database))
     with engine.begin() as connection:
         for table in (INBOX, PARKED, RELAY, "orders"):
@@ -35,7 +36,7 @@ def pg_url(_pg_database: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A database as ``pg_url`` is one, once per kind."""
+    """Return the URL of a database like ``pg_url``; the test runs once per kind of database."""
     if request.param == "sqlite":
         return prepared(request.getfixturevalue("sqlite_url"))
     found: str = request.getfixturevalue("pg_url")
@@ -52,7 +53,7 @@ def prepared(url: str) -> str:
 
 
 def committed(url: str) -> list[Any]:
-    """The committed rows of the inbox, by their place."""
+    """Return the committed rows of the inbox, by their place in line."""
     engine = create_engine(inbox_url(url))
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT * FROM rqc_inbox ORDER BY id")).all()
@@ -70,7 +71,7 @@ def orders(url: str) -> list[int]:
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    """An app without a server: what a transaction needs must not ask Redis."""
+    """Return an app without a Redis server, since an enqueue into an inbox must not call Redis."""
     with App("redis://127.0.0.1:1") as app:
 
         @app.task(queue="mail")

@@ -1,4 +1,4 @@
-"""Cancelling a job in the transaction that enqueued it, or in a later one, before a relay has it."""
+"""Cancels a job in the transaction that enqueued it, or in a later transaction, before a relay has taken its row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.kit.wait import wait_until
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_a_cancelled_row_leaves_with_the_commit(kind: str, url: str, app: App) -> None:
+def test_a_cancelled_row_is_deleted_when_the_transaction_commits(
+    kind: str, url: str, app: App
+) -> None:
     send = app.tasks["send"]
     with opened(kind, url) as scene:
         first, second, third = (send.within(scene.connection).enqueue(n) for n in range(3))
@@ -34,7 +36,7 @@ def test_a_cancelled_row_leaves_with_the_commit(kind: str, url: str, app: App) -
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_a_cancelled_row_leaves_with_the_commit_in_an_event_loop(
+async def test_a_cancelled_row_is_deleted_when_the_transaction_commits_in_an_event_loop(
     kind: str, url: str, app: App
 ) -> None:
     if not may_be(kind, url):
@@ -48,7 +50,9 @@ async def test_a_cancelled_row_leaves_with_the_commit_in_an_event_loop(
     assert [] == committed(url)
 
 
-def test_a_job_of_another_queue_with_the_id_stays(url: str, app: App) -> None:
+def test_a_cancel_for_one_queue_keeps_the_row_of_another_queue_with_the_same_id(
+    url: str, app: App
+) -> None:
     with opened("session", url) as scene:
         app.tasks["send"].with_options(id="j-1").within(scene.connection).enqueue(1)
         assert "gone" == app.within(scene.connection).cancel(app.handle_by_id("other", "j-1"))
@@ -57,8 +61,8 @@ def test_a_job_of_another_queue_with_the_id_stays(url: str, app: App) -> None:
     assert 1 == len(committed(url))
 
 
-def test_a_row_whose_batch_is_on_its_way_is_not_cancelled(url: str, app: App) -> None:
-    """Its job may be in Redis already."""
+def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, app: App) -> None:
+    """Checks a row whose job may already be in Redis."""
     send = app.tasks["send"]
     with opened("session", url) as scene:
         sent, other = (
@@ -83,8 +87,10 @@ def test_a_row_whose_batch_is_on_its_way_is_not_cancelled(url: str, app: App) ->
     assert [sent.id] == [row.job_id for row in committed(url)]
 
 
-def test_a_relay_that_chooses_the_row_meanwhile_keeps_it(pg_url: str, app: App) -> None:
-    """The cancel waits until the relay has committed its batch, and sees it."""
+def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
+    pg_url: str, app: App
+) -> None:
+    """Checks that the cancel waits until the relay has committed its batch, and then sees the batch."""
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
         scene.commit()
@@ -118,7 +124,7 @@ def test_a_relay_that_chooses_the_row_meanwhile_keeps_it(pg_url: str, app: App) 
     assert [row] == committed(pg_url)
 
 
-def test_a_relay_leaves_out_a_row_that_is_being_cancelled(pg_url: str, app: App) -> None:
+def test_a_relay_leaves_out_a_row_that_a_transaction_is_cancelling(pg_url: str, app: App) -> None:
     relay = RelaySession(pg_url)
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
@@ -135,7 +141,7 @@ def test_a_relay_leaves_out_a_row_that_is_being_cancelled(pg_url: str, app: App)
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_does_not_see_commits_cannot_cancel(
+def test_a_transaction_that_does_not_see_new_commits_cannot_cancel(
     pg_url: str, app: App, level: str
 ) -> None:
     engine: Any = create_engine(pg_url, isolation_level=level)

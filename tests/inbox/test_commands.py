@@ -30,7 +30,9 @@ def printed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_commands_hand_rows_over_and_show_list_retry_and_drop_parked_ones(stage: Stage) -> None:
+def test_the_inbox_commands_hand_rows_over_and_show_list_retry_and_drop_parked_rows(
+    stage: Stage,
+) -> None:
     url = stage.database_url
     stage.insert("a", "b")
     stage.insert("bad", args="[")
@@ -55,20 +57,22 @@ def test_the_commands_hand_rows_over_and_show_list_retry_and_drop_parked_ones(st
     assert stage.parked() == {}
 
 
-def test_a_database_without_the_tables_names_the_command_that_creates_them(tmp_path: Path) -> None:
+def test_the_error_of_a_database_without_the_inbox_tables_names_the_command_that_creates_them(
+    tmp_path: Path,
+) -> None:
     result = command("inbox", "status", str(tmp_path / "app.db"))
     assert result.exit_code != 0
     assert f"rq-core inbox migrate {tmp_path / 'app.db'}" in result.stderr
     assert list(tmp_path.iterdir()) == [], "a command that reads creates no file"
 
 
-def test_the_url_may_name_a_driver_for_asyncio(tmp_path: Path) -> None:
+def test_the_url_of_an_inbox_may_name_an_asyncio_driver(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'app.db'}"
     assert "created rqc_inbox" in printed("migrate", url)
     assert "the inbox is empty" in printed("status", url)
 
 
-def test_a_copy_is_settled_by_a_command(stage: Stage) -> None:
+def test_a_command_settles_whether_an_inbox_is_a_copy(stage: Stage) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     url = stage.database_url
@@ -79,7 +83,33 @@ def test_a_copy_is_settled_by_a_command(stage: Stage) -> None:
     assert stage.drain() == []
 
 
-def test_a_relay_beside_workers_hands_rows_over_until_it_is_ended(stage: Stage) -> None:
+@pytest.mark.parametrize("is_used", [True, False])
+def test_the_original_is_not_settled_as_a_copy(stage: Stage, is_used: bool) -> None:
+    if is_used:
+        stage.hand_over()
+    stage.insert("a")
+    url = stage.database_url
+    refused = command("inbox", "settle", url, "--copy")
+    assert refused.exit_code == 1
+    (line,) = refused.stderr.splitlines()
+    assert ("as before" if is_used else "no relay has used it yet") in line
+    assert "--same-place" in line
+    assert stage.rows() == ["a"]
+
+    assert command("inbox", "settle", url, "--moved", "--same-place").exit_code == 2
+    assert "1 row parked" in printed("settle", url, "--copy", "--same-place")
+
+
+def test_a_parked_row_on_a_narrow_terminal_is_lines_that_can_be_read(stage: Stage) -> None:
+    stage.insert("01a21647e0997000ab860e6bb1389482", task="shop.jobs.send_the_mail", args="[")
+    stage.hand_over()
+    shown = command("inbox", "parked", stage.database_url, COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "01a21647e0997000ab860e6bb1389482" in shown.splitlines()[0]
+    assert "task shop.jobs.send_the_mail, parked at 2" in " ".join(shown.split())
+
+
+def test_the_relay_beside_a_worker_hands_rows_over_until_the_worker_ends_it(stage: Stage) -> None:
     command_line = plugins.relay_command()
     words, environment = command_line(stage.redis_url, "rqc", stage.database_url)
     assert "--until-stdin-ends" in words
@@ -103,7 +133,7 @@ HOSTILE = (
 )
 
 
-def test_commands_and_the_log_show_rows_without_control_characters(
+def test_inbox_commands_and_log_lines_show_rows_without_control_characters(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = stage.database_url
@@ -121,12 +151,22 @@ def test_commands_and_the_log_show_rows_without_control_characters(
     assert_harmless(caplog.text)
 
 
+def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage) -> None:
+    stage.insert("a", queue=HOSTILE, task=HOSTILE, args="[")
+    stage.hand_over()
+    stage.sql("UPDATE rqc_relay SET slot = ?, number = 1, ids = ?", HOSTILE, HOSTILE)
+    words = ["doctor", "--inbox", stage.database_url, "--redis", stage.redis_url]
+    output = CliRunner().invoke(root, words, color=True).output
+    assert "is parked" in output
+    assert_harmless(output)
+
+
 # The log.
 
 
 @pytest.fixture
 def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
-    """Three rows were handed over; the function mirrors, and compares."""
+    """Hand over three rows; return a function that mirrors the queue and compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")
@@ -144,20 +184,22 @@ def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
     database.close()
 
 
-def test_the_log_has_an_event_for_each_row_that_was_handed_over(
+def test_the_audit_log_has_an_event_for_each_row_that_a_relay_handed_over(
     proves: Callable[[], Comparison],
 ) -> None:
     assert proves() == Comparison(QUEUE, 3, 3, None)
 
 
-def test_counts_that_were_altered_are_found(stage: Stage, proves: Callable[[], Comparison]) -> None:
+def test_the_comparison_finds_counts_of_handed_over_rows_that_were_altered(
+    stage: Stage, proves: Callable[[], Comparison]
+) -> None:
     stage.sql("UPDATE rqc_relay SET relayed = relayed + 1")
     assert proves().finding == LESS
     stage.sql("UPDATE rqc_relay SET relayed = relayed - 2")
     assert proves().finding == MORE
 
 
-def test_a_row_that_was_put_back_after_its_batch_is_found(
+def test_the_comparison_finds_a_row_that_was_inserted_again_after_its_batch(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     assert stage.drain() == ["a", "b", "c"]
@@ -171,7 +213,7 @@ def test_a_row_that_was_put_back_after_its_batch_is_found(
     assert proves().finding == MORE
 
 
-def test_a_row_that_was_deleted_by_hand_while_its_batch_was_on_its_way_is_found(
+def test_the_comparison_finds_a_row_that_was_deleted_by_hand_while_its_batch_was_being_sent(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.insert("d", "e")

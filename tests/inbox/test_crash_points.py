@@ -1,6 +1,6 @@
-"""A relay that is killed or stopped at any point of its turn: each committed row becomes one job.
+"""A relay that is killed or suspended at any point of its turn: each committed row becomes one job.
 
-Here on SQLite and one server. The other databases and servers: scripts/prove/inbox.
+These tests use SQLite and one server. scripts/prove/inbox uses the other databases and servers.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from tests.rigs.inbox.rig import Rig
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_after_a_kill_at_any_point_each_row_becomes_one_job(stage: Stage, point: Point) -> None:
+def test_each_row_becomes_one_job_though_the_relay_is_killed_at_any_point(
+    stage: Stage, point: Point
+) -> None:
     kill_at(stage, point)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_a_relay_that_is_stopped_and_woken_hands_no_row_over_twice(
+def test_a_relay_that_is_suspended_and_resumed_hands_no_row_over_twice(
     stage: Stage, point: Point
 ) -> None:
     stop_at(stage, point)
 
 
 @pytest.mark.slow
-def test_under_kills_each_committed_row_becomes_one_job_and_the_usual_relay_runs_some_twice(
+def test_under_kills_each_committed_row_becomes_one_job_and_a_naive_relay_runs_some_jobs_twice(
     tmp_path: Path, sqlite_url: str, valkey_url: str
 ) -> None:
-    """The short form of scripts/prove/inbox."""
+    """Checks a short form of scripts/prove/inbox."""
     outcome = Rig(sqlite_url, valkey_url, tmp_path, seed=1).run(transactions=100, kills=10)
     assert outcome.holds, outcome.document()
     assert outcome.committed > 100
     assert outcome.rolled_back > 0
 
 
-def test_the_usual_relay_runs_jobs_twice_after_a_kill_between_its_two_steps(stage: Stage) -> None:
-    """So the points of this file can fail."""
+def test_a_naive_relay_runs_jobs_twice_if_it_is_killed_between_its_two_steps(stage: Stage) -> None:
+    """Checks that the tests of this file can fail."""
 
     def usual_relay() -> None:
         usual.hand_over(stage, killing("answered", 1))

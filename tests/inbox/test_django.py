@@ -29,7 +29,7 @@ def database_of(url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def alias() -> Iterator[Callable[[str], None]]:
-    """Makes the alias that of a database."""
+    """Return a function that makes the alias refer to a database."""
     if not settings.configured:
         memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
@@ -58,7 +58,7 @@ def woken(app: App, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_the_row_is_committed_or_rolled_back_with_the_order(
+def test_a_row_is_committed_or_rolled_back_with_the_order_in_django(
     url: str, app: App, alias: Callable[[str], None], woken: list[int]
 ) -> None:
     alias(url)
@@ -84,7 +84,7 @@ def test_the_row_is_committed_or_rolled_back_with_the_order(
     assert [1, 1] == woken
 
 
-def test_a_job_is_cancelled_in_the_transaction(
+def test_a_job_is_cancelled_within_a_django_transaction(
     url: str, app: App, alias: Callable[[str], None], woken: list[int]
 ) -> None:
     alias(url)
@@ -96,7 +96,9 @@ def test_a_job_is_cancelled_in_the_transaction(
     assert [] == committed(url)
 
 
-def test_outside_atomic_a_job_is_refused(url: str, app: App, alias: Callable[[str], None]) -> None:
+def test_an_enqueue_outside_an_atomic_block_is_refused(
+    url: str, app: App, alias: Callable[[str], None]
+) -> None:
     alias(url)
     with pytest.raises(NotInTransaction):
         app.tasks["send"].within(ALIAS).enqueue(1)
@@ -104,7 +106,7 @@ def test_outside_atomic_a_job_is_refused(url: str, app: App, alias: Callable[[st
     assert [] == committed(url)
 
 
-def test_a_program_that_commits_by_itself(
+def test_a_program_that_turns_autocommit_off_commits_its_rows_itself(
     url: str, app: App, alias: Callable[[str], None], woken: list[int]
 ) -> None:
     alias(url)
@@ -116,7 +118,7 @@ def test_a_program_that_commits_by_itself(
     assert [] == woken
 
 
-def test_missing_tables_and_an_unknown_alias_are_named(
+def test_the_errors_of_missing_tables_and_of_an_unknown_alias_name_them(
     sqlite_url: str, app: App, alias: Callable[[str], None]
 ) -> None:
     alias(sqlite_url)

@@ -1,5 +1,5 @@
-"""A relay's row, its slot in Redis and its rows, altered by hand between the call and the deletion: no row is lost
-unnoticed, none blocks the queue, and the comparison with the log finds what ran again."""
+"""Changes by hand of a relay's batch, of its slot in Redis and of its rows, between the call and the deletion of the
+rows. No row is lost unnoticed, no row blocks the queue, and the comparison with the log finds jobs that ran again."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from pathlib import Path
 import pytest
 
 from rq_core.model.keys import queue_keys
+from sql_audit.inbox.service import run_relay
 from sql_audit.inbox.verify import LESS, MORE, compare_with_log
+from sql_audit.inbox.watching import InboxWatch
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
 from sql_audit.store.connection.database import Database
+from tests.kit.command import audit, command
 from tests.kit.inbox import QUEUE, Stage, at
 
 ALL = ["a", "b", "c"]
 
 
 class Ended(Exception):
-    """The relay's end."""
+    """Raised in place of a relay's step: the relay ends here."""
 
 
 @pytest.fixture
 def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
-    """Redis has carried out a batch of a, b and c, whose relay has died; the jobs have ended. d is in the inbox."""
+    """Let a relay die after Redis has accepted its batch of a, b and c, whose jobs then end; d is still in the inbox.
+    Return a function that compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")
@@ -43,8 +47,8 @@ def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
 
     def compared() -> str | None:
         run_mirror(source, path, stop=threading.Event(), once=True)
-        (found,) = compare_with_log(stage.session, database.readers, wait_s=0)
-        return found.finding
+        found = compare_with_log(stage.session, database.readers, wait_s=0)
+        return next(each.finding for each in found if each.queue == QUEUE)
 
     yield compared
     source.close()
@@ -65,13 +69,15 @@ def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
         ("slot = NULL", ALL, MORE),
         ("ids = NULL", ALL, MORE),
         ("ids = '[]'", ALL, MORE),
-        ("ids = '{}'", ALL, MORE),
         ("ids = '[1]'", ["b", "c"], MORE),
         ("ids = '[1, 2, 3, 99]'", [], LESS),
         ("relayed = relayed + 1", [], LESS),
+        ("sent_at = NULL", [], None),
+        ("sent_at = 'soon'", [], None),
+        ("sent_at = '2999-01-01T00:00:00.000Z'", [], None),
     ],
 )
-def test_a_batch_that_was_altered_is_found(
+def test_the_comparison_finds_a_batch_that_was_altered(
     stage: Stage,
     finding: Callable[[], str | None],
     forgery: str,
@@ -85,7 +91,71 @@ def test_a_batch_that_was_altered_is_found(
     assert finding() == found
 
 
-def test_a_row_that_was_put_into_a_batch_is_missing_in_the_log(
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        "ids = '{'", "ids = '7'", "ids = '{}'", "ids = '[\"1\"]'", "ids = '[9223372036854775808]'", "ids = x'ff'",
+        "relayed = 'many'", "duplicate = 1.5",
+    ],
+)  # fmt: skip
+def test_a_row_of_a_relay_that_cannot_be_read_is_one_line_and_stops_one_queue(
+    stage: Stage,
+    finding: Callable[[], str | None],
+    caplog: pytest.LogCaptureFixture,
+    forgery: str,
+) -> None:
+    stage.insert("e", queue="other")
+    stage.sql(f"UPDATE rqc_relay SET {forgery} WHERE queue = 'mail'")
+    url = stage.database_url
+
+    run_relay(stage.redis_url, "rqc", url, stop=threading.Event(), once=True)
+    assert stage.drain("other") == ["e"]
+    assert "queue mail: its rows wait: InboxDamaged" in caplog.text
+
+    result = command("inbox", "status", url)
+    assert result.exit_code == 1
+    assert f"{len(ALL) + 1}" in result.stdout
+    assert "other" in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert "of queue 'mail' in rqc_relay are" in line
+    watch = InboxWatch(url)
+    assert {each.queue: each.rows for each in watch.look().queues} == {"mail": 4, "other": 0}
+    watch.close()
+    assert (found := finding()) is not None
+    assert "relays leave the queue alone" in found
+
+    stage.sql("UPDATE rqc_relay SET ids = NULL, relayed = 0, duplicate = 0 WHERE queue = 'mail'")
+    stage.hand_over()
+    assert stage.rows() == []
+
+
+def test_bytes_in_parked_rows_are_shown_and_can_be_dropped(stage: Stage) -> None:
+    stage.insert("a", args="[")
+    stage.hand_over()
+    stage.sql("UPDATE rqc_inbox_parked SET job_id = x'6162', task = x'ff', args = x'00ff'")
+    url = stage.database_url
+    for words in ("parked", "--json"), ("parked",), ("drop", "--all", "--json"):
+        assert command("inbox", words[0], url, *words[1:]).exit_code == 0
+    assert stage.parked() == {}
+
+
+@pytest.mark.parametrize("words", [("run", "--once"), ("settle", "--moved"), ("verify",)])
+def test_an_inbox_without_an_id_is_one_line(
+    stage: Stage, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    stage.sql("DELETE FROM rqc_inbox_place")
+    log = str(tmp_path / "log.db")
+    assert audit("migrate", RQ_CORE_AUDIT_URL=log).exit_code == 0
+    result = command(
+        "inbox", words[0], stage.database_url, *words[1:],
+        RQ_CORE_REDIS_URL=stage.redis_url, RQ_CORE_AUDIT_URL=log,
+    )  # fmt: skip
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "rqc_inbox_place has no row" in line
+
+
+def test_a_row_that_was_added_to_a_batch_by_hand_is_missing_in_the_log(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET ids = '[1, 2, 3, 4]'")
@@ -94,7 +164,7 @@ def test_a_row_that_was_put_into_a_batch_is_missing_in_the_log(
     assert finding() == LESS
 
 
-def test_a_slot_that_was_deleted_in_redis_is_found(
+def test_the_comparison_finds_that_a_slot_was_deleted_in_redis(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     key, slot = queue_keys(QUEUE)("slots"), stage.relay_row().slot

@@ -1,4 +1,5 @@
-"""Rows that no relay can make a job of, whatever their columns hold: they are parked, and block nothing."""
+"""Rows with any content in their columns, from which no relay can make a job: they are parked, and delay no other
+row."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def test_a_row_without_a_valid_time_counts_as_new(
     assert stage.drain() == ["a"]
 
 
-def test_a_row_from_the_end_of_time_blocks_nothing(on_postgres: Stage) -> None:
+def test_a_row_with_an_infinite_time_does_not_delay_other_rows(on_postgres: Stage) -> None:
     on_postgres.insert("a", created_at="infinity")
     on_postgres.insert("b", created_at="-infinity", packed=None)
     on_postgres.hand_over()
@@ -32,7 +33,9 @@ def test_a_row_from_the_end_of_time_blocks_nothing(on_postgres: Stage) -> None:
 @pytest.mark.parametrize(
     ("column", "packed"), [("args", None), ("args", "'{}'"), ("options", None), ("task", "'{}'")]
 )
-def test_a_text_that_is_not_utf_8_is_parked(stage: Stage, column: str, packed: str | None) -> None:
+def test_a_row_with_a_text_that_is_not_utf_8_is_parked(
+    stage: Stage, column: str, packed: str | None
+) -> None:
     stage.insert("before")
     stage.insert("poison", packed=None)
     stage.sql(
@@ -47,16 +50,16 @@ def test_a_text_that_is_not_utf_8_is_parked(stage: Stage, column: str, packed: s
     assert stage.rows() == []
 
 
-def test_two_rows_may_be_parked_under_one_place_in_line(stage: Stage) -> None:
-    """A person may have emptied the inbox and let its ids begin at 1 again."""
+def test_two_rows_with_the_same_place_in_line_can_both_be_parked(stage: Stage) -> None:
+    """Checks ids that begin at 1 again, as after an operator emptied the inbox."""
     for job in ("a", "b"):
         stage.insert(job, id=7, args="{")
         stage.hand_over()
     assert sorted(stage.parked()) == ["a", "b"]
 
 
-def test_a_row_that_was_altered_while_its_batch_was_on_its_way_is_parked(stage: Stage) -> None:
-    """A relay of an older release, which cannot read the row, does the same."""
+def test_a_row_that_was_altered_while_its_batch_was_being_sent_is_parked(stage: Stage) -> None:
+    """Checks a row that a relay cannot read, which is also the case of a relay of an older release."""
     stage.insert("a", "b", "c")
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Refusals before an INSERT, and rows of jobs with names, caps and windows."""
+"""Enqueues that are refused before an INSERT, and the rows of jobs with names, caps and windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def connection(path: str) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def rich() -> Iterator[App]:
-    """An app with tasks that have caps, names, deadlines and results."""
+    """Return an app with tasks that have caps, names, deadlines and results."""
     with App("redis://127.0.0.1:1", max_payload=1_000) as app:
 
         @app.task(
@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[App, Any], Any]]] = {
 
 
 @pytest.mark.parametrize(("error", "use"), REFUSED.values(), ids=REFUSED)
-def test_nothing_is_inserted_before_all_is_checked(
+def test_an_enqueue_checks_all_jobs_before_it_inserts_a_row(
     rich: App,
     connection: sqlite3.Connection,
     error: type[Exception],
@@ -145,7 +145,9 @@ def test_nothing_is_inserted_before_all_is_checked(
     assert not connection.in_transaction
 
 
-def test_the_reason_says_what_to_do_instead(rich: App, connection: sqlite3.Connection) -> None:
+def test_the_error_of_an_option_that_an_inbox_cannot_have_says_what_to_do_instead(
+    rich: App, connection: sqlite3.Connection
+) -> None:
     with pytest.raises(InvalidOption, match='on_full="wait" or "discard"'):
         rich.tasks["rejecting"].within(connection).enqueue()
     with pytest.raises(InvalidOption, match='Say "keep" or "replace"'):
@@ -159,7 +161,7 @@ def jobs_of(path: str) -> list[NewJob]:
     ]
 
 
-def test_rows_carry_names_caps_deadlines_windows_results_and_delays(
+def test_rows_store_unique_names_caps_deadlines_windows_results_and_delays(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     tasks = rich.tasks
@@ -176,7 +178,7 @@ def test_rows_carry_names_caps_deadlines_windows_results_and_delays(
     assert made == jobs_of(path)
 
 
-def test_an_id_that_is_in_the_inbox_already_is_a_duplicate(
+def test_an_enqueue_of_an_id_that_is_already_in_the_inbox_inserts_no_row(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     once = rich.tasks["once"]
@@ -188,10 +190,10 @@ def test_an_id_that_is_in_the_inbox_already_is_a_duplicate(
     assert ['{"tenant":"a"}'] == [row.args for row in committed(path)]
 
 
-def test_one_id_in_two_queues_is_two_jobs(
+def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
-    """Redis knows an id by its queue, too."""
+    """Checks that ids belong to their queue, as in Redis."""
     for queue in ("a", "b", "a"):
         rich.tasks["once"].with_options(id="j", queue=queue).within(connection).enqueue("x")
     connection.commit()
@@ -199,7 +201,7 @@ def test_one_id_in_two_queues_is_two_jobs(
     assert ["a", "b"] == [row.queue for row in committed(path)]
 
 
-def test_a_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App) -> None:
+def test_a_database_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App) -> None:
     url = make_url(pg_url)
     with psycopg.connect(driver_url(pg_url), autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS clerk")
@@ -222,8 +224,11 @@ def test_a_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App
             owner.execute("DROP ROLE clerk")
 
 
-def test_a_pipeline_and_rows_of_another_form_change_no_answer(pg_url: str, rich: App) -> None:
-    """psycopg does not know how many rows there are before it has asked for them."""
+def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_psycopg(
+    pg_url: str, rich: App
+) -> None:
+    """Checks that the outcome does not depend on psycopg's row count, which is unknown in a pipeline until the rows are
+    fetched."""
     with (
         psycopg.connect(driver_url(pg_url), row_factory=psycopg.rows.dict_row) as connection,
         connection.pipeline(),
@@ -239,7 +244,7 @@ def test_a_pipeline_and_rows_of_another_form_change_no_answer(pg_url: str, rich:
     assert ['{"tenant":"b"}'] == [row.args for row in committed(pg_url)]
 
 
-def test_a_job_by_name_carries_what_was_said_for_the_relay(
+def test_a_row_of_a_job_enqueued_by_name_stores_the_given_options_for_the_relay(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     within = rich.within(connection)
@@ -265,7 +270,7 @@ def test_a_job_by_name_carries_what_was_said_for_the_relay(
     }  # fmt: skip
 
 
-def test_a_task_of_the_app_is_packed_by_its_name_too(
+def test_a_job_of_a_task_of_the_app_is_packed_though_it_is_enqueued_by_name(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     handle = rich.within(connection).enqueue("mail", "limited", {"tenant": "a"}, priority="high")
@@ -279,14 +284,14 @@ WRONG = [7, object(), sqlite3, None]
 
 
 @pytest.mark.parametrize("thing", WRONG)
-def test_what_is_no_connection_is_refused(rich: App, thing: Any) -> None:
+def test_within_refuses_an_object_that_is_no_database_connection(rich: App, thing: Any) -> None:
     for within in (rich.within, rich.tasks["once"].within):
         with pytest.raises(InvalidOption, match="must be a Session or a Connection of SQLAlchemy"):
             within(thing)
 
 
-def test_a_database_that_can_have_no_inbox_is_refused(rich: App) -> None:
-    """The check is before anything is sent, so no server of MySQL is needed."""
+def test_within_refuses_a_database_that_can_have_no_inbox(rich: App) -> None:
+    """Checks that the refusal comes before a statement is sent, so no MySQL server is needed."""
     from sqlalchemy.dialects import mysql
 
     engine = create_engine("sqlite://")
@@ -297,13 +302,15 @@ def test_a_database_that_can_have_no_inbox_is_refused(rich: App) -> None:
     engine.dispose()
 
 
-def test_a_url_is_no_connection_and_is_not_shown(rich: App) -> None:
+def test_within_refuses_a_url_and_does_not_show_its_password(rich: App) -> None:
     with pytest.raises(InvalidOption, match="must be a Session") as caught:
         rich.within("postgresql://shop:secret@localhost/shop")
     assert "secret" not in str(caught.value)
 
 
-def test_the_wrong_kind_of_enqueue_is_named(rich: App, connection: sqlite3.Connection) -> None:
+def test_the_error_of_an_async_method_on_a_blocking_connection_names_the_blocking_method(
+    rich: App, connection: sqlite3.Connection
+) -> None:
     for blocking in (rich.within(connection), rich.tasks["once"].within(connection)):
         for name in ("enqueue", "enqueue_many", "cancel"):
             with pytest.raises(InvalidOption, match=rf"blocks: call {name}\(…\), without await"):
@@ -312,7 +319,9 @@ def test_the_wrong_kind_of_enqueue_is_named(rich: App, connection: sqlite3.Conne
             getattr(blocking, "flush")  # noqa: B009
 
 
-async def test_the_wrong_kind_of_enqueue_is_named_in_an_event_loop(rich: App) -> None:
+async def test_the_error_of_a_blocking_method_on_an_async_connection_names_the_async_method(
+    rich: App,
+) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession
 
     async with AsyncSession() as session:
@@ -324,8 +333,10 @@ async def test_the_wrong_kind_of_enqueue_is_named_in_an_event_loop(rich: App) ->
                 getattr(waiting, "flush")  # noqa: B009
 
 
-def test_a_fork_inside_a_transaction_leaves_the_row_of_the_parent(url: str, rich: App) -> None:
-    """The child must not use its parent's connection; it may enqueue over one of its own."""
+def test_a_fork_inside_a_transaction_does_not_affect_the_row_of_the_parent(
+    url: str, rich: App
+) -> None:
+    """Checks that the child, which must not use its parent's connection, can enqueue over its own connection."""
     engine = create_engine(url)
     with Session(engine) as session, session.begin():
         rich.tasks["once"].within(session).enqueue("parent")
@@ -347,7 +358,7 @@ def test_a_fork_inside_a_transaction_leaves_the_row_of_the_parent(url: str, rich
     assert sorted(there) == sorted(json.loads(row.args)["tenant"] for row in committed(url))
 
 
-def test_an_error_of_the_database_reaches_the_program_as_it_is(path: str, rich: App) -> None:
+def test_an_error_of_the_database_is_raised_unchanged(path: str, rich: App) -> None:
     engine = create_engine(path)
     with engine.begin() as connection:
         connection.execute(

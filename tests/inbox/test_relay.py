@@ -1,4 +1,4 @@
-"""Numbers and batches of a relay, databases that were set back or copied, and its service."""
+"""A relay's call numbers and batches, databases that were set back or copied, and the relay as a service."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rq_core.errors import BadArguments, QueueFull
-from sql_audit.errors import InboxCopied
-from sql_audit.inbox import place
+from sql_audit.errors import InboxCopied, InboxError
+from sql_audit.inbox import database, place, sending
 from sql_audit.inbox.relay import EXPIRED, RelayOutcome
+from sql_audit.inbox.sending import CALL_ROWS
 from sql_audit.inbox.service import RelayService, run_relay
 from tests.kit.inbox import QUEUE, Stage, at, finish
 from tests.kit.wait import wait_until
@@ -22,7 +23,7 @@ from tests.kit.wait import wait_until
 # Numbers.
 
 
-def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stage) -> None:
+def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> None:
     now = [1_000_000.0]
     slots: list[tuple[str | None, int | None]] = []
     for _ in range(2):
@@ -38,8 +39,8 @@ def test_each_relay_draws_a_slot_of_its_own_and_another_one_each_day(stage: Stag
     assert all(slot and slot.startswith("inbox.") and len(slot) == 38 for slot, _ in slots)
 
 
-def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """The relay does not know if it was written: another relay may send it."""
+def test_a_call_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
+    """Checks a batch that may have been written, so that another relay may send it under this number."""
     stage.insert("a")
 
     def fail() -> None:
@@ -53,7 +54,7 @@ def test_a_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
     assert stage.drain() == ["a"]
 
 
-def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
+def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -74,8 +75,9 @@ def test_a_batch_without_an_answer_is_sent_by_another_relay_after_five_seconds(
     assert stage.drain() == ["a"]
 
 
-def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
-    """A relay is stopped after its answer; another one ends that batch, and sends the next one."""
+def test_an_answer_ends_only_its_own_batch(stage: Stage) -> None:
+    """Checks a relay that is suspended after its answer, while another relay ends that batch and sends the next
+    batch."""
     stage.insert("a")
 
     def fail() -> None:
@@ -98,7 +100,25 @@ def test_an_answer_ends_no_other_batch_than_its_own(stage: Stage) -> None:
     assert stage.drain() == ["a", "b"]
 
 
-def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None:
+def test_a_program_can_write_into_sqlite_while_a_batch_is_sent(stage: Stage) -> None:
+    stage.insert("a")
+    inserted: list[int] = []
+
+    def insert(step: str) -> None:
+        if step == "send" and not inserted:
+            path = stage.session.address.database or ""
+            with contextlib.closing(sqlite3.connect(path, timeout=0)) as program, program:
+                program.execute(
+                    "INSERT INTO rqc_inbox (queue, task, job_id) VALUES ('mail', 't', 'b')"
+                )
+            inserted.append(1)
+
+    stage.hand_over(insert)
+    assert inserted
+    assert stage.drain() == ["a", "b"]
+
+
+def test_a_batch_without_an_answer_for_29_days_is_parked(stage: Stage) -> None:
     stage.insert("a", "b")
 
     def fail() -> None:
@@ -118,7 +138,7 @@ def test_a_batch_that_was_on_its_way_for_29_days_is_parked(stage: Stage) -> None
     assert stage.drain() == ["c"]
 
 
-def test_a_relay_that_was_stopped_for_a_day_does_not_send_its_batch(stage: Stage) -> None:
+def test_a_relay_that_was_suspended_for_a_day_does_not_send_its_batch(stage: Stage) -> None:
     now = [1_000_000.0]
     stage.insert("a")
     sent: list[str] = []
@@ -137,7 +157,7 @@ def test_a_relay_that_was_stopped_for_a_day_does_not_send_its_batch(stage: Stage
     assert stage.drain() == ["a"]
 
 
-def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_parked(
+def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_row_is_parked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a", "b", "c")
@@ -156,11 +176,56 @@ def test_a_call_that_redis_refuses_is_sent_row_by_row_until_the_refused_one_is_p
     assert stage.drain() == ["a", "c"]
 
 
+def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of three calls; Redis refuses the second one once."""
+    monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
+    jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
+    stage.insert(*jobs)
+    refused: list[int] = []
+    with stage.relay() as relay:
+        client: Any = relay._client
+        run = client.run
+
+        def refusing(call: Any) -> Any:
+            if getattr(call, "script", "") == "enqueue" and jobs[rows] in call.ids:
+                refused.append(len(call.ids))
+                if len(refused) == 1:
+                    raise BadArguments(queue=QUEUE, what="digest")
+            return run(call)
+
+        monkeypatch.setattr(client, "run", refusing)
+        relay.turn(QUEUE)
+        relay.turn(QUEUE)
+        assert stage.rows() == jobs[rows : 2 * rows]
+        assert relay._queues[QUEUE].single == rows, "one row after the other finds the refused one"
+        finish(relay)
+    assert refused == [rows, 1]
+    assert stage.drain() == jobs
+    assert (stage.relay_row().relayed, stage.parked()) == (len(jobs), {})
+
+
 # Redis and the database go back.
 
 
+def test_a_flush_between_the_calls_of_a_batch_loses_nothing_and_doubles_nothing(
+    stage: Stage,
+) -> None:
+    """Redis has answered the first call, and forgotten it before the second one."""
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
+    stage.insert(*jobs)
+    flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
+    stage.hand_over(at("send", 2, lambda: stage.client.run(flush)))
+    assert stage.drain() == jobs
+    assert stage.enqueued() == dict.fromkeys(jobs, 1)
+    assert stage.relay_row().relayed == len(jobs)
+
+
 @pytest.mark.parametrize("step", ["committed", "send"])
-def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage, step: str) -> None:
+def test_a_flush_before_the_call_neither_loses_nor_duplicates_a_job(
+    stage: Stage, step: str
+) -> None:
     stage.insert("a", "b")
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
     stage.hand_over(at(step, 1, lambda: stage.client.run(flush)))
@@ -168,7 +233,7 @@ def test_a_flush_before_the_call_loses_nothing_and_doubles_nothing(stage: Stage,
     assert stage.enqueued() == {"a": 1, "b": 1}
 
 
-def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new_numbers(
+def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_new_numbers(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a", "b")
@@ -187,10 +252,10 @@ def test_a_database_that_was_set_back_is_noticed_and_its_rows_are_sent_under_new
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sent_again(
+def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The batch has an old number of a slot: Redis carries it out under no circumstances."""
+    """Checks a batch with an old call number of a slot, which Redis never carries out."""
     saved: list[Any] = []
     stage.insert("a", "b")
     with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
@@ -207,7 +272,9 @@ def test_a_batch_of_a_database_that_was_set_back_is_answered_as_too_late_and_sen
     assert stage.rows() == []
 
 
-def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) -> None:
+def test_a_copied_inbox_is_refused_until_an_operator_says_whether_it_is_a_copy(
+    stage: Stage,
+) -> None:
     stage.insert("a", "b")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     with pytest.raises(InboxCopied, match="is a copy, or it was moved"):
@@ -225,7 +292,7 @@ def test_a_copied_inbox_is_refused_until_a_person_says_what_it_is(stage: Stage) 
     assert stage.drain() == ["c"]
 
 
-def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
+def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     place.move_inbox(stage.session)
@@ -236,22 +303,22 @@ def test_a_moved_inbox_goes_on_with_its_rows(stage: Stage) -> None:
 # The service.
 
 
-def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
+def test_a_relay_waits_longer_each_time_for_a_full_queue_and_serves_other_queues_meanwhile(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a")
     stage.insert("b", queue="other")
     with stage.relay() as relay:
-        send = relay._send
+        send = relay._sender.send
         refused: list[str] = []
 
-        def full(name: str, batch: Any) -> Any:
+        def full(name: str, *given: Any) -> Any:
             if name == QUEUE and len(refused) < 3:
                 refused.append(name)
                 raise QueueFull(queue=name)
-            return send(name, batch)
+            return send(name, *given)
 
-        monkeypatch.setattr(relay, "_send", full)
+        monkeypatch.setattr(relay._sender, "send", full)
         now = [0.0]
         service = RelayService(relay._session, relay._client, relay, clock=lambda: now[0])
         pauses = []
@@ -270,7 +337,7 @@ def test_a_full_queue_waits_with_growing_pauses_while_the_others_go_on(
 
 
 @pytest.mark.parametrize("wakes", ["a token", "the file"])
-def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
+def test_a_running_relay_finds_a_new_row_at_once(stage: Stage, wakes: str) -> None:
     stop = threading.Event()
     args = (stage.redis_url, "rqc", stage.database_url)
     relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
@@ -286,10 +353,47 @@ def test_a_running_relay_finds_a_row_at_once(stage: Stage, wakes: str) -> None:
     assert stage.drain() == ["a"]
 
 
-def test_a_running_relay_leaves_a_file_that_another_one_has_replaced(
+def test_a_relay_that_starts_while_another_writer_has_the_file_waits_and_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    stage.insert("a")
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    try:
+        with caplog.at_level(logging.INFO, "rq_core.inbox"), stage.session.transaction():
+            relay.start()
+            wait_until(lambda: "database is locked" in caplog.text, "the relay says so")
+            with pytest.raises(InboxError):
+                run_relay(*args, stop=stop, once=True)
+        wait_until(lambda: stage.rows() == [], "the row was handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+    assert caplog.text.count("waiting for a lock of another connection") == 1
+    assert stage.drain() == ["a"]
+
+
+def test_a_relay_that_waits_for_a_lock_can_be_stopped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", stage.database_url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    with stage.session.transaction():
+        relay.start()
+        wait_until(lambda: "database is locked" in caplog.text, "the relay says so")
+        stop.set()
+        relay.join(10)
+    assert not relay.is_alive()
+
+
+def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A backup is moved over the file. The relay has the old one open, which no producer sees any more."""
+    """Checks a backup that is moved over the file: the relay has the old file open, which no producer uses any more."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

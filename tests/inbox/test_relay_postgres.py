@@ -1,4 +1,4 @@
-"""A relay on PostgreSQL: late commits, locks, poolers, crowds, and how rows are read."""
+"""A relay on PostgreSQL: late commits, locks, poolers, many relays at once, and query plans."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from sql_audit.inbox.service import RelayService
+from sql_audit.inbox.sending import CALL_ROWS
+from sql_audit.inbox.service import RelayService, run_relay
 from sql_audit.inbox.session import Session
 from sql_audit.inbox.statements import STATEMENTS
-from tests.kit.inbox import QUEUE, Stage, at, finish
+from tests.kit.inbox import QUEUE, Stage, finish
 from tests.kit.pgbouncer import pgbouncer
 from tests.kit.servers import PostgresServer
 from tests.kit.wait import wait_until
 
 
-def test_a_commit_that_comes_late_is_not_skipped(on_postgres: Stage) -> None:
-    """Its rows have lower ids than rows that were handed over before."""
+def test_a_relay_hands_over_a_row_whose_transaction_commits_late(on_postgres: Stage) -> None:
+    """Checks rows with lower ids than rows that were handed over before."""
     stage = on_postgres
     late = Session(stage.database_url)
     with stage.relay() as relay:
@@ -35,7 +36,7 @@ def test_a_commit_that_comes_late_is_not_skipped(on_postgres: Stage) -> None:
     assert stage.drain() == ["a", "b", "late"]
 
 
-def test_a_row_that_is_being_deleted_is_not_handed_over(on_postgres: Stage) -> None:
+def test_a_row_that_a_transaction_is_deleting_is_not_handed_over(on_postgres: Stage) -> None:
     stage = on_postgres
     stage.insert("cancelled", "a")
     user = Session(stage.database_url)
@@ -46,21 +47,24 @@ def test_a_row_that_is_being_deleted_is_not_handed_over(on_postgres: Stage) -> N
     assert stage.drain() == ["a"]
 
 
-def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
+def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_state(
     on_postgres: Stage,
 ) -> None:
     stage = on_postgres
-    stage.insert("a", "b")
+    jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 1)]
+    stage.insert(*jobs)
     seen: list[Any] = []
 
-    def look() -> None:
+    def look(step: str) -> None:
+        if step != "send":
+            return
         seen.append(stage.sql(
             "SELECT a.state, (SELECT count(*) FROM pg_locks l WHERE l.pid = a.pid AND l.locktype <> 'virtualxid')"
             " FROM pg_stat_activity a WHERE a.application_name = 'rq-core inbox' AND a.pid <> pg_backend_pid()"
         ))  # fmt: skip
 
     statements: list[str] = []
-    with stage.relay(at("send", 1, look)) as relay:
+    with stage.relay(look) as relay:
         engine: Any = relay._session.engine
         event.listen(
             engine,
@@ -68,18 +72,18 @@ def test_nothing_is_locked_while_a_batch_is_sent_and_no_session_state_stays(
             lambda *given: statements.append(given[2]),
         )
         finish(relay)
-    assert [(state, locks) for state, locks in seen[0]] == [("idle", 0)]
+    assert [list(map(tuple, each)) for each in seen] == [[("idle", 0)]] * 2, "at each call"
     assert statements
     for text in statements:
         assert not text.startswith(("SET ", "LISTEN", "PREPARE", "DECLARE"))
         assert "advisory" not in text
-    assert stage.drain() == ["a", "b"]
+    assert stage.drain() == jobs
 
 
-def test_a_relay_works_through_a_pooler_that_gives_its_connection_away(
+def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
     postgres_server: PostgresServer, postgres_url: str, valkey_url: str
 ) -> None:
-    """PgBouncer in transaction mode, with one connection for a user, two relays and the tests."""
+    """Checks PgBouncer in transaction mode: a user, two relays and the test share one connection."""
     with pgbouncer(postgres_server.port) as port:
         stage = Stage(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"), valkey_url)
         jobs = [f"j-{n}" for n in range(600)]
@@ -90,6 +94,36 @@ def test_a_relay_works_through_a_pooler_that_gives_its_connection_away(
                 two.turn(QUEUE)
         assert stage.drain() == sorted(jobs)
         stage.close()
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_relay_that_meets_lock_timeout_tries_again(
+    on_postgres: Stage, caplog: pytest.LogCaptureFixture, at_start: bool
+) -> None:
+    """A migration of the application's has locked the table, and the relay's role has a `lock_timeout`."""
+    stage = on_postgres
+    url = f"{stage.database_url}?options=-c%20lock_timeout%3D20"
+    stop = threading.Event()
+    args = (stage.redis_url, "rqc", url)
+    relay = threading.Thread(target=run_relay, args=args, kwargs={"stop": stop})
+    user = Session(stage.database_url)
+    try:
+        if not at_start:
+            relay.start()
+            stage.insert("first")
+            wait_until(lambda: stage.rows() == [], "the row was handed over")
+        stage.insert("a")
+        with user.transaction() as transaction:
+            transaction.run("LOCK TABLE rqc_inbox, rqc_inbox_place IN ACCESS EXCLUSIVE MODE")
+            if at_start:
+                relay.start()
+            wait_until(lambda: "due to lock timeout" in caplog.text, "the relay says so")
+        wait_until(lambda: stage.rows() == [], "the rows were handed over")
+    finally:
+        stop.set()
+        relay.join(10)
+        user.close()
+    assert "a" in stage.drain()
 
 
 def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage) -> None:
@@ -122,14 +156,14 @@ def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
+def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     stage: Stage = request.getfixturevalue({"sqlite": "stage", "postgresql": "on_postgres"}[kind])
     said = STATEMENTS[kind]
     ids = said.ids([1, 2])
     hot: dict[str, tuple[Any, ...]] = {
-        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 250),
+        "queues": (), "lock": ("q",), "look": ("q",), "exists": ("q",), "choose": ("q", 0, 250),
         "load": ("q", *ids), "begin": ("s", 1, "[1]", "r", 0, 0, 0, "q"), "take": ("r", "q"),
         "end": (1, 0, 0, "q"), "delete": ("q", *ids), "pack": ("j", "{}", "{}", "q", 1),
         "has_id": ("j", "q", 1),
@@ -148,10 +182,11 @@ def test_no_statement_of_a_turn_reads_parked_rows_or_a_whole_table(
                 assert "Seq Scan on rqc_inbox" not in plan, f"{name}\n{plan}"
 
 
-def test_a_batch_is_read_by_the_index_although_the_statistics_say_that_the_table_is_empty(
+def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is_empty(
     on_postgres: Stage,
 ) -> None:
-    """PostgreSQL read and sorted all rows of the queue for each batch: 10 ms for 30,000 rows."""
+    """Checks the query plan: without the index PostgreSQL read and sorted all rows of the queue for each batch, in 10
+    ms for 30,000 rows."""
     stage = on_postgres
     stage.sql("ANALYZE rqc_inbox")
     stage.sql(
@@ -162,7 +197,7 @@ def test_a_batch_is_read_by_the_index_although_the_statistics_say_that_the_table
         transaction.lock(QUEUE)
         explain = "EXPLAIN (ANALYZE, BUFFERS OFF, COSTS OFF, TIMING OFF, SUMMARY OFF) "
         choose = explain + STATEMENTS["postgresql"].choose
-        plan = [row[0] for row in transaction.run(choose, QUEUE, 250)]
+        plan = [row[0] for row in transaction.run(choose, QUEUE, 0, 250)]
         ids = [row.id for row in transaction.choose(QUEUE, 250)]
         delete = explain + STATEMENTS["postgresql"].delete
         deletes = [

@@ -1,4 +1,4 @@
-"""A relay makes jobs of rows: of plain ones and odd ones; some rows become no job."""
+"""A relay makes jobs from rows: from ordinary rows and from unusual rows. Some rows do not become jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.inbox import QUEUE, Stage
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
-    """A job's line in Redis."""
+    """Return a job's state line in Redis."""
     keys = queue_keys(queue)
     ask = stage.client.calls.delivery.ask
     found = stage.client.run(
@@ -23,7 +23,9 @@ def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
     return str(found[0] or found[1])
 
 
-def test_options_of_a_plain_row_hold_and_a_delay_counts_from_the_insert(stage: Stage) -> None:
+def test_a_relay_applies_the_options_of_a_row_without_packed_data_and_delays_count_from_the_insert(
+    stage: Stage,
+) -> None:
     stage.insert("a", args='{"to": "x"}', options='{"priority": "high", "max_attempts": 2}')
     long_ago = "2020-01-01T00:00:00.000Z"
     stage.insert("late", options='{"delay": 60}', created_at=long_ago)
@@ -38,7 +40,9 @@ def test_options_of_a_plain_row_hold_and_a_delay_counts_from_the_insert(stage: S
     assert stage.drain() == ["a", "late"]
 
 
-def test_a_plain_row_gets_the_lane_of_the_policy_that_workers_registered(stage: Stage) -> None:
+def test_a_row_without_packed_data_gets_the_lane_of_the_policy_that_workers_registered(
+    stage: Stage,
+) -> None:
     with App(stage.redis_url) as app:
 
         @app.task(queue=QUEUE, name="send", caps=[Cap(1, per="tenant")])
@@ -73,7 +77,7 @@ def test_a_plain_row_gets_the_lane_of_the_policy_that_workers_registered(stage: 
     ],
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )  # fmt: skip
-def test_a_row_that_cannot_be_read_is_parked_with_the_reason_and_blocks_nothing(
+def test_an_unreadable_row_is_parked_with_the_reason_and_delays_no_other_row(
     stage: Stage, columns: dict[str, Any], why: str
 ) -> None:
     stage.insert("before")
@@ -89,14 +93,14 @@ def test_a_row_that_cannot_be_read_is_parked_with_the_reason_and_blocks_nothing(
     assert stage.rows() == []
 
 
-def test_a_job_id_that_is_no_name_is_parked(stage: Stage) -> None:
+def test_a_row_with_an_invalid_job_id_is_parked(stage: Stage) -> None:
     stage.insert("no id", "a")
     stage.hand_over()
     assert stage.drain() == ["a"]
     assert "job name 'no id' is not valid" in stage.parked()["no id"]
 
 
-def test_rows_whose_rejection_no_producer_would_hear_of_are_parked(stage: Stage) -> None:
+def test_a_row_whose_rejection_would_reach_no_producer_is_parked(stage: Stage) -> None:
     with App(stage.redis_url) as app:
 
         @app.task(queue=QUEUE, name="send", caps=[Cap(1, on_full="reject")])
@@ -108,7 +112,7 @@ def test_rows_whose_rejection_no_producer_would_hear_of_are_parked(stage: Stage)
     assert "no producer would hear of that" in stage.parked()["a"]
 
 
-def test_duplicates_and_held_names_leave_and_are_counted_and_a_mismatch_is_parked(
+def test_duplicates_and_held_names_are_counted_and_a_mismatch_is_parked(
     stage: Stage,
 ) -> None:
     with App(stage.redis_url) as app:
@@ -137,7 +141,7 @@ def test_duplicates_and_held_names_leave_and_are_counted_and_a_mismatch_is_parke
     assert stage.drain() == sorted(["live", other.id, held.id, "new"])
 
 
-def test_a_row_with_an_idempotency_key_becomes_one_job_however_often_it_was_inserted(
+def test_rows_with_one_idempotency_key_become_one_job(
     stage: Stage,
 ) -> None:
     stage.insert("a", "b", options='{"idempotency_key": "order-7"}')

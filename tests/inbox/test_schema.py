@@ -34,7 +34,7 @@ def engine(audit_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_the_tables_are_created_once(audit_url: str, engine: Engine) -> None:
+def test_migrate_creates_the_tables_of_an_inbox_once(audit_url: str, engine: Engine) -> None:
     assert ALL == migrate(audit_url)
     with engine.begin() as connection:
         first = connection.exec_driver_sql("SELECT inbox_id, place FROM rqc_inbox_place").one()
@@ -48,7 +48,7 @@ def test_the_tables_are_created_once(audit_url: str, engine: Engine) -> None:
     assert first == again
 
 
-def test_a_table_that_is_missing_is_created_and_the_others_stay(
+def test_migrate_creates_a_missing_table_and_keeps_the_other_tables(
     audit_url: str, engine: Engine
 ) -> None:
     migrate(audit_url)
@@ -62,7 +62,9 @@ def test_a_table_that_is_missing_is_created_and_the_others_stay(
         assert 1 == connection.exec_driver_sql("SELECT count(*) FROM rqc_inbox").scalar_one()
 
 
-def test_the_printed_statements_create_the_same_tables(audit_url: str, engine: Engine) -> None:
+def test_the_printed_statements_create_the_same_tables_as_migrate(
+    audit_url: str, engine: Engine
+) -> None:
     with engine.begin() as connection:
         for statement in ddl(audit_url):
             connection.exec_driver_sql(statement)
@@ -70,7 +72,7 @@ def test_the_printed_statements_create_the_same_tables(audit_url: str, engine: E
     assert () == migrate(audit_url)
 
 
-def test_a_plain_insert_gets_an_id_a_place_in_line_and_a_time(
+def test_an_insert_without_an_id_gets_an_id_a_place_in_line_and_a_time(
     audit_url: str, engine: Engine
 ) -> None:
     migrate(audit_url)
@@ -98,7 +100,7 @@ def test_a_plain_insert_gets_an_id_a_place_in_line_and_a_time(
     assert all(0 <= age < 60_000 for age in ages)
 
 
-def test_an_id_does_not_come_again_after_its_row_has_left(audit_url: str, engine: Engine) -> None:
+def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engine) -> None:
     migrate(audit_url)
     ids: list[int] = []
     for _ in range(2):
@@ -121,9 +123,11 @@ def test_an_id_does_not_come_again_after_its_row_has_left(audit_url: str, engine
         "INSERT INTO rqc_inbox (queue, task, id) VALUES ('q', 't', 0)",
     ],
 )
-def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> None:
-    """A job's id twice in a queue, a second row of the place, a row without queue or task, or with an id that a
-    batch has for rows that have left it."""
+def test_the_constraints_of_the_tables_refuse_invalid_rows(
+    audit_url: str, engine: Engine, statement: str
+) -> None:
+    """Checks a job id that occurs twice in a queue, a second row of the place, a row without a queue or a task, and an
+    id by which a batch marks rows that have left it."""
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):
@@ -136,8 +140,8 @@ def test_the_tables_refuse(audit_url: str, engine: Engine, statement: str) -> No
 
 
 @pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
-def test_sqlite_refuses_bytes_at_the_insert(sqlite_url: str, column: str) -> None:
-    """json.dumps(…).encode(), or what some libraries make of JSON: no relay could read it."""
+def test_sqlite_refuses_the_insert_of_bytes(sqlite_url: str, column: str) -> None:
+    """Checks bytes, such as those of json.dumps(…).encode() and of some libraries, which no relay could read."""
     migrate(sqlite_url)
     columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
     engine = create_engine(inbox_url(sqlite_url))
@@ -149,7 +153,7 @@ def test_sqlite_refuses_bytes_at_the_insert(sqlite_url: str, column: str) -> Non
 
 
 @pytest.mark.parametrize("table", ALL)
-def test_a_table_of_another_program_is_left_alone(
+def test_migrate_refuses_a_table_of_another_program_and_does_not_change_it(
     audit_url: str, engine: Engine, table: str
 ) -> None:
     with engine.begin() as connection:
@@ -163,7 +167,7 @@ def test_a_table_of_another_program_is_left_alone(
         assert ALL == missing_tables(connection)
 
 
-def test_several_programs_may_create_the_tables_at_once(audit_url: str) -> None:
+def test_several_programs_may_create_the_tables_at_the_same_time(audit_url: str) -> None:
     made: list[tuple[str, ...]] = []
     threads = [threading.Thread(target=lambda: made.append(migrate(audit_url))) for _ in range(4)]
     for thread in threads:
@@ -174,7 +178,9 @@ def test_several_programs_may_create_the_tables_at_once(audit_url: str) -> None:
     assert sorted([(), (), (), ALL]) == sorted(made)
 
 
-def test_the_columns_are_those_of_the_statements(audit_url: str, engine: Engine) -> None:
+def test_the_tables_have_the_columns_that_the_statements_name(
+    audit_url: str, engine: Engine
+) -> None:
     migrate(audit_url)
     with engine.begin() as connection:
         for table, columns in COLUMNS.items():
@@ -183,12 +189,12 @@ def test_the_columns_are_those_of_the_statements(audit_url: str, engine: Engine)
 
 
 @pytest.mark.parametrize("url", ["mysql://u@h/d", ":memory:", "sqlite://", "", "host=h dbname=d"])
-def test_a_url_of_no_database_for_an_inbox_is_refused(url: str) -> None:
+def test_a_url_of_an_unsupported_database_is_refused(url: str) -> None:
     with pytest.raises(InboxUrlInvalid, match="not a database for an inbox"):
         migrate(url)
 
 
-def test_a_database_that_cannot_be_reached_is_unavailable(tmp_path: Path) -> None:
+def test_the_error_of_an_unreachable_database_says_that_it_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(InboxUnavailable, match="does not answer"):
         migrate(f"sqlite:///{tmp_path}/no/where.db")
     with pytest.raises(InboxUnavailable, match="does not answer") as caught:
@@ -196,5 +202,5 @@ def test_a_database_that_cannot_be_reached_is_unavailable(tmp_path: Path) -> Non
     assert "secret" not in str(caught.value)
 
 
-def test_ddl_sends_nothing() -> None:
+def test_ddl_connects_to_no_database() -> None:
     assert 6 == len(ddl("postgresql://u@127.0.0.1:1/d"))

@@ -1,4 +1,5 @@
-"""From a transaction through a relay into the queue: names, caps, windows, delays and results hold as for any job."""
+"""Jobs that go from a transaction through a relay into the queue: names, caps, windows, delays and results work as for
+other jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def line_of(app: App, job_id: str) -> Any:
     return found.fields
 
 
-def test_jobs_of_a_transaction_hold_names_and_caps_and_keep_results(app: App, url: str) -> None:
+def test_jobs_from_an_inbox_hold_names_and_caps_and_keep_results(app: App, url: str) -> None:
     capped, once = app.tasks["capped"], app.tasks["once"]
     engine = create_engine(url)
     with Session(engine) as session, session.begin():
@@ -74,7 +75,7 @@ def test_jobs_of_a_transaction_hold_names_and_caps_and_keep_results(app: App, ur
     assert ["a", "a", "b"] == [handle.result(5) for handle in results]
 
 
-def test_a_delay_and_a_deadline_count_from_the_insert(app: App, url: str) -> None:
+def test_a_delay_and_a_deadline_count_from_the_insert_into_the_inbox(app: App, url: str) -> None:
     plain = app.tasks["plain"]
     engine = create_engine(url)
     with Session(engine) as session, session.begin():
@@ -94,7 +95,9 @@ def test_a_delay_and_a_deadline_count_from_the_insert(app: App, url: str) -> Non
     assert "gone" == over.state()
 
 
-def test_a_repeated_call_becomes_one_job_even_after_its_end(app: App, url: str) -> None:
+def test_calls_with_one_idempotency_key_become_one_job_even_after_its_end(
+    app: App, url: str
+) -> None:
     keyed = app.tasks["plain"].with_options(idempotency_key="order 7")
     engine = create_engine(url)
     for _ in range(2):

@@ -1,4 +1,5 @@
-"""A token wakes a relay after a commit, and only then; and handles say where a job is until Redis has it."""
+"""A wake token is pushed for a relay after a commit, and only then. Handles report where a job is until Redis has
+it."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from rq_core import App, RqCoreError, WaitTimeout
 from rq_core.app import waking
+from rq_core.app.handles import awaiting
 from rq_core.connections.client import Client
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.inbox.service import run_relay
@@ -49,11 +51,11 @@ def tokens(valkey: RedisServer) -> Iterator[Callable[[], int]]:
 
 
 def pushed(app: App) -> None:
-    """Wait until no thread pushes."""
+    """Wait until no thread is pushing a wake token."""
     wait_until(lambda: not app.connections.waker.is_busy, "the end of the thread")
 
 
-def test_a_commit_pushes_a_token_and_a_rollback_none(
+def test_a_commit_pushes_a_wake_token_and_a_rollback_pushes_no_token(
     app: App, path: str, tokens: Callable[[], int]
 ) -> None:
     send = app.tasks["send"]
@@ -79,7 +81,7 @@ def test_a_commit_pushes_a_token_and_a_rollback_none(
     engine.dispose()
 
 
-def test_the_end_of_a_savepoint_is_no_commit(
+def test_the_end_of_a_savepoint_pushes_no_wake_token(
     app: App, path: str, tokens: Callable[[], int]
 ) -> None:
     send = app.tasks["send"]
@@ -94,7 +96,7 @@ def test_the_end_of_a_savepoint_is_no_commit(
     engine.dispose()
 
 
-async def test_the_commit_of_an_async_session_pushes_a_token(
+async def test_the_commit_of_an_async_session_pushes_a_wake_token(
     app: App, path: str, tokens: Callable[[], int]
 ) -> None:
     engine = create_async_engine(path.replace("sqlite:", "sqlite+aiosqlite:"))
@@ -109,7 +111,9 @@ async def test_the_commit_of_an_async_session_pushes_a_token(
     wait_until(lambda: tokens() == 1, "a token")
 
 
-def test_there_are_few_tokens_if_no_relay_takes_them(app: App, tokens: Callable[[], int]) -> None:
+def test_the_number_of_wake_tokens_is_bounded_while_no_relay_takes_them(
+    app: App, tokens: Callable[[], int]
+) -> None:
     for _ in range(3 * waking.TOKENS_MAX):
         app.wake_relay()
         pushed(app)
@@ -117,8 +121,8 @@ def test_there_are_few_tokens_if_no_relay_takes_them(app: App, tokens: Callable[
     assert waking.TOKENS_MAX == tokens()
 
 
-def test_a_server_that_does_not_answer_delays_no_commit(path: str) -> None:
-    """Connects to a port that stays silent, and then to a port without a server."""
+def test_a_redis_server_that_does_not_answer_delays_no_commit(path: str) -> None:
+    """Checks a port whose server never answers, and then a port without a server."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with App(f"redis://127.0.0.1:{port}") as app:
@@ -134,7 +138,7 @@ def test_a_server_that_does_not_answer_delays_no_commit(path: str) -> None:
     assert took < 0.5
 
 
-def test_a_client_that_cannot_be_made_is_made_for_the_next_commit(
+def test_a_client_whose_creation_failed_is_created_again_for_the_next_commit(
     app: App, tokens: Callable[[], int]
 ) -> None:
     made: list[bool] = []
@@ -154,7 +158,9 @@ def test_a_client_that_cannot_be_made_is_made_for_the_next_commit(
     assert (len(made), tokens()) == (2, 1)
 
 
-def test_a_forked_child_pushes_by_a_thread_of_its_own(app: App, tokens: Callable[[], int]) -> None:
+def test_a_forked_child_pushes_wake_tokens_in_its_own_thread(
+    app: App, tokens: Callable[[], int]
+) -> None:
     app.wake_relay()
     pushed(app)
     if not (child := os.fork()):
@@ -185,7 +191,9 @@ def enqueued(app: App, path: str) -> Any:
     return handle
 
 
-def test_a_handle_says_inbox_until_a_relay_has_handed_the_job_over(app: App, path: str) -> None:
+def test_the_state_of_a_handle_is_inbox_until_a_relay_has_handed_the_job_over(
+    app: App, path: str
+) -> None:
     engine = create_engine(path)
     with Session(engine) as session, session.begin():
         handle = app.tasks["send"].within(session).enqueue(7)
@@ -198,7 +206,7 @@ def test_a_handle_says_inbox_until_a_relay_has_handed_the_job_over(app: App, pat
     assert "ready" == handle.state()
 
 
-async def test_a_handle_says_inbox_in_an_event_loop(app: App, path: str) -> None:
+async def test_the_async_state_of_a_handle_is_inbox_in_an_event_loop(app: App, path: str) -> None:
     handle = enqueued(app, path)
 
     assert "inbox" == await handle.state_async()
@@ -206,7 +214,7 @@ async def test_a_handle_says_inbox_in_an_event_loop(app: App, path: str) -> None
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def test_a_parked_row_is_the_state_of_its_job(app: App, path: str) -> None:
+def test_the_state_of_a_job_whose_row_is_parked_is_parked(app: App, path: str) -> None:
     engine = create_engine(path)
     with engine.begin() as connection:
         connection.execute(
@@ -221,8 +229,10 @@ def test_a_parked_row_is_the_state_of_its_job(app: App, path: str) -> None:
         handle.wait(0.1)
 
 
-def test_a_wait_for_a_job_in_the_inbox_goes_on_in_its_queue(app: App, path: str) -> None:
-    """Without the look into the inbox the wait would say that the job is gone."""
+def test_a_wait_for_a_job_in_the_inbox_continues_when_the_job_is_in_its_queue(
+    app: App, path: str
+) -> None:
+    """Checks that the wait also reads the inbox; otherwise it would report that the job is gone."""
     handle = enqueued(app, path)
     with pytest.raises(WaitTimeout, match="still in the inbox: check that a relay runs"):
         handle.result(0.1)
@@ -237,7 +247,22 @@ def test_a_wait_for_a_job_in_the_inbox_goes_on_in_its_queue(app: App, path: str)
     assert [7] == found
 
 
-async def test_a_wait_in_an_event_loop_looks_into_the_inbox(app: App, path: str) -> None:
+def test_a_wait_for_a_row_ends_at_its_timeout(
+    app: App, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for a late answer of the database is for a look without any, not for one that has found the row."""
+    monkeypatch.setattr(awaiting, "GRACE_S", 20.0)
+    handle = enqueued(app, path)
+    began = time.monotonic()
+    with pytest.raises(WaitTimeout, match="still in the inbox"):
+        handle.wait(0)
+    with pytest.raises(WaitTimeout, match="still in the inbox"):
+        handle.wait(0.1)
+
+    assert time.monotonic() - began < 20
+
+
+async def test_a_wait_in_an_event_loop_also_reads_the_inbox(app: App, path: str) -> None:
     handle = enqueued(app, path)
     with pytest.raises(WaitTimeout, match="still in the inbox"):
         await handle.wait_async(0.1)
@@ -245,7 +270,7 @@ async def test_a_wait_in_an_event_loop_looks_into_the_inbox(app: App, path: str)
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_state_names_the_command_if_the_apps_inbox_has_no_tables(
+def test_the_error_of_an_inbox_without_tables_names_the_command_that_creates_them(
     valkey: RedisServer, tmp_path: Path, exists: bool
 ) -> None:
     empty = tmp_path / "typo.db"
@@ -261,7 +286,7 @@ def test_a_state_names_the_command_if_the_apps_inbox_has_no_tables(
     assert empty.exists() == exists
 
 
-def test_a_wait_for_a_job_that_never_was_ends_at_once(app: App) -> None:
+def test_a_wait_for_a_job_that_never_existed_ends_at_once(app: App) -> None:
     outcome = app.handle_by_id("mail", "nobody").wait(20)
 
     assert "gone" == type(outcome).__name__.lower()

@@ -1,4 +1,4 @@
-"""Metrics, causes and alerts of an inbox: rows that wait or are parked are shown, and the look takes no lock."""
+"""Metrics, causes and alerts of an inbox: waiting rows and parked rows are shown, and reading them takes no lock."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def counts_and_alerts(stage: Stage) -> None:
     assert value(scraped(stage), "rqc_inbox_up") == 1
 
 
-def test_metrics_alerts_and_causes_show_rows_that_wait_and_rows_that_are_parked(
+def test_metrics_alerts_and_causes_show_waiting_rows_and_parked_rows_of_an_inbox(
     stage: Stage,
 ) -> None:
     counts_and_alerts(stage)
@@ -105,11 +105,11 @@ def test_metrics_alerts_and_causes_show_rows_that_wait_and_rows_that_are_parked(
     assert set(said(stage)) == {"RqCoreInboxParked"}
 
 
-def test_an_inbox_on_postgres_is_read_by_the_same_look(on_postgres: Stage) -> None:
+def test_metrics_alerts_and_causes_show_rows_of_an_inbox_on_postgres(on_postgres: Stage) -> None:
     counts_and_alerts(on_postgres)
 
 
-def test_the_cause_of_rows_that_wait_says_whether_a_batch_is_stuck(stage: Stage) -> None:
+def test_the_cause_of_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -> None:
     stage.insert("a")
     stage.age_rows(240)
     stage.sql(ON_ITS_WAY, QUEUE)
@@ -121,7 +121,7 @@ def test_the_cause_of_rows_that_wait_says_whether_a_batch_is_stuck(stage: Stage)
     assert said(stage)["RqCoreInboxWaits"].endswith("; a relay hands them over")
 
 
-def test_a_look_counts_no_more_rows_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound_and_says_so(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "ROWS_MAX", 3)
@@ -135,7 +135,7 @@ def test_a_look_counts_no_more_rows_than_its_bound_and_says_so(
     assert said(stage)["RqCoreInboxParked"].startswith("at least 3 rows of the inbox are parked")
 
 
-def test_a_look_reads_no_more_queues_than_its_bound_and_says_so(
+def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUEUES_MAX", 2)
@@ -152,8 +152,9 @@ def test_a_look_reads_no_more_queues_than_its_bound_and_says_so(
     assert value(scraped(stage), "rqc_inbox_rows", queue="c") is None
 
 
-def test_queues_whose_names_are_no_names_share_one_label(stage: Stage) -> None:
-    """Checks names that a plain INSERT may have: they make neither many samples nor two of one label."""
+def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
+    """Checks invalid queue names, which a plain INSERT may contain: they cause neither many samples nor two samples
+    with the same label."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")
@@ -165,7 +166,7 @@ def test_queues_whose_names_are_no_names_share_one_label(stage: Stage) -> None:
     assert len([name for name, _ in found if name == "rqc_inbox_rows"]) == 2
 
 
-def test_a_look_does_not_wait_for_a_transaction_that_writes(stage: Stage) -> None:
+def test_a_read_of_the_inbox_does_not_wait_for_a_transaction_that_writes(stage: Stage) -> None:
     stage.insert("a")
     with stage.session.transaction() as transaction:
         transaction.run("INSERT INTO rqc_inbox (queue, task) VALUES ('mail', 'send')")
@@ -176,7 +177,7 @@ def test_a_look_does_not_wait_for_a_transaction_that_writes(stage: Stage) -> Non
     assert value(found, "rqc_inbox_rows", queue=QUEUE) == 1
 
 
-def test_an_inbox_without_tables_is_named_and_the_rest_is_shown(
+def test_an_inbox_without_tables_is_reported_and_all_other_metrics_are_shown(
     valkey_url: str, tmp_path: Path
 ) -> None:
     away = str(tmp_path / "app.db")

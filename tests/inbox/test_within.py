@@ -1,4 +1,4 @@
-"""Jobs enqueued inside transactions, through the libraries that users have, in both databases."""
+"""Jobs that are enqueued inside transactions, with each library that users may have, on both databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def driver_url(url: str) -> str:
 
 
 class Scene:
-    """A connection of one library, and what a test does with it, whatever its library is."""
+    """A connection of one library, with the methods that tests need, which are the same for all libraries."""
 
     def __init__(
         self, connection: Any, execute: Callable[[str], Any], commit: Any, back: Any
@@ -93,7 +93,7 @@ def may_be(kind: str, url: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_the_row_is_committed_or_rolled_back_with_the_order(kind: str, url: str, app: App) -> None:
+def test_a_row_is_committed_or_rolled_back_with_the_order(kind: str, url: str, app: App) -> None:
     send = app.tasks["send"]
     with opened(kind, url) as scene:
         scene.execute("INSERT INTO orders VALUES (1)")
@@ -113,7 +113,9 @@ def test_the_row_is_committed_or_rolled_back_with_the_order(kind: str, url: str,
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_many_jobs_are_one_insert_in_their_order(kind: str, url: str, app: App) -> None:
+def test_enqueue_many_inserts_many_rows_in_order_with_one_statement(
+    kind: str, url: str, app: App
+) -> None:
     send = app.tasks["send"]
     with opened(kind, url) as scene:
         ids = app.within(scene.connection).enqueue_many(send.job(n) for n in range(300))
@@ -128,7 +130,7 @@ def test_many_jobs_are_one_insert_in_their_order(kind: str, url: str, app: App) 
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_a_savepoint_that_is_rolled_back_takes_its_rows_along(
+def test_the_rollback_of_a_savepoint_deletes_the_rows_that_were_inserted_since(
     kind: str, url: str, app: App
 ) -> None:
     send = app.tasks["send"]
@@ -148,7 +150,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_rows_along(
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_autocommit_is_refused(kind: str, url: str, app: App) -> None:
+def test_an_enqueue_under_autocommit_is_refused(kind: str, url: str, app: App) -> None:
     send = app.tasks["send"]
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
     if kind == "driver":
@@ -172,7 +174,7 @@ def test_autocommit_is_refused(kind: str, url: str, app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_a_database_without_the_tables_is_named_with_the_command(
+def test_the_error_of_a_database_without_the_tables_names_the_command_that_creates_them(
     kind: str, audit_url: str, app: App
 ) -> None:
     with opened(kind, audit_url) as scene:
@@ -181,7 +183,7 @@ def test_a_database_without_the_tables_is_named_with_the_command(
         scene.rollback()
 
 
-def test_the_message_about_missing_tables_names_the_apps_inbox_without_its_password(
+def test_the_error_of_missing_tables_names_the_inbox_of_the_app_without_its_password(
     sqlite_url: str,
 ) -> None:
     app = App("redis://127.0.0.1:1", inbox="postgresql://shop:secret@db/shop")
@@ -195,7 +197,7 @@ def test_the_message_about_missing_tables_names_the_apps_inbox_without_its_passw
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_the_row_is_committed_or_rolled_back_with_the_order_in_an_event_loop(
+async def test_a_row_is_committed_or_rolled_back_with_the_order_in_an_event_loop(
     kind: str, url: str, app: App
 ) -> None:
     if not may_be(kind, url):
@@ -223,7 +225,9 @@ async def test_the_row_is_committed_or_rolled_back_with_the_order_in_an_event_lo
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_autocommit_is_refused_in_an_event_loop(kind: str, url: str, app: App) -> None:
+async def test_an_enqueue_under_autocommit_is_refused_in_an_event_loop(
+    kind: str, url: str, app: App
+) -> None:
     if not may_be(kind, url):
         return
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"}
@@ -240,7 +244,7 @@ async def test_autocommit_is_refused_in_an_event_loop(kind: str, url: str, app: 
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_missing_tables_are_named_in_an_event_loop(
+async def test_missing_tables_are_reported_in_an_event_loop(
     kind: str, audit_url: str, app: App
 ) -> None:
     if not may_be(kind, audit_url):
@@ -251,7 +255,9 @@ async def test_missing_tables_are_named_in_an_event_loop(
         await scene.rollback()
 
 
-async def test_a_session_inside_run_sync_is_used_as_a_blocking_one(url: str, app: App) -> None:
+async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
+    url: str, app: App
+) -> None:
     async with opened_async("async session", url) as scene:
         session: AsyncSession = scene.connection
         await session.run_sync(lambda inner: app.tasks["send"].within(inner).enqueue(1))
@@ -263,10 +269,10 @@ async def test_a_session_inside_run_sync_is_used_as_a_blocking_one(url: str, app
     assert 2 == len(committed(url))
 
 
-async def test_a_pooler_that_changes_the_server_after_each_transaction(
+async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_each_transaction(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
-    """Two clients share one connection to the server, and take turns."""
+    """Checks two clients that use one connection to the server alternately."""
     send = app.tasks["send"]
     with pgbouncer(postgres_server.port) as port:
         url = make_url(pg_url).set(port=port).render_as_string()

@@ -1,4 +1,4 @@
-"""Assertions that Redis, the projection and the log agree, for use after each loss and each repair."""
+"""Asserts that Redis, the projection in SQL and the log agree. Tests use it after each loss and each repair."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Debian's Chromium, driven by Playwright, and what is asked of each page that it shows.
+"""Debian's Chromium, driven by Playwright, and the checks of each page that it shows.
 
-Playwright brings a driver, a process of Node; the browser is the system's own. Both are CI's: `.ci/run` installs them,
-and the tests that need them are marked `browser`.
+Playwright brings a driver, which is a Node process; the browser is the system's own. `.ci/run` installs both, and the
+tests that need them are marked `browser`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SEEN: Final = """() => {
 
 @functools.cache
 def axe() -> str:
-    """The source of axe-core. Raises AssertionError if it is not that of its release."""
+    """Return the source of axe-core. Raises AssertionError if it differs from the source of its release."""
     found = AXE.read_bytes()
     assert hashlib.sha256(found).hexdigest() == AXE_DIGEST
     return found.decode()
@@ -62,7 +62,8 @@ def axe() -> str:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Start the browser. Its driver is no leak, and ends with the run if that is killed; the browser ends with it."""
+    """Start the browser. Its driver does not count as a leak. If the run is killed, the driver ends, and the browser
+    with it."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -89,7 +90,7 @@ def chromium() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def served(redis_url: str, audit_url: str | None, log: Path, *options: str) -> Iterator[str]:
-    """Run `rq-core web`, and give the page's address. ``log`` gets what the process prints."""
+    """Run `rq-core web`, and yield the page's address. The output of the process is written to ``log``."""
     url = f"http://127.0.0.1:{free_port()}"
     audit = ["--audit", audit_url] if audit_url else []
     command = [
@@ -112,7 +113,7 @@ def _answers(url: str) -> bool:
 
 
 class Viewer:
-    """One window, and all that went wrong in it: errors of the console, and requests to elsewhere."""
+    """A window of the browser, and its problems: errors in the console, and requests to other hosts."""
 
     def __init__(self, browser: Any, base: str, *, scripts: bool = True, width: int = 1280) -> None:
         self.base = base
@@ -149,18 +150,18 @@ class Viewer:
         self.page.set_viewport_size({"width": width, "height": HEIGHT})
 
     def findings(self) -> list[str]:
-        """Findings of axe in the page as it is shown, and whether it is wider than the window."""
+        """Return the findings of axe in the page as it is shown, and a finding if the page is wider than the window."""
         if not self.page.evaluate("() => 'axe' in window"):
             # The page's policy allows no such script; the driver's own way in does.
             self.page.evaluate(axe())
         return [*self.page.evaluate(_JUDGE), *self.page.evaluate(_WIDER)]
 
     def first_screen(self) -> str:
-        """The text that is seen without scrolling."""
+        """Return the text that is visible without scrolling."""
         return str(self.page.evaluate(_SEEN))
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Keep what is shown: the first screen, or the whole page."""
+        """Save a picture of the first screen, or of the whole page."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=path, full_page=whole)
 
@@ -171,7 +172,7 @@ class Viewer:
 
 @contextlib.contextmanager
 def viewing(browser: Any, base: str, **options: Any) -> Iterator[Viewer]:
-    """Open a window. At its end nothing may have gone wrong in it."""
+    """Open a window during the block. Afterwards assert that it had no problems."""
     viewer = Viewer(browser, base, **options)
     try:
         yield viewer

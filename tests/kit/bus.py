@@ -1,7 +1,7 @@
-"""The bus of a cluster on loopback: all links between nodes pass through it, so that a node can be cut off.
+"""The cluster bus on loopback: all links between nodes pass through this process, so that a node can be cut off.
 
-A node announces the port of its door in the bus, and connects from an address of its own, by which the other doors
-recognise it. Clients and replicas do not use the bus, and still reach the node.
+Each node announces a port of this process (its door) to the other nodes, and connects from an address of its own, by
+which the doors of other nodes recognise it. Clients and replicas do not use the bus, and still reach the node.
 """
 
 from __future__ import annotations

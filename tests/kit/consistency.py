@@ -1,6 +1,7 @@
 """Checks that a queue's indexes, state lines and log agree (invariants I4, I5, I6 and I8).
 
-The checks follow the design and not the doctor's code, so that each can be compared with the other.
+The checks are written from the design and not from the doctor's code, so that the checks and the doctor can be
+compared.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Tasks of the worker tests, and worker processes that run them.
 
-The tasks write their runs into a witness file, so that a test sees what really ran, whatever Redis says.
+The tasks write their runs into a witness file, so that a test can see which handlers ran without asking Redis.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _snooze() -> None:
 
 @app.task(queue="crew", retry=quick)
 def snoozes() -> None:
-    """Snooze more often than the job may fail."""
+    """Snooze more often than the number of failures that the job may have."""
     _snooze()
 
 
@@ -285,7 +285,7 @@ class Speechless(Exception):
 
 
 class Count(BaseModel):
-    """A type whose own check raises an exception that pydantic does not catch."""
+    """A type whose validator raises an exception that pydantic does not catch."""
 
     n: int
 

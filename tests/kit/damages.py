@@ -84,7 +84,7 @@ def _replace(key: str, member: str, was: str, lie: str) -> Callable[[Seed], obje
 
 
 def _nightly_in_an_hour(seed: Seed) -> None:
-    """The instant of a schedule, in all that has it."""
+    """Move the next instant of a schedule by an hour, in every place that has it."""
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, ["nightly"])).values()
     at_ms = stored.due_ms + HOUR_MS
     entry = str(stored._replace(next_ms=at_ms, due_ms=at_ms))

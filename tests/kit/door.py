@@ -1,7 +1,7 @@
 """A listening socket that leaves no connection open when it is shut at any moment.
 
-``asyncio.start_server`` can: a connection stays open if its task is cancelled before its first step, and so does one
-that is just being accepted.
+With ``asyncio.start_server``, a connection stays open if its task is cancelled before its first step, or if it is just
+being accepted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.contextmanager
 def closing(*writers: asyncio.StreamWriter) -> Iterator[None]:
-    """Close these writers after the block, and at once if the block is cancelled.
+    """Close these writers after the block. If the block is cancelled, close them without waiting.
 
     Otherwise the close of a connection with unsent bytes would wait until they are sent.
     """

@@ -1,4 +1,4 @@
-"""A failover as clients see it, on one server."""
+"""Simulates a failover on one server: clients see the same as after a real failover."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ def fail_over(control: redis.Redis) -> None:
 
 
 def forget_memories(control: redis.Redis) -> None:
-    """Load all functions again, so that they lose what they remember, as after a restart."""
+    """Load all functions again, so that they forget everything that they remember, as after a restart."""
     with raw_client(control) as plain:
         plain.function_restore(plain.function_dump(), "FLUSH")
 
 
 @contextlib.contextmanager
 def raw_client(control: redis.Redis) -> Iterator[Any]:
-    """Return a client of the same server that does not decode answers: a dump is not text."""
+    """Return a client of the same server that does not decode answers, since a dump is not text."""
     given = {**control.connection_pool.connection_kwargs, "decode_responses": False}
     kind = control.connection_pool.connection_class
     pool = redis.ConnectionPool(connection_class=kind, **given)

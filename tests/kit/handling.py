@@ -119,7 +119,7 @@ async def apart_async(how: str, db: None = Depends(async_session)) -> None:
 
 @app.task(queue="crew", retry=QUICK, isolation="process")
 async def apart_forgetful(db: None = Depends(async_session)) -> None:
-    """Return from a separate process while something that it started still runs."""
+    """Return from a handler in a separate process while an asyncio task that it started still runs."""
 
     async def rest() -> None:
         try:

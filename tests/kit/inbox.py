@@ -1,4 +1,4 @@
-"""A user's database with an inbox, a queue at a real server, and what relays make of the two."""
+"""A user's database with an inbox, a queue on a real server, and relays between the two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ OnStep = Callable[[str], None]
 
 
 class Stage:
-    """An inbox with tables, and a client of its server. The session is a person's, not a relay's."""
+    """An inbox with its tables, and a client of the Redis server. The session is that of an operator, not of a
+    relay."""
 
     def __init__(self, database_url: str, redis_url: str) -> None:
         self.database_url = database_url
@@ -52,8 +53,8 @@ class Stage:
             return list(result.all()) if result.returns_rows else []
 
     def insert(self, *jobs: str, queue: str = QUEUE, task: str = "send", **columns: Any) -> None:
-        """Insert rows in one transaction: packed ones, as producers of rq-core do, unless they have ``options``, or
-        no ``packed``."""
+        """Insert rows in one transaction. They are packed, as rq-core's producers pack them, unless ``options`` or
+        ``packed=None`` is given."""
         columns.setdefault("packed", None if "options" in columns else "{}")
         names = ["queue", "task", "job_id", *columns]
         places = ", ".join("?" * len(names))
@@ -63,12 +64,12 @@ class Stage:
                 transaction.run(self.session.text(statement), queue, task, job, *columns.values())
 
     def rows(self, queue: str = QUEUE) -> list[str]:
-        """The ids of the jobs of the rows that are in the inbox."""
+        """Return the ids of the jobs whose rows are in the inbox."""
         found = self.sql("SELECT job_id FROM rqc_inbox WHERE queue = ? ORDER BY id", queue)
         return [job for (job,) in found]
 
     def parked(self) -> dict[str, str]:
-        """The reasons of parked rows, by the ids of their jobs."""
+        """Return the reasons of parked rows, by job id."""
         return dict(map(tuple, self.sql("SELECT job_id, why FROM rqc_inbox_parked")))
 
     def relay_row(self, queue: str = QUEUE) -> RelayRow:
@@ -78,7 +79,7 @@ class Stage:
         return found
 
     def age_batches(self, seconds: int = 10) -> None:
-        """Make the batches that are on their way as old as this number of seconds."""
+        """Make the batches that are being sent as old as this number of seconds."""
         long_ago = _LONG_AGO[self.session.engine.dialect.name].format(seconds)
         self.sql(f"UPDATE rqc_relay SET sent_at = {long_ago}")
 
@@ -88,7 +89,7 @@ class Stage:
         self.sql(f"UPDATE rqc_inbox SET created_at = {long_ago}")
 
     def saved(self) -> Callable[[], None]:
-        """Return a function that sets the database back to what it is now."""
+        """Return a function that sets the database back to its present state."""
         tables = {table: self.sql(f"SELECT * FROM {table}") for table in TABLES}
 
         def set_back() -> None:
@@ -106,7 +107,7 @@ class Stage:
 
     @contextlib.contextmanager
     def relay(self, on_step: OnStep = lambda _: None, **options: Any) -> Iterator[Relay]:
-        """A relay with connections of its own."""
+        """Return a relay with its own connections."""
         session = Session(self.database_url)
         try:
             with Client(self.redis_url, patience=Patience(1.0, 3.0)) as client:
@@ -116,7 +117,7 @@ class Stage:
             session.engine.dispose()
 
     def hand_over(self, on_step: OnStep = lambda _: None) -> None:
-        """Let a relay work until there is nothing that it can do."""
+        """Let a relay make turns until it has nothing left to do."""
         with self.relay(on_step) as relay:
             finish(relay)
 
@@ -135,7 +136,8 @@ class Stage:
     # Redis.
 
     def drain(self, queue: str = QUEUE) -> list[str]:
-        """Run all jobs of a queue, and return their ids: after that, their ids stop no second job."""
+        """Run all jobs of a queue to their ends, and return their ids. After that, a second job of each id could be
+        enqueued."""
         ran: list[str] = []
         while True:
             taken = self.client.run(claims.claim(queue, "w-1", limit=100)).jobs
@@ -146,7 +148,7 @@ class Stage:
             ran += [claim.id for claim in taken]
 
     def enqueued(self, queue: str = QUEUE) -> Counter[str]:
-        """How many jobs of each id the queue has ever had, according to its outbox."""
+        """Return the number of jobs of each id that the queue has ever had, according to its outbox."""
         key = queue_keys(queue)("outbox")
         (found,) = self.client.run(
             self.client.calls.delivery.ask([["XRANGE", key, "-", "+"]], queue)
@@ -166,7 +168,7 @@ def finish(relay: Relay) -> None:
 
 
 def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
-    """Return a function for ``on_step`` that does something when a step comes the ``times``-th time."""
+    """Return a function for ``on_step`` that calls another function at the ``times``-th occurrence of a step."""
     seen: Counter[str] = Counter()
 
     def on_step(name: str) -> None:

@@ -14,7 +14,7 @@ def scopes_of(lane: str) -> list[str]:
 
 
 def counted(scope: str) -> bool:
-    """Return whether the scope's claimed jobs are kept as its holders."""
+    """Return whether Redis stores the claimed jobs of this scope as its holders."""
     family = scope.partition("=")[0]
     return "@" not in family and family != "fair"
 

@@ -1,4 +1,4 @@
-"""Lua patterns that the code matches texts with, read from the code, and texts that are hard for each pattern."""
+"""The Lua patterns in the code, and for each pattern texts that take long to match."""
 
 from __future__ import annotations
 

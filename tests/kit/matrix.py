@@ -1,7 +1,7 @@
 """The matrix of servers, and the tests that run on all of it.
 
-A test runs on each engine whose fixture it uses, and on each database. Where a second engine or database proves nothing
-more, a `conftest.py` says so, with the reason, and calls `run_once`.
+A test runs on each engine whose fixture it uses, and on each database. Where a second engine or database would prove
+nothing more, a `conftest.py` gives the reason and calls `run_once`.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ FIRST: Final = {"engine": engines()[0], "audit_url": "sqlite"}
 def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str], bool]) -> None:
     """Let some tests under ``where`` run on the first engine and the first database only.
 
-    They are those for which ``is_once(file, test)`` is true; a test is named with its parameters. For
-    `pytest_collection_modifyitems`.
+    These are the tests for which ``is_once(file, test)`` is true; the name of a test includes its parameters. Call this
+    function from `pytest_collection_modifyitems`.
     """
     items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
 

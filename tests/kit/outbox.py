@@ -1,4 +1,5 @@
-"""A small stand-in for the scripts: real outbox entries in a real stream, and the calls of the mirror."""
+"""A small replacement for the scripts: it writes real outbox entries to a real stream, and answers the calls of the
+mirror."""
 
 from __future__ import annotations
 

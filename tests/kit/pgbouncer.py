@@ -20,8 +20,8 @@ STOP_S = 10
 def pgbouncer(upstream: int, *, connections: int = 1) -> Iterator[int]:
     """Pool the databases of the server at port ``upstream`` during the block. Yields the pool's port.
 
-    All clients of a database share one connection to the server unless ``connections`` says more, so that what one
-    client leaves on the connection meets the next one. Raises ServerDidNotStart.
+    All clients of a database share one connection to the server unless ``connections`` says more, so that a client gets
+    the connection with the session state that another client left. Raises ServerDidNotStart.
     """
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if program is None:

@@ -70,6 +70,10 @@ class Proxy(DoorKeeper):
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.door()}/0"
 
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another server on loopback."""
+        self._target = port
+
     @contextlib.contextmanager
     def doing(self, mode: Mode) -> Iterator[None]:
         """Apply this mode during the block."""

@@ -1,7 +1,7 @@
 """Exclusive time for tests that measure time: while such a test runs, the other test processes wait.
 
-A test that is marked ``alone`` measures a duration. Beside other tests it would measure their load, and its limits are
-promises that must not be relaxed.
+A test that is marked ``alone`` measures a duration. If other tests ran at the same time, it would also measure their
+load, and its limits are promises that must not be relaxed.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Room:
-    """A lock that any number of tests share, or one test holds alone, by the locks of a file."""
+    """A lock on a file that either any number of tests share or one test holds alone."""
 
     def __init__(self, directory: Path) -> None:
         self._door = directory / "door"
@@ -19,7 +19,7 @@ class Room:
 
     @contextlib.contextmanager
     def taken(self, *, alone: bool) -> Iterator[None]:
-        """Hold the lock during the block. A test that waits to be alone keeps newcomers out."""
+        """Hold the lock during the block. While a test waits for the lock alone, no other test can take it."""
         with self._door.open("ab") as door, self._room.open("ab") as room:
             fcntl.flock(door, fcntl.LOCK_EX)
             fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

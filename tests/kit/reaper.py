@@ -1,8 +1,8 @@
-"""Ends what a test run started, whatever ended the run itself.
+"""Ends the processes that a test run started, however the run itself ended.
 
 The reaper is a process that reads its standard input, a pipe held open by the test run. When the run is killed, the
-pipe closes, and the reaper ends each registered process by its id. Fixtures end their servers themselves; the reaper is
-for a second Ctrl-C, SIGTERM and SIGKILL.
+pipe closes, and the reaper ends each registered process by its id. Fixtures end their servers themselves. The reaper is
+needed after a second Ctrl-C, SIGTERM or SIGKILL.
 """
 
 import contextlib

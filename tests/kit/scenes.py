@@ -1,4 +1,4 @@
-"""For each script, a queue in which one call touches every key that the script can touch.
+"""Scenes: for each script, a queue in which one call touches every key that the script can touch.
 
 The crash tests break such a call at every possible point.
 """
@@ -201,14 +201,15 @@ def claim(seed: Seed) -> Scene:
 
 @scene
 def claim_of_one(seed: Seed) -> Scene:
-    """Claim one job, so that most jobs that step 0 promoted go back to the head or the tail of their list."""
+    """Claim one job, so that most of the jobs that step 0 of the claim promoted go back to the head or the tail of
+    their list."""
     made = claim(seed)
     return Scene("claim", {**made.args, "limit": 1}, [])
 
 
 @scene
 def claim_of_all(seed: Seed) -> Scene:
-    """Claim from every lane: rates are spent and refuse, and plain jobs move into their lanes."""
+    """Claim from every lane. Rates are exhausted and refuse jobs, and plain jobs move into their lanes."""
     made = claim(seed)
     seed.cap("queue", "none")
     seed.take_token()
@@ -367,7 +368,8 @@ def cancel(seed: Seed) -> Scene:
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:
-    """Make waiting jobs of every kind, one of them before a retry, and one with another line than the call expects."""
+    """Make waiting jobs of every kind. One of them waits for a retry, and one has another state line than the call
+    expects."""
     ids = _of_every_kind(seed)
     seed.fail(seed.running("retried"), delay_ms=5_000)
     seed.fail(seed.running("retried-c", task="e", scopes=["tenant=g"]), delay_ms=5_000)
@@ -540,7 +542,7 @@ def configure(seed: Seed) -> Scene:
 
 
 def _emptied(seed: Seed) -> Scene:
-    """Make a queue without jobs, but with everything else."""
+    """Make a queue that has no jobs but has data in all its other keys."""
     _caps(seed)
     seed.enqueue("done", _in_lane(seed, "done-c", "tenant=a"))
     seed.complete(*seed.claim(2).jobs)

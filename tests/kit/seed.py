@@ -103,11 +103,13 @@ class Seed:
         return self.clock.now_ms
 
     def advance(self, ms: int) -> None:
-        """Advance the clock while no client calls; more than two thirds of a lease counts as an outage."""
+        """Advance the clock without a call of a client. A gap of more than two thirds of a lease counts as an
+        outage."""
         self.clock.advance(ms)
 
     def live(self, ms: int) -> None:
-        """Advance the clock while a worker keeps extending, so that leases end when they should."""
+        """Advance the clock while a worker extends its leases, so that there is no gap without calls, and other leases
+        expire on time."""
         while ms > 0:
             step = min(ms, LEASE_MS // 3)
             self.clock.advance(step)
@@ -135,7 +137,8 @@ class Seed:
         call: str = "=",
         **ties: Any,
     ) -> NewJob:
-        """Return a job; ``ties`` and ``unique`` are those of ties_of, and ``unique`` is keep if there is a ``name``.
+        """Return a job. ``ties`` and ``unique`` are arguments of ``ties_of``; with a ``name``, ``unique`` is ``keep``
+        by default.
 
         ``call`` is the text, after ``=``, by which the calls of a remembered job are compared.
         """
@@ -162,7 +165,7 @@ class Seed:
         return claims.claim(self.queue, worker, limit, **bounds)
 
     def claim_one(self, job_id: str, *, worker: str = WORKER) -> Claim:
-        """Claim the first job in line, and assert that it is this job."""
+        """Claim the first job in line, and assert that it has this id."""
         (claim,) = self.claim(1, worker=worker).jobs
         assert claim.id == job_id
         return claim

@@ -216,8 +216,8 @@ class SentinelGroup:
     def need(self, quorum: int) -> None:
         """Set how many sentinels must agree that the primary is down; a number above their count prevents a failover.
 
-        Killing sentinels would not do: a restarted sentinel does not know how long the primary has been down, and
-        rejects a replica whose link was down for longer.
+        Killed sentinels would not have the same effect: a restarted sentinel does not know how long the primary has
+        been down, and rejects a replica whose link was down for longer.
         """
         for sentinel in self.sentinels:
             with sentinel.client() as client:

@@ -75,7 +75,7 @@ MEMORY_NEEDED = 2**31
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
     """Make a private directory of this user, which is removed when the run ends.
 
-    Its parents let other users pass; it is in memory if there is room.
+    Other users may pass through its parent directories. It is in memory if there is enough room.
     """
     bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108 - mkdtemp makes it private
     if in_memory and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED:
@@ -171,8 +171,8 @@ class RedisServer:
     def mend_append_only_file(self) -> None:
         """Cut the incomplete call at the end of the file, as an operator does before a start after a machine's death.
 
-        See docs/how-to/servers.md. Redis leaves the call there, and carries it out at the start after the next one;
-        Valkey 9.1.2 cuts it.
+        See docs/how-to/servers.md. Redis leaves the incomplete call in the file, and carries it out at its next start
+        but one. Valkey 9.1.2 cuts it off.
         """
         if self.engine.name != "valkey":
             manifest = self.directory / "appendonlydir" / "appendonly.aof.manifest"

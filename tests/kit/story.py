@@ -1,4 +1,4 @@
-"""Logs of a queue with caps, made without scripts: of an honest queue, or of one that breaks rules on purpose."""
+"""Makes logs of a queue with caps, without scripts. The queue is honest, or breaks rules on purpose."""
 
 from __future__ import annotations
 

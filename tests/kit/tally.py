@@ -1,4 +1,5 @@
-"""The number of commands that a server carries out, including those of scripts: the cost of a call on any machine."""
+"""Counts the commands that a server carries out, including those of scripts. This count is the cost of a call on any
+machine."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

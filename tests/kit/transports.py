@@ -20,8 +20,8 @@ class LossyTransport:
     """A PoolTransport that can lose the replies of exchanges with script calls, after the server has run them.
 
     ``lose`` is the number of exchanges still to lose, and ``keep`` the number of replies that still arrive; ``between``
-    is called after each loss, before the client sends again. ``flush`` makes the server forget its functions before the
-    command with that index. ``sent`` keeps every exchange.
+    is called after each lost reply, before the client sends the call again. ``flush`` makes the server forget its
+    functions before the command with that index. ``sent`` keeps every exchange.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Lines that handlers write about their own runs, so that a test sees what really ran, whatever Redis says."""
+"""Lines that handlers write about their own runs, so that a test can see which handlers ran without asking Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITNESS: Final = "RQ_CORE_TEST_WITNESS"
 def write(what: str, **facts: Any) -> None:
     """Append one line in one write, so that a killed process leaves no half line.
 
-    The line has two times: of the clock that all processes of the machine share (s), and of Unix (ms).
+    The line has two times: seconds on the monotonic clock that all processes of the machine share, and Unix ms.
     """
     known = {
         "what": what,

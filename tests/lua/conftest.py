@@ -19,7 +19,7 @@ ON_BOTH = {
 }  # fmt: skip
 ON_ONE = (
     "test_no_script_reads_after_its_first_write",
-    "test_an_error_at_any_read_changes_no_byte",
+    "test_an_error_at_any_read_of_a_script_changes_no_byte",
     "test_a_script_writes_nothing_if_any_key_has_a_wrong_type",
     "test_a_call_with_invalid_arguments_is_refused_as_a_whole",
     "test_a_killed_server_restarts_with_",

@@ -1,4 +1,4 @@
-"""Bounds on what the functions remember and on what one call reads."""
+"""Bounds of the data that the functions remember, and of the data that one call reads."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ return false
 
 @pytest.fixture
 def seed(redis_url: str) -> Iterator[Seed]:
-    """Use functions on the server's own clock, which ends what they remember."""
+    """Use functions with the server's own clock, by which they forget what they remember."""
     with Seed(redis_url, real_clock=True, scripts=function) as made:
         yield made
 
 
-def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(seed: Seed) -> None:
+def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_queues(
+    seed: Seed,
+) -> None:
     """Checks that appends are counted per queue, so that both of two alternating queues are trimmed."""
     first, second = seed.of("first"), seed.of("second")
     for n in range(2_000):
@@ -61,7 +63,8 @@ def test_each_unmirrored_queue_is_trimmed_when_calls_alternate_between_queues(se
 
 
 def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> None:
-    """Checks that a claim that found a full page of expired entries looks again at once, and not after 100 ms."""
+    """Checks that after a claim found as many expired entries as it may remove, the next claim looks again at once, and
+    not after 100 ms."""
     seed.enqueue(*(f"j-{n}" for n in range(4)))
     members = {f"rate|host@1s={n}": 1 for n in range(3 * SWEEP_MAX)}
     seed.control.zadd(seed.keys("expiring"), members)
@@ -73,7 +76,7 @@ def test_claims_forget_expired_entries_as_fast_as_they_are_added(seed: Seed) -> 
 
 
 @pytest.mark.parametrize("call", ["claim", "turn"])
-def test_a_call_that_forgets_a_rate_writes_nothing_if_rates_has_a_wrong_type(
+def test_a_call_that_forgets_a_rate_writes_nothing_if_the_key_rates_has_a_wrong_type(
     seed: Seed, call: str
 ) -> None:
     seed.enqueue("a", "b")
@@ -134,7 +137,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_a_long_word_in_the_rules_for_full_scopes_takes_linear_time(
+def test_the_rules_for_full_scopes_are_read_in_linear_time_though_one_word_is_long(
     seed: Seed,
 ) -> None:
     """Checks a text of 20 KB: a pattern tried from every letter would block the server for seconds."""

@@ -33,7 +33,7 @@ def test_the_next_job_starts_when_the_first_ends(seed: Seed) -> None:
     assert ids(seed.claim()) == ["j-1"]
 
 
-def test_task_and_key_caps_hold_together(seed: Seed) -> None:
+def test_the_cap_of_a_task_and_the_cap_of_a_key_hold_together(seed: Seed) -> None:
     """Checks ten tenants with a cap of 1 under a task cap of 3: the oldest jobs run first."""
     seed.cap("task=t", 3)
     seed.cap("tenant", 1)
@@ -79,7 +79,8 @@ def test_a_rate_admits_its_burst_and_then_one_job_per_interval(seed: Seed) -> No
 
 
 def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
-    """Checks a rate per second with a rate per day: each refuses when it is spent, and admits again by itself."""
+    """Checks a rate per second together with a rate per day: each rate refuses jobs when it is exhausted, and later
+    admits jobs again."""
     seed.cap("day@86400s", "3/86400000ms/3")
     seed.cap("second@1s", "1/1000ms/1")
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["day@86400s=x", "second@1s=x"])
@@ -98,7 +99,7 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_claim(
+def test_if_a_job_is_refused_its_place_in_a_rate_goes_to_the_next_job_of_the_same_claim(
     seed: Seed,
 ) -> None:
     """Checks that the place that the day's rate granted to a refused job goes to the next job.
@@ -113,7 +114,9 @@ def test_the_place_of_a_refused_job_in_a_rate_goes_to_the_next_job_of_the_same_c
     assert [c.id for c in seed.claim().jobs] == ["first", "third"]
 
 
-def test_a_first_cap_counts_running_jobs_and_applies_to_waiting_jobs(seed: Seed) -> None:
+def test_the_first_cap_of_a_task_counts_running_jobs_and_applies_to_waiting_jobs(
+    seed: Seed,
+) -> None:
     seed.enqueue(*(f"j-{n}" for n in range(5)))
     running = seed.claim(2).jobs
 
@@ -153,7 +156,7 @@ def test_a_cap_of_the_queue_limits_all_jobs(seed: Seed) -> None:
     assert ids(seed.claim()) == ["j-2"]
 
 
-def test_fair_queues_serve_keys_in_turn(seed: Seed) -> None:
+def test_a_fair_queue_serves_its_keys_in_turn(seed: Seed) -> None:
     seed.configure(fair=1)
     seed.enqueue(*(seed.job(f"a-{n}", scopes=["fair=a"]) for n in range(5)))
     seed.enqueue(*(seed.job(f"b-{n}", scopes=["fair=b"]) for n in range(2)))
@@ -176,7 +179,7 @@ def test_the_service_time_of_a_fair_key_is_stored_in_redis(seed: Seed) -> None:
     assert 0 < times[0] < times[1]
 
 
-def test_a_lane_of_higher_priority_does_not_wait_for_lanes_enqueued_before_it(
+def test_a_lane_of_higher_priority_does_not_wait_for_lanes_that_were_enqueued_before_it(
     seed: Seed,
 ) -> None:
     """Checks jobs of one call: the lane of high priority is served before the open lane of low priority."""
@@ -220,7 +223,7 @@ def test_a_discard_rule_uses_the_cap_in_the_code_until_a_cap_is_stored(seed: See
     assert (told["scope"], told["cap"]) == ("tenant=a", 1)
 
 
-def test_a_resuming_rate_does_not_count_as_a_scheduled_job(seed: Seed) -> None:
+def test_the_entry_of_an_exhausted_rate_does_not_count_as_a_scheduled_job(seed: Seed) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("j-1", "j-2", scopes=["tenant@10s=a"])
     seed.enqueue("later", delay_ms=60_000)

@@ -33,10 +33,10 @@ def many_lanes(seed: Seed, count: int) -> Iterable[NewJob]:
 
 @pytest.mark.parametrize("waiting", [one_lane, many_lanes])
 @pytest.mark.parametrize("scopes", [[], ["tenant=free"]], ids=["plain", "in_a_lane"])
-def test_a_job_with_free_scopes_is_in_the_next_claim_despite_many_blocked_jobs(
+def test_a_job_with_free_scopes_is_in_the_next_claim_though_many_jobs_are_blocked(
     seed: Seed, waiting: object, scopes: list[str]
 ) -> None:
-    """Checks any number of jobs that wait for the scope, also if none was claimed since they came."""
+    """Checks any number of jobs that wait for the full scope, also if no job was claimed since they were enqueued."""
     seed.cap("tenant", 1)
     seed.cap("host", 1)
     fill(seed, waiting(seed, BLOCKED))  # type: ignore[operator]
@@ -51,7 +51,7 @@ def test_a_job_with_free_scopes_is_in_the_next_claim_despite_many_blocked_jobs(
 def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting: object) -> None:
     """Checks an empty claim, and a claim of one unblocked job.
 
-    Each makes as many calls beside 20,000 blocked jobs as beside 100, within 20 %.
+    Each claim makes as many calls beside 20,000 blocked jobs as beside 100 blocked jobs, within 20 %.
     """
     seed.cap("tenant", 1)
     seed.cap("host", 1)
@@ -77,7 +77,7 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 
 @pytest.mark.damaged
-def test_the_first_and_the_last_completion_of_a_queue_cost_the_same(seed: Seed) -> None:
+def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) -> None:
     """Checks a task cap of 10 over 200 tenants with a cap of 1: each step settles one job and claims the next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
     seed.cap("task=t", 10)
@@ -128,7 +128,7 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
     [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_redis_calls_of_a_jobs_life_are_within_the_budget(
+def test_the_number_of_redis_calls_in_the_life_of_a_job_is_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
     """Checks enqueue, claim and complete together: a batch of 100 jobs makes hardly more calls than one job."""
@@ -177,10 +177,10 @@ def test_the_cost_of_joining_an_exhausted_rate_does_not_grow_with_its_lanes(
     assert seed.control.zcard(seed.keys("blocked")) == 3 * JOINING + 1
 
 
-def test_the_first_job_of_a_key_is_in_the_next_claim_of_a_fair_queue(seed: Seed) -> None:
-    """Checks any number of another key's jobs, of the same priority and under the same cap.
+def test_the_first_job_of_a_key_in_a_fair_queue_is_in_the_next_claim(seed: Seed) -> None:
+    """Checks a queue with many jobs of another key, with the same priority and under the same cap.
 
-    The claim makes no more calls than beside 100 of them, within 20 %.
+    The claim makes as many calls as beside 100 such jobs, within 20 %.
     """
     seed.configure(fair=1)
     seed.cap("task=t", 10)

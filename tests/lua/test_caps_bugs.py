@@ -1,4 +1,4 @@
-"""Bugs that caps had in this or other queues, each as a history that would show the bug.
+"""Bugs that caps had in this queue or in other queues. Each test is a history of calls that would show the bug.
 
 Each docstring describes the bug.
 """
@@ -85,7 +85,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
     assert most_running(seed.entries()) == cap
 
 
-def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
+def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
     """The bug: a claim that the second cap refused kept its place in the first scope until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
@@ -100,7 +100,7 @@ def test_a_refused_job_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["y-1"]
 
 
-def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
+def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
     """The bug: a claim that its worker gave back stayed among the holders until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -113,7 +113,7 @@ def test_a_rolled_back_claim_frees_all_its_places_at_once(seed: Seed) -> None:
     assert ids(seed.claim()) == ["x-1"]
 
 
-def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> None:
+def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed: Seed) -> None:
     """The bug: each refusal by a cap spent an attempt, or put later jobs before the refused one."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", "third", scopes=["task=t"], attempts=1)
@@ -130,7 +130,7 @@ def test_a_job_refused_by_a_cap_keeps_its_attempts_and_its_place(seed: Seed) -> 
     assert ids(seed.claim()) == ["second"]
 
 
-def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
+def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
     """The bug: a rollback spent an attempt, so that jobs died of waiting, or put the job at the end of the line."""
     seed.cap("task=t", 1)
     seed.enqueue("first", "second", scopes=["task=t"], attempts=1)
@@ -143,8 +143,9 @@ def test_a_rollback_uses_no_attempt_and_keeps_the_place(seed: Seed) -> None:
     assert ids(seed.claim()) == ["first"]
 
 
-def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -> None:
-    """The bug: each of two claims took a scope that the other needed; both rolled back, and the place stayed empty."""
+def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: str) -> None:
+    """The bug: each of two claims took a scope that the other claim needed. Both claims were rolled back, and a free
+    place remained empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
         one.cap("tenant", 1)
         one.cap("host", 1)
@@ -161,9 +162,9 @@ def test_two_concurrent_claims_do_not_both_leave_a_place_empty(redis_url: str) -
 
 
 def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
-    """The bug: no worker was woken for minutes if the last holder left at the wrong moment.
+    """The bug: no worker was woken for minutes if the last holder of a place ended at the wrong moment.
 
-    The moment was between the look at the scope and the wait for it.
+    The moment was after a worker had found the scope full and before it waited for a token.
     """
     with Seed(redis_url, name="c-1") as worker, Seed(redis_url, name="c-2") as producer:
         worker.cap("task=t", 1)
@@ -181,7 +182,8 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
 def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
-    """The bug: a worker that was declared dead freed a place at each return; a cap of 1 admitted eleven jobs."""
+    """The bug: a worker whose lease was over freed a place each time it reported its job again; a cap of 1 admitted
+    eleven jobs."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n:02}" for n in range(12)), scopes=["task=t"])
     (zombie,) = seed.claim(1, worker="w-zombie").jobs
@@ -213,7 +215,7 @@ def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> 
     assert ids(seed.claim()) == []
 
 
-def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
+def test_a_place_in_a_cap_is_held_while_its_job_runs(seed: Seed) -> None:
     """The bug: a place had its own expiry, which ended while the job still ran, so that another job ran beside it."""
     seed.cap("task=t", 1)
     seed.enqueue("long", "next", scopes=["task=t"])
@@ -228,7 +230,7 @@ def test_a_place_is_held_while_the_job_runs(seed: Seed) -> None:
     assert ids(seed.claim()) == ["next"]
 
 
-def test_a_place_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
+def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> None:
     """The bug: the place counted as free once the lease had expired, though no script had ended the claim."""
     seed.cap("task=t", 1)
     seed.enqueue("long", scopes=["task=t"])
@@ -261,7 +263,8 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
 
 
 def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(seed: Seed) -> None:
-    """The bug: a lane that was filled again in the same claim was blocked as if an earlier lane were open.
+    """The bug: a lane that was emptied and filled again in the same claim was blocked, as if an earlier lane were still
+    open.
 
     The job waited although its scopes had room, and nothing would open the lane (I10).
     """
@@ -274,7 +277,7 @@ def test_a_lane_that_is_filled_and_emptied_twice_in_one_claim_serves_both_jobs(s
 
 
 def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> None:
-    """The bug: another lane was blocked behind the emptied lane, so that a younger job ran first."""
+    """The bug: another lane was blocked because of the emptied lane, so that a younger job ran before its job."""
     seed.cap("task=t", 2)
     seed.enqueue("first", scopes=["tenant=x"], priority="critical")
     seed.enqueue("second", scopes=["tenant=x"])
@@ -283,7 +286,7 @@ def test_a_lane_that_is_emptied_in_a_claim_blocks_no_other_lane(seed: Seed) -> N
     assert ids(seed.claim(2)) == ["first", "second"]
 
 
-def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
+def test_a_key_of_a_fair_queue_gains_no_credit_while_it_waits_for_a_cap(seed: Seed) -> None:
     """The bug: in a fair queue, a lane that was blocked for long kept a virtual time far in the past.
 
     When its scope got room, its key was served until the lane had caught up, and another key's first job waited for all
@@ -304,7 +307,8 @@ def test_a_fair_key_gains_no_credit_while_waiting_for_a_cap(seed: Seed) -> None:
 
 
 def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed) -> None:
-    """The bug: if no job waited when a spent rate was raised, the rate resumed only by its old limit.
+    """The bug: if no job waited when an exhausted rate was raised, the rate admitted jobs again only at the time of its
+    old limit.
 
     With a window of a day, the next job of the key waited a day.
     """
@@ -340,7 +344,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
 
 
 def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed: Seed) -> None:
-    """The bug: a count made for a discard rule was later read as "the scope is full".
+    """The bug: the count of a scope for a discard rule was later taken to mean that the scope is full.
 
     The rule counts exactly one scope; the count says nothing about the job's other scopes.
     """
@@ -354,10 +358,11 @@ def test_a_scope_that_was_counted_for_a_discard_rule_does_not_count_as_full(seed
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_become_free_in_a_call_are_counted_in_that_call(
+def test_places_that_become_free_in_a_call_can_be_taken_in_that_call(
     seed: Seed,
 ) -> None:
-    """The bug: jobs of expired leases returned to their lane, which looked for room before their places were free."""
+    """The bug: jobs of expired leases returned to their lane, and the scopes of the lane were checked before the places
+    of these jobs were free."""
     seed.cap("tenant", 3)
     seed.enqueue("a", "b", scopes=["tenant=x"])
     assert ids(seed.claim()) == ["a", "b"]
@@ -391,8 +396,8 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed) -> None:
-    """The bug: a lane that came twice in a row without a readable job stopped the claim with a Lua error."""
+def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed) -> None:
+    """The bug: if a claim met a lane twice in a row without a readable job, it failed with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])
     seed.control.hdel(seed.keys("state"), "a", "b")
@@ -404,7 +409,7 @@ def test_a_lane_whose_first_jobs_lost_their_lines_serves_the_next_job(seed: Seed
 def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
     """The bug: a job was claimed from an entry in another lane, and counted in that lane's scopes.
 
-    The entry is before or behind the lane's own jobs.
+    The entry comes before or after the lane's own jobs.
     """
     seed.cap("tenant", 5)
     seed.enqueue("a", "c", scopes=["tenant=x"])

@@ -54,7 +54,7 @@ def test_a_lane_opens_when_its_rate_admits_jobs_again(seed: Seed) -> None:
 
 
 def taken(seed: Seed) -> int:
-    """Return how many jobs an idle worker gets that claims repeatedly."""
+    """Return the number of jobs that an idle worker gets if it claims repeatedly."""
     return sum(len(seed.claim().jobs) for _ in range(8))
 
 
@@ -89,7 +89,8 @@ def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) ->
 
 
 def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
-    """Checks a place of the task that is offered first to x, which is full itself, and then to y."""
+    """Checks a free place of the task that is offered first to tenant x, whose own scope is full, and then to tenant
+    y."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("w-1", scopes=["task=t", "tenant=w"])

@@ -100,7 +100,7 @@ def test_every_script_has_a_prepared_call_in_the_crash_tests(seed: Seed) -> None
 
 @scenes
 def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
-    """Checks that no read can fail after the first write: everything that is written was checked before."""
+    """Checks that no read can fail after the first write, so that all checks come before the writes."""
     made = calls_of(seed, SCENES[name](seed))
     first = next(at for at, command in enumerate(made) if command in WRITES)
 
@@ -111,7 +111,7 @@ def test_no_script_reads_after_its_first_write(seed: Seed, name: str) -> None:
 
 
 @scenes
-def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
+def test_an_error_at_any_read_of_a_script_changes_no_byte(seed: Seed, name: str) -> None:
     made = calls_of(seed.of("rehearsal"), SCENES[name](seed.of("rehearsal")))
     reads = next(at for at, command in enumerate(made) if command in WRITES)
     scene = SCENES[name](seed)
@@ -129,7 +129,7 @@ def test_an_error_at_any_read_changes_no_byte(seed: Seed, name: str) -> None:
 def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: str) -> None:
     """Checks a key of a wrong type, as an operator's mistake in redis-cli leaves: the call raises before it writes.
 
-    The script remembers nothing, so that it reads each key again; the function may remember some keys.
+    With EVALSHA the script remembers nothing and reads each key again. As a function it may remember some keys.
     """
     rehearsal = SCENES[name](seed.of("rehearsal"))
     seed.control.execute_command(
@@ -272,7 +272,7 @@ def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> No
     [("paused", 2), ("lease_ms", 0), ("lease_ms", -1), ("nonsense", 1), ("epoch", 1)],
 )
 def test_an_invalid_setting_is_refused(seed: Seed, field: str, value: int) -> None:
-    """Checks that a queue with `paused` 2 does not log that it is paused and go on."""
+    """Checks that the setting `paused` cannot be 2, with which a queue would log that it is paused and continue."""
     scene = SCENES["configure"](seed)
     wrong = Scene("configure", scene.args, [*scene.each, (field, value)])
 
@@ -292,8 +292,8 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
     assert reply == ["refused", "arguments", "mode"]
 
 
-def test_a_trim_to_a_forgotten_anchor_trims_nothing(seed: Seed) -> None:
-    """Checks that the trim leaves an anchor, which shows the mirror where its history ends."""
+def test_a_trim_to_an_anchor_that_redis_has_forgotten_trims_nothing(seed: Seed) -> None:
+    """Checks that an entry remains as the anchor, from which the mirror sees where Redis' history left its own."""
     scene = SCENES["trim"](seed)
     epoch = seed.meta("epoch")
     wrong = Scene("trim", {**scene.args, "upto": f"{epoch}-999"}, [])
@@ -326,7 +326,7 @@ def lose_everything(seed: Seed) -> None:
 
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
-def test_a_call_on_another_history_changes_nothing(
+def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:
     scene = SCENES[name](seed)
@@ -343,7 +343,7 @@ def test_a_call_on_another_history_changes_nothing(
 def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
     seed: Seed, name: str
 ) -> None:
-    """Checks a lost outbox although the functions remember one."""
+    """Checks an outbox that was lost while the functions still remember it."""
     rehearsal = SCENES[name](seed.of("rehearsal"))
     begins = rehearsal.script == "handshake"
     appends = "XADD" in calls_of(seed.of("rehearsal"), rehearsal)
@@ -375,7 +375,7 @@ REFUSED_WHEN_FULL = {"save", "enqueue", "edit", "requeue", "restore", "schedule"
 
 
 @pytest.mark.parametrize("name", [n for n in SCENES if SCENES[n]])
-def test_a_full_server_refuses_only_calls_that_add_work(
+def test_a_full_server_refuses_only_calls_that_add_jobs(
     seed: Seed, name: str, full: Callable[[], None]
 ) -> None:
     """Checks that calls which drain the queue, or which workers and mirrors need at their start, still work."""
@@ -430,9 +430,9 @@ def test_a_full_server_can_start_a_new_epoch(seed: Seed, full: Callable[[], None
 def test_a_killed_server_restarts_with_a_consistent_queue(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks an always-synced append-only file: acknowledged calls are there after a restart.
+    """Checks an append-only file that is synced at each write: all acknowledged calls are there after a restart.
 
-    An interrupted call is there whole or not at all.
+    An interrupted call is carried out completely or not at all.
     """
     server = start_redis(appendonly="yes", appendfsync="always")
     acknowledged: set[str] = set()
@@ -510,5 +510,5 @@ def test_a_killed_server_restarts_with_a_consistent_queue(
         assert_consistent(seed.snapshot())
 
 
-def test_the_key_of_the_test_clock_is_not_a_key_of_the_queue(seed: Seed) -> None:
+def test_the_key_of_the_test_clock_is_not_among_the_keys_of_a_queue(seed: Seed) -> None:
     assert CLOCK_KEY not in seed.keys.all()

@@ -42,7 +42,9 @@ def seed(redis_url: str, request: pytest.FixtureRequest) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("number", range(10, 14))
-def test_claims_write_the_same_bytes_without_the_fast_path(redis_url: str, number: int) -> None:
+def test_claims_with_and_without_the_fast_path_write_the_same_bytes(
+    redis_url: str, number: int
+) -> None:
     told: list[list[Snapshot]] = []
     for scripts in SCRIPTS.values():
         with Seed(redis_url, scripts=scripts) as seed:
@@ -59,7 +61,7 @@ def ids(claimed: object) -> list[str]:
 
 
 def order(seed: Seed, count: int) -> list[str]:
-    """Return all ids in the order of one claim, after checking all indexes."""
+    """Return the ids of all jobs in the order in which one claim takes them. Check all indexes first."""
     taken = ids(seed.claim(count + 10))
     assert len(taken) == count
     seed.assert_consistent()
@@ -76,7 +78,7 @@ def test_a_claim_takes_many_jobs_of_one_lane_in_order(seed: Seed) -> None:
     assert len(holders_of(seed.snapshot())["task=t"]) == 150
 
 
-def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_there(seed: Seed) -> None:
+def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(60)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -141,7 +143,8 @@ def test_a_random_mixture_of_lanes_and_priorities_is_claimed_by_priority_and_age
 
 
 def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
-    """Checks two places that one call frees: the call opens a first lane, whose next step opens a second one."""
+    """Checks two places that one call frees: the call opens a first lane, and when that lane is served, a second lane
+    is opened."""
     seed.cap("task=t", 2)
     for name in "abcd":
         seed.enqueue(seed.job(name, scopes=["task=t", f"tenant={name}"]))
@@ -153,8 +156,9 @@ def test_a_served_lane_opens_the_next_waiting_lanes(seed: Seed) -> None:
     assert ids(seed.claim()) == ["c", "d"]
 
 
-def test_jobs_of_many_tenants_are_served_by_age(seed: Seed) -> None:
-    """Checks that each tenant runs one job, and its next job after the first has ended, in order."""
+def test_jobs_of_many_tenants_are_claimed_by_age(seed: Seed) -> None:
+    """Checks that each tenant runs one job at a time, and that the next jobs run in order after the first jobs have
+    ended."""
     seed.cap("tenant", 1)
     names = [f"j-{n:02}" for n in range(60)]
     for n, name in enumerate(names):
@@ -184,7 +188,7 @@ def test_a_claim_of_one_lane_stops_at_its_cap(seed: Seed) -> None:
 
 
 def test_a_claim_of_one_lane_handles_rolled_back_and_cancelled_jobs(seed: Seed) -> None:
-    """Checks that a job which was claimed before has another line, and a cancelled job has none."""
+    """Checks a job that was claimed before, which has another state line, and a cancelled job, which has no line."""
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(40)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))

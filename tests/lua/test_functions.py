@@ -25,7 +25,7 @@ LANES = [
 
 
 def as_script(name: str) -> Script:
-    """The same text, sent with EVALSHA, so that every call begins without variables."""
+    """Return the same script sent with EVALSHA, so that every call begins without variables."""
     made = timed(name).instead
     assert made is not None
     return made
@@ -79,7 +79,7 @@ def history(seed: Seed, number: int) -> Iterator[Snapshot]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_function_keeps_no_variable_after_a_call(redis_url: str, number: int) -> None:
-    """Checks that functions, whose variables outlive a call, write the same bytes as scripts, whose variables end."""
+    """Checks that functions write the same bytes as scripts, though the variables of functions outlive a call."""
     kinds: list[Callable[[str], Script]] = [timed, as_script]
     told = []
     for scripts in kinds:
@@ -115,7 +115,7 @@ def test_a_user_without_rights_to_functions_uses_scripts(narrow: Seed) -> None:
     narrow.assert_consistent()
 
 
-def test_a_full_server_without_functions_drains_by_scripts(seed: Seed) -> None:
+def test_a_full_server_without_functions_is_drained_with_scripts(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.control.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
     seed.control.config_set("maxmemory", "1")
@@ -127,7 +127,8 @@ def test_a_full_server_without_functions_drains_by_scripts(seed: Seed) -> None:
 
 
 def test_every_function_is_named_after_its_script(seed: Seed) -> None:
-    """Checks the names because `SLOWLOG` and `MONITOR` show a function's name where they would show a digest."""
+    """Checks the names, since `SLOWLOG` and `MONITOR` show the name of a function, where they would show only the
+    digest of a script."""
     for name in names():
         seed.control.execute_command(*timed(name).loading)  # type: ignore[no-untyped-call]
     loaded = seed.control.execute_command("FUNCTION", "LIST", "LIBRARYNAME", "rqc_claim_*")  # type: ignore[no-untyped-call]
@@ -163,7 +164,8 @@ def test_a_job_without_a_place_in_line_stops_no_claim(seed: Seed) -> None:
 def test_the_memory_of_functions_does_not_grow_with_the_number_of_lanes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks the memory because Lua keeps all texts in one table: the more texts, the slower each new one."""
+    """Checks the memory, since Lua keeps all texts in one table, in which each new text takes longer if there are more
+    texts."""
 
     def least_memory(client: Client, control: redis.Redis, tenants: int) -> int:
         """Return the memory after a collection, as the minimum of many rounds, with this number of lanes in use."""

@@ -102,7 +102,7 @@ def test_a_killed_server_restarts_with_all_acknowledged_calls(
 def test_a_half_written_call_in_the_append_only_file_is_never_carried_out(
     start_redis: Callable[..., RedisServer], cut: int
 ) -> None:
-    """Checks that Redis does not run the incomplete call at its next start but one: see docs/how-to/servers.md."""
+    """Checks that Redis never runs the incomplete call, not even at its second start: see docs/how-to/servers.md."""
     server = start_redis(appendonly="yes", appendfsync="always")
     late = NewJob("late", "q", MINE, "{}", 60_000)
     with Client(server.url) as client:

@@ -162,7 +162,7 @@ def arrow(transition: Transition) -> str:
 
 
 def walk(source: State | None, script: str, facts: Facts) -> list[Transition]:
-    """Return the transitions that one call makes from a state, each at most once.
+    """Return the transitions that one call makes from a state. Each transition is made at most once.
 
     A lease or due time ends only once, and an enqueued job stays in its first state.
     """
@@ -381,7 +381,8 @@ PROBES = [
 
 
 def cases(each: Stand) -> list[tuple[Probe, bool]]:
-    """Return the calls to make on a job in this state; those with a fence also with a fence that is not in force."""
+    """Return the calls to make on a job in this state. Calls with a fence are also made with a fence that is not in
+    force."""
     settling = [(p, True) for p in PROBES if p.script in {*SETTLING, "extend"}]
     return [*((p, False) for p in PROBES), *(settling if each.state else [])]
 
@@ -510,7 +511,7 @@ def assert_nothing_moved(
     assert changes == {}
 
 
-def test_every_transition_has_a_guard_and_is_exercised() -> None:
+def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
     """Checks that each transition of the table has a condition here, and that a case makes it."""
     drawn = {
         arrow(t)

@@ -1,6 +1,6 @@
-"""A part of a job's data is one Lua file and one row of a table.
+"""Parts: the data of a feature about a job, kept by one Lua file and one row of a table.
 
-Whatever call ends a job, the part's key loses the job's entry.
+Each call that ends a job removes the job's entry from the part's key.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,8 @@ end
 
 
 def includes() -> dict[str, str]:
-    """Return the includes of the script: the clock, both parts, and ``parts``, whose header lists both parts."""
+    """Return the includes of the script: the clock, the files of both parts, and the file ``parts``, whose header lists
+    both parts."""
     row = script.include("parts").replace("Parts: ", f"Parts: {' '.join(FACTS)} ", 1)
     return {"clock": CLOCK, "parts": row, **{name: part(name) for name in FACTS}}
 
@@ -92,7 +93,7 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
-def test_each_end_of_a_job_removes_the_jobs_entry_of_the_part(
+def test_each_end_of_a_job_removes_the_entry_of_the_job_from_each_part(
     seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
 ) -> None:
     """Checks each call of the matrix on a job in each state."""
@@ -117,7 +118,7 @@ def test_each_end_of_a_job_removes_the_jobs_entry_of_the_part(
             seed.clock.set(start)
 
 
-def test_a_part_is_switched_on_again_after_meta_is_lost(seed: Seed) -> None:
+def test_a_part_is_switched_on_again_after_the_key_meta_was_lost(seed: Seed) -> None:
     control: Any = seed.control
     seed.enqueue("a")
     switch_on(seed, "progress")
@@ -138,7 +139,7 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
     assert not control.exists(seed.keys("progress"))
 
 
-def test_only_the_file_of_a_part_names_its_key() -> None:
+def test_only_the_file_of_a_part_names_the_key_of_the_part() -> None:
     """Checks that every script that ends jobs includes the file."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)

@@ -76,7 +76,7 @@ def of_life(calls: Sequence[Sequence[Any]]) -> bytes:
     return b"".join(found)
 
 
-def test_features_of_another_queue_do_not_change_the_calls_to_a_plain_queue(
+def test_features_that_another_queue_uses_do_not_change_the_calls_to_a_plain_queue(
     valkey_url: str,
 ) -> None:
     with recorded(valkey_url) as (alone, transport):
@@ -92,7 +92,7 @@ def test_features_of_another_queue_do_not_change_the_calls_to_a_plain_queue(
 
 
 @pytest.mark.parametrize("name", OF_A_LIFE)
-def test_a_call_to_a_plain_queue_has_only_its_keys_arguments_and_records(
+def test_a_call_to_a_plain_queue_has_only_its_own_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
     """Checks a call against the script's keys, Args and Each, with no key on demand and no Tail."""

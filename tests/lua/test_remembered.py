@@ -1,4 +1,4 @@
-"""Facts that functions remember about a queue: the first call that could do harm notices that they are wrong.
+"""Facts that functions remember about a queue: the first call that could do harm notices if they are wrong.
 
 The tests promote, resynchronize, restart and empty real servers. The clock does not advance, so that nothing that is
 remembered becomes too old by itself.
@@ -62,7 +62,7 @@ class Node:
         return found
 
     def warm(self) -> None:
-        """Make the functions remember the queue; two claims are needed, since the first one changes the facts."""
+        """Make the functions remember the queue. This takes two claims, since the first claim changes the facts."""
         for _ in range(2):
             assert (self.enqueue(), self.claim()[0]) == ("ok", "ok")
 
@@ -121,7 +121,7 @@ def begin(node: Node) -> None:
 
 @pytest.fixture
 def second(start: Callable[..., Node], first: Node) -> Node:
-    """Yield an up-to-date replica; clients of its primary have used the queue again."""
+    """Yield an up-to-date replica, after clients of its primary have used the queue again."""
     node = start(repl_diskless_sync_delay="0")
     node.follow(first)
     first.set_clock(START_MS + 1_000)
@@ -131,7 +131,7 @@ def second(start: Callable[..., Node], first: Node) -> Node:
     return node
 
 
-def test_a_promoted_replica_has_another_history(second: Node) -> None:
+def test_a_promoted_replica_has_another_history_than_its_old_primary(second: Node) -> None:
     second.promote()
 
     assert (second.enqueue(), second.claim()) == ("epoch", ["epoch"])
@@ -143,7 +143,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
 ) -> None:
     """Checks a primary that served clients which heard of no failover.
 
-    It loses their writes when it follows the new primary.
+    The old primary loses their writes when it follows the new primary.
     """
     second.promote()
     assert (second.handshake(), second.enqueue(), first.enqueue()) == ("replid_changed", "ok", "ok")
@@ -156,10 +156,11 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_old_primary_that_followed_the_new_one_has_another_history(
+def test_an_old_primary_that_followed_the_new_primary_has_another_history(
     first: Node, second: Node
 ) -> None:
-    """Checks a primary that keeps its functions and their memory: it wrote nothing more, so that it is only updated."""
+    """Checks an old primary that keeps its functions and their memory. It wrote nothing after the failover, so that it
+    is only updated from the new primary."""
     second.promote()
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
     first.follow(second)
@@ -172,8 +173,11 @@ def test_an_old_primary_that_followed_the_new_one_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second: Node) -> None:
-    """Checks a failover after which no client wrote: nothing is lost, but the server looks as if something were."""
+def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
+    first: Node, second: Node
+) -> None:
+    """Checks a failover after which no client wrote: nothing is lost, but the server cannot be distinguished from one
+    that lost data."""
     second.promote()
     first.follow(second)
     first.promote()
@@ -187,7 +191,9 @@ def test_an_unchanged_old_primary_is_noticed_within_a_second(first: Node, second
     )
 
 
-def test_a_server_restarted_from_old_files_has_another_history(start: Callable[..., Node]) -> None:
+def test_a_server_that_was_restarted_from_old_files_has_another_history(
+    start: Callable[..., Node],
+) -> None:
     node = start(save="3600 1")
     begin(node)
     node.control.save()
@@ -237,7 +243,7 @@ def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
     assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
 
 
-def test_a_fact_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
+def test_a_fact_that_was_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
     first.control.hset(KEYS("meta"), "paused", 1)
     first.set_clock(START_MS + 1_000)
     first.enqueue()
@@ -274,8 +280,8 @@ def test_a_lease_expires_on_time_while_workers_claim_constantly(seed: Seed) -> N
     assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
 
 
-def test_a_lease_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
-    """Checks a lease that no script gives, which the next look finds."""
+def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(seed: Seed) -> None:
+    """Checks a lease that is shorter than the leases that scripts give. The next examination of the leases finds it."""
     seed.configure(lease_ms=1_000)
     seed.enqueue("a")
     claim = seed.claim_one("a")
@@ -307,7 +313,9 @@ def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) ->
 # The first replica.
 
 
-def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: Node) -> None:
+def test_the_first_replica_of_a_server_begins_no_epoch(
+    start: Callable[..., Node], first: Node
+) -> None:
     """Checks that Redis' new name for the same history, in which nothing is lost, begins no epoch."""
     facts = first.control.hmget(KEYS("meta"), "epoch", "replid")
     start(repl_diskless_sync_delay="0").follow(first)
@@ -320,7 +328,9 @@ def test_the_first_replica_begins_no_epoch(start: Callable[..., Node], first: No
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_cannot_tell_the_first_replica_from_a_loss(start: Callable[..., Node]) -> None:
+def test_a_script_sent_with_evalsha_cannot_tell_the_first_replica_from_a_loss(
+    start: Callable[..., Node],
+) -> None:
     """Checks EVALSHA, which remembers nothing between calls."""
 
     def scripts(name: str) -> Script:

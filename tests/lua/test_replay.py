@@ -87,7 +87,7 @@ def _three(seed: Seed) -> list[tuple[str, str]]:
 
 
 def turn(seed: Seed) -> Operation:
-    """A turn with one success, one refusal, one job that runs past its lease, and a claim."""
+    """Make a turn with one success, one refusal, one job that runs past its lease, and a claim."""
     held = _three(seed)
     seed.live(LEASE_MS)
     seed.enqueue("d", "e", "f")
@@ -156,7 +156,7 @@ def free(seed: Seed) -> Operation:
 
 
 def restore(seed: Seed) -> Operation:
-    """A restore of jobs into lists and lanes, and a removal of others."""
+    """Restore jobs into lists and lanes, and remove other jobs."""
     _capped(seed)
     seed.dead("dead")
     seed.enqueue("ready")
@@ -178,7 +178,7 @@ def configure(seed: Seed) -> Operation:
 
 
 def cap(seed: Seed) -> Operation:
-    """Changes of limits: the first cap of a running task, a raised cap, and an unchanged one."""
+    """Change limits: set the first cap of a running task, raise a cap, and leave a cap as it is."""
     _capped(seed)
     seed.enqueue("plain", "plain-2")
     seed.claim(1)
@@ -197,7 +197,8 @@ def register(seed: Seed) -> Operation:
 
 
 def schedule(seed: Seed) -> Operation:
-    """Put schedules: a new one, an unchanged one, a changed one, and one that an operator keeps from code."""
+    """Put four schedules: a new schedule, an unchanged one, a changed one, and one that an operator has changed, so
+    that code may not change it."""
     rules = [recurrence(name, every=10) for name in ("new", "same", "other", "kept")]
     made = [Declaration.of(seed.job("-"), rule) for rule in rules]
     put = seed.client.calls.schedules.put
@@ -263,7 +264,7 @@ def enqueue_into_lanes(seed: Seed) -> Operation:
 
 
 def claim_from_lanes(seed: Seed) -> Operation:
-    """A claim from lanes: a lease ends, a rate resumes, lanes are served and refused, a plain job enters its lane."""
+    """Claim from lanes: a lease ends, a rate resumes, lanes are served and refused, and a plain job enters its lane."""
     seed.enqueue("moves", task="c")
     _capped(seed)
     seed.live(LEASE_MS)
@@ -277,7 +278,7 @@ def complete_in_lanes(seed: Seed) -> Operation:
 
 
 def turn_in_lanes(seed: Seed) -> Operation:
-    """A turn whose freed places are claimed in the same call."""
+    """Make a turn whose freed places are claimed in the same call."""
     held = _capped(seed)
     seed.advance(1)
     return lambda s: s.turn(*held, limit=3)
@@ -312,7 +313,7 @@ def requeue_into_lanes(seed: Seed) -> Operation:
 
 
 def everything(seed: Seed) -> Operation:
-    """A turn with all reports that a worker may send at once."""
+    """Make a turn with all reports that a worker may send at once."""
     seed.enqueue("x", "y", "z", "v", "w")
     x, y, z = seed.claim(3).jobs
 
@@ -361,9 +362,10 @@ every_async_operation = pytest.mark.parametrize(
 
 
 def told(seed: LossySeed, make: Callable[[Seed], Operation], **trouble: Any) -> tuple[Any, Any]:
-    """Run the operation on an empty server with this trouble. Returns the answer and the whole queue.
+    """Run the operation on an empty server with this fault. Returns the answer and the whole queue.
 
-    Without trouble, it runs right after the fixture has loaded the scripts, so that they remember nothing either time.
+    Without a fault, it also runs right after the fixture has loaded the scripts, so that the scripts remember nothing
+    in both runs.
     """
     seed.control.flushall()
     seed.clock.set(START_MS)
@@ -411,10 +413,10 @@ def test_a_call_that_is_sent_again_has_the_same_answer_and_effect(
 
 
 @pytest.mark.parametrize("trouble", [{"lose": 1}, {"lose": 3}, {"unsent": 2}], ids=str)
-def test_a_chunked_call_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
+def test_a_chunked_enqueue_that_is_sent_again_loses_and_duplicates_no_job_and_keeps_the_order(
     lossy: LossySeed, trouble: dict[str, int]
 ) -> None:
-    """Checks that the next chunk, which is made while one is being sent, does not overtake it."""
+    """Checks that the next chunk, which is made while a chunk is being sent, does not overtake that chunk."""
     ids = [f"job-{n:04}" for n in range(2_500)]
     made = 0
 
@@ -454,7 +456,7 @@ def test_a_turn_that_is_sent_again_after_some_replies_has_the_same_answer_and_ef
 def test_a_turn_whose_scripts_are_flushed_halfway_is_carried_out_once(
     lossy: LossySeed, at: int
 ) -> None:
-    """Checks that the calls after the loss follow the calls before it, and keep their order."""
+    """Checks that the calls after the flush are carried out after the calls before it, in their order."""
     answers, _ = told(lossy, everything, flush=at)
 
     assert [{}, {"y": "scheduled"}, {"z": "ready"}] == answers[:3]
@@ -491,7 +493,7 @@ def test_a_job_that_ended_before_enqueue_was_sent_again_does_not_run_again(
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
-def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
+def test_a_settlement_that_is_sent_again_does_not_change_a_newer_claim(
     lossy: LossySeed, other: Seed, late: Callable[[Seed], Operation]
 ) -> None:
     """Checks a job that was claimed by another worker, or has left, before the settlement is sent again."""
@@ -514,9 +516,7 @@ def test_a_settlement_that_is_sent_again_leaves_a_newer_claim_alone(
 
 
 @pytest.mark.parametrize("how", ["complete", "turn"])
-def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
-    lossy: LossySeed, how: str
-) -> None:
+def test_a_call_never_gets_the_answer_of_the_call_before_it(lossy: LossySeed, how: str) -> None:
     """Checks a slot whose earlier call has a longer answer, which is still stored."""
     held = lossy.running("a")
     report = lossy.turn if how == "turn" else lossy.complete
@@ -534,7 +534,8 @@ def test_an_accepted_call_does_not_get_the_answer_of_the_call_before(
 def test_a_claim_that_is_sent_again_omits_jobs_that_the_worker_no_longer_holds(
     lossy: LossySeed, other: Seed
 ) -> None:
-    """Checks that the answer has the worker's jobs in force with their specs, and not those of other workers."""
+    """Checks that the answer has the jobs whose claims by this worker are in force, with their specs, and no jobs of
+    other workers."""
     jobs = ["a", "b", "c", "d", "e"]
     lossy.enqueue(*jobs, args_json='{"n":1}')
 
@@ -602,7 +603,8 @@ def test_a_lower_call_number_is_stale_in_every_script(
 
 
 def test_a_refused_call_is_carried_out_when_sent_again(lossy: LossySeed) -> None:
-    """Checks a lost reply to a refused call: the repeated call, for which there is room by then, runs once."""
+    """Checks a lost reply to a call that was refused because the queue was full: there is room when the call is
+    repeated, and it runs once."""
     lossy.enqueue("first")
     lossy.attach()
     lossy.configure(backlog_max_jobs=1)
@@ -640,7 +642,7 @@ def impatient(url: str, **patience: float) -> LossySeed:
     return seed
 
 
-def test_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
+def test_the_error_of_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
     with impatient(redis_url, unsent=2.0, unknown=5.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         seed.transport.lose = 1_000
@@ -654,7 +656,9 @@ def test_an_unknown_outcome_names_the_jobs(redis_url: str) -> None:
         assert ["enqueued"] == events_of(seed.entries(), "a")
 
 
-def test_a_call_that_was_never_sent_is_given_up_sooner(redis_url: str) -> None:
+def test_a_call_that_was_never_sent_is_given_up_sooner_than_a_call_without_an_answer(
+    redis_url: str,
+) -> None:
     with impatient(redis_url, unsent=2.0, unknown=50.0) as seed:
         seed.client.run(seed.client.calls.delivery.handshake("q"))
         before = seed.snapshot()
@@ -706,7 +710,7 @@ def test_a_call_that_is_sent_again_after_memory_was_freed_gets_its_outcome(redis
 
 
 def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
-    """Checks that parent and child do not use the same call numbers, and get each other's answers."""
+    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
     lossy.enqueue("a")
     lossy.calls.delivery._pid -= 1
 
@@ -724,7 +728,7 @@ def test_a_forked_child_uses_its_own_slots(lossy: LossySeed) -> None:
 async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
     redis_url: str, make: Callable[[Seed], Operation]
 ) -> None:
-    """Checks the loop that drives the plans, since both clients use the same plans."""
+    """Checks the asyncio client's loop that runs the plans; the plans themselves are the same for both clients."""
     with LossySeed(redis_url) as seed:
         expected = told(seed, make)
         seed.control.flushall()
@@ -745,7 +749,7 @@ async def test_the_asyncio_client_sends_calls_again_like_the_sync_client(
 
 
 class Redirected:
-    """The calls of a Seed that the operations above make, on an AsyncClient."""
+    """The methods of a Seed that the operations above use, with an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (
@@ -828,7 +832,7 @@ def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -
     assert seen == []
 
 
-def test_an_unneeded_password_is_reported(redis_url: str) -> None:
+def test_the_client_reports_a_password_that_the_server_does_not_need(redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis://:any@")
 
     words = "the URL has a password, and the server has none: take it out"
@@ -839,7 +843,8 @@ def test_an_unneeded_password_is_reported(redis_url: str) -> None:
 def test_a_client_reports_a_password_that_the_server_began_to_require(
     start_redis: Callable[..., Any],
 ) -> None:
-    """Checks a long command without a greeting before it: Redis' answer must not be read as a damaged queue."""
+    """Checks a long command that is sent without a handshake before it: Redis' answer must not be reported as a damaged
+    queue."""
     server = start_redis()
     with Client(server.url) as client, server.client() as control:
         client.run(client.calls.enqueue.many([NewJob("a", "q", profile("t"), "{}")]))

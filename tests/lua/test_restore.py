@@ -40,7 +40,8 @@ def test_a_restored_job_keeps_its_counters_and_its_lane(seed: Seed) -> None:
 
 
 def test_restored_jobs_join_the_tail_in_the_order_of_the_call(seed: Seed) -> None:
-    """Checks that the jobs keep the order of the call; their old places may be other jobs' by now."""
+    """Checks that the jobs get new places in line, in the order of the call. Their old places may belong to other jobs
+    by now."""
     seed.enqueue("here")
 
     seed.restore(*(seed.lost(name, seq=0) for name in ("c", "a", "b")))
@@ -104,7 +105,7 @@ def test_a_removed_revived_job_is_gone(seed: Seed, kind: str) -> None:
 
 
 def test_a_revived_job_that_has_changed_since_is_not_removed(seed: Seed) -> None:
-    """Checks that the caller, which saw an earlier job of the id, is answered that the job changed."""
+    """Checks a caller that has seen an earlier job of the id: it is answered that the job has changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
     seed.cancel("a")
@@ -128,7 +129,7 @@ def test_a_job_that_is_alive_by_the_log_is_logged_as_gone_before_its_restore(
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_without_the_id_of_the_last_restore_is_refused(seed: Seed) -> None:
+def test_a_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")
@@ -164,7 +165,7 @@ def test_a_restore_is_refused_while_the_backlog_is_full(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("scopes", [(), ("tenant=a",)])
-def test_an_enqueued_event_keeps_the_arguments_at_the_producers_request(
+def test_an_enqueued_event_has_the_arguments_if_the_producer_requests_it(
     seed: Seed, scopes: tuple[str, ...]
 ) -> None:
     args_json = '{"a":"/é\\u0000\\ud83d\\"\\\\","n":12345678901234567890,"f":1.50}'

@@ -42,7 +42,7 @@ def test_every_script_has_room_for_one_more_function_of_the_include_removal(seed
                 raise AssertionError(f"{name}: {refused}") from refused
 
 
-def test_every_script_has_enough_lua_names_left() -> None:
+def test_every_script_is_far_enough_below_the_limits_of_lua_names() -> None:
     assert {
         name: lua_limits.left(name)
         for name in script.names()
@@ -51,7 +51,8 @@ def test_every_script_has_enough_lua_names_left() -> None:
 
 
 def test_the_check_of_lua_limits_counts_the_locals_and_the_upvalues_of_a_function() -> None:
-    """Checks a loop, which has three hidden locals, and upvalues, which count in each function between."""
+    """Checks a loop, which has three hidden locals, and an upvalue, which counts in each function between its
+    definition and its use."""
     code = """
 local a, b = 1, {c = 2, d = function() return 3 end}
 do local c, d, e = a, b.c, 3 end

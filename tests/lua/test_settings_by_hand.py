@@ -1,4 +1,5 @@
-"""A setting that is not a number counts as its default: a value written with HSET fails no call half-way."""
+"""A setting that is not a number counts as its default: a value that was written with HSET makes no call fail
+half-way."""
 
 import pytest
 

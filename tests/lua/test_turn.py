@@ -19,7 +19,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_a_turn_claims_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
+def test_a_turn_claims_into_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
     """Checks a worker with one place at a cap of 1: it does not wait for the wake token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
@@ -35,7 +35,7 @@ def test_a_turn_claims_the_place_that_its_success_frees(seed: Seed, scope: str) 
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) -> None:
+def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
     """Checks that the success is not stale, so that the job does not run again."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
@@ -48,10 +48,10 @@ def test_a_reported_job_whose_lease_has_expired_succeeds(seed: Seed, size: int) 
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_a_claim_that_ends_in_a_turn_is_counted_once_in_the_cap_of_the_queue(seed: Seed) -> None:
+def test_the_cap_of_the_queue_counts_a_claim_that_ends_in_a_turn_once(seed: Seed) -> None:
     """Checks two ended claims: one by a success after its lease, and one by the end of its lease.
 
-    Two places are free.
+    Afterwards two places are free.
     """
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
@@ -118,7 +118,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job: only its arguments are sent. Nearly all jobs are such."""
+    """Checks a new plain job, as nearly all jobs are: only its arguments are sent."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')

@@ -26,7 +26,7 @@ def test_the_answer_of_a_first_claim_has_the_waiting_time_of_a_plain_job(seed: S
     assert waited(seed) == {"early": 2.75, "late": 0.25}
 
 
-def test_the_waiting_time_of_a_delayed_or_repeated_claim_is_unknown(seed: Seed) -> None:
+def test_the_waiting_time_of_a_delayed_or_repeated_claim_is_not_known(seed: Seed) -> None:
     seed.cap("tenant", 5)
     seed.enqueue(
         seed.job("capped", scopes=["tenant=x"]), seed.job("delayed", delay_ms=10), "again", "dies"

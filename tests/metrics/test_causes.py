@@ -57,7 +57,7 @@ def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
 
 
 def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
-    """A schedule whose instant was due so long ago. A worker that died has it in hand."""
+    """Make a schedule whose instant was due this long ago. It was given to a worker that died."""
     made = Declaration.of(seed.job("-"), recurrence(name, every=3600))
     seed.client.run(seed.calls.schedules.put(seed.queue, [made]))
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, [name])).values()
@@ -67,7 +67,7 @@ def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
     seed.control.zadd(seed.keys("ticks"), {name: now + 5_000})
 
 
-def test_the_cause_of_a_late_schedule_names_it_and_what_to_do(seed: Seed) -> None:
+def test_the_cause_of_a_late_schedule_names_the_schedule_and_says_what_to_do(seed: Seed) -> None:
     late_schedule(seed, "soon", late_s=50)
     late_schedule(seed, "other", late_s=-300)
     assert "RqCoreScheduleLate" not in said(seed)
@@ -122,7 +122,7 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
 
 
 def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
-    """Checks leases that are extended after a failover, during which no worker claims."""
+    """Checks the time after a failover, when leases are extended and no worker has claimed yet."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
@@ -136,7 +136,7 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
     )
 
 
-def test_a_worker_that_stopped_in_order_does_not_count_as_silent(seed: Seed) -> None:
+def test_a_worker_that_stopped_in_an_orderly_way_does_not_count_as_silent(seed: Seed) -> None:
     """Checks that a worker which was killed long ago is not named as the last worker that was seen."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
@@ -161,7 +161,7 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_the_number_of_waiting_jobs_in_many_lanes_is_a_lower_bound(seed: Seed) -> None:
+def test_the_number_of_waiting_jobs_is_a_lower_bound_if_there_are_many_lanes(seed: Seed) -> None:
     seed.cap("tenant", 0)
     seed.enqueue(
         *(seed.job(f"j{n}-{m}", scopes=[f"tenant={n}"]) for n in range(20) for m in range(3))

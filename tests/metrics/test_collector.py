@@ -101,7 +101,7 @@ def worked() -> FlowTotals:
     return totals
 
 
-def test_every_sample_is_in_the_table_and_every_family_has_a_sample(
+def test_every_sample_is_in_the_table_of_metrics_and_every_family_has_a_sample(
     collector_at: Callable[..., QueueCollector], seed: Seed, database: Database, tmp_path: Path
 ) -> None:
     seed.enqueue("first")
@@ -284,7 +284,7 @@ def test_invalid_names_become_readable_labels(
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_the_lag_of_a_blocked_loop_grows_without_new_measurements() -> None:
+def test_the_lag_of_a_blocked_loop_grows_though_no_new_measurement_is_made() -> None:
     totals, table = FlowTotals(), FlowTable()
     table.answered()
     table.measured(time.monotonic() - 60, 0.001, 1)
@@ -324,7 +324,7 @@ def test_modules_that_do_not_need_prometheus_client_do_not_import_it(imported: s
     assert done.stdout == "[]\n"
 
 
-def test_without_the_extra_the_page_names_the_package_to_install() -> None:
+def test_without_the_extra_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from rq_core.metrics.page import worker_page\n"
@@ -341,7 +341,7 @@ def test_without_the_extra_the_page_names_the_package_to_install() -> None:
 def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
 ) -> None:
-    """SQLite stores any text in a column of numbers."""
+    """Checks SQLite, which stores any text in a column of numbers."""
     with (
         Seed(valkey_url, real_clock=True) as seed,
         contextlib.closing(Database(sqlite_url)) as database,

@@ -26,7 +26,7 @@ def settlement(task: str, verdict: str = "complete", ran_s: float = 0.02) -> Set
     return Settlement(claim, verdict, task=task, ran_s=ran_s)
 
 
-def test_each_answer_of_redis_is_counted_as_an_outcome() -> None:
+def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None:
     table = FlowTable()
     for verdict, answers in (
         ("complete", {}),
@@ -55,7 +55,7 @@ def test_each_answer_of_redis_is_counted_as_an_outcome() -> None:
     assert sum(parts.waits) == 0
 
 
-def test_tasks_beyond_the_rows_of_the_table_are_counted_together() -> None:
+def test_tasks_that_exceed_the_rows_of_the_table_are_counted_together() -> None:
     table = FlowTable(rows=3)
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
@@ -65,7 +65,7 @@ def test_tasks_beyond_the_rows_of_the_table_are_counted_together() -> None:
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_a_wait_is_counted_if_the_claim_knows_its_length() -> None:
+def test_the_wait_of_a_job_is_counted_if_its_claim_knows_its_length() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
@@ -115,7 +115,7 @@ def test_a_reader_survives_random_bytes_in_a_table() -> None:
     assert exposition(WorkerCollector(totals))
 
 
-def test_turns_of_a_departed_process_stay_counted() -> None:
+def test_the_turns_of_an_ended_process_stay_counted() -> None:
     totals, table = FlowTotals(), FlowTable()
     totals.join(0, table)
     table.turned(0.5)
@@ -157,8 +157,8 @@ def test_the_counts_of_a_killed_process_are_kept() -> None:
     assert (totals.processes, totals.replaced) == (1, {"retired": 0, "died": 1})
 
 
-def test_counting_a_job_takes_few_python_steps() -> None:
-    """Checks the number of steps because each job is counted: a loop of a hundred steps made drains 15 % slower."""
+def test_counting_a_job_takes_few_python_bytecode_steps() -> None:
+    """Checks the number of steps, since each job is counted: a loop of a hundred steps made drains 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})
 

@@ -14,7 +14,7 @@ from tests.kit.servers import free_port
 from tests.kit.transports import LossyTransport
 
 
-def test_fifty_viewers_cost_as_many_calls_as_one(valkey_url: str) -> None:
+def test_fifty_viewers_cost_as_many_calls_as_one_viewer(valkey_url: str) -> None:
     transport, clock = LossyTransport(valkey_url), [0.0]
     with Seed(valkey_url, real_clock=True) as seed:
         seed.enqueue("a")
@@ -50,7 +50,7 @@ def test_viewers_share_the_error_of_an_outage() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_of_a_hanging_read_waits_for_the_rest_of_the_timeout() -> None:
+def test_a_viewer_that_joins_a_hanging_read_waits_only_for_the_rest_of_its_timeout() -> None:
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):

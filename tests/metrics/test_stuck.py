@@ -62,7 +62,9 @@ def _queues_of(when: When, before: Scrape, after: Scrape) -> set[str | None]:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_top_and_the_alerts_name_the_cause_of_a_stuck_queue(name: str, valkey_url: str) -> None:
+def test_the_top_command_and_the_alerts_name_the_cause_of_a_stuck_queue(
+    name: str, valkey_url: str
+) -> None:
     audit_url = away() if name == "sql_away" else None
     before = scraped(valkey_url, audit_url)
     with scene(valkey_url, name):
@@ -93,10 +95,10 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
     return shown
 
 
-def test_a_mirror_that_is_behind_is_named_without_the_url_of_the_log(
+def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
-    """Checks an alert that does not need the metric which only `rq-core metrics --audit` has."""
+    """Checks the alert, which does not need the metrics of the log that only `rq-core metrics --audit` has."""
     with scene(valkey_url, "sql_away"):
         alerts = firing({}, scraped(valkey_url, None))
         (cause,) = top(valkey_url, None)["causes"]
@@ -106,7 +108,7 @@ def test_a_mirror_that_is_behind_is_named_without_the_url_of_the_log(
     assert cause["says"] == "the mirror is at least 10 min behind: 6 events wait"
 
 
-def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None:
+def test_the_doctor_and_queues_commands_report_a_mirror_that_is_behind(valkey_url: str) -> None:
     """Checks events that wait for ten minutes: the doctor does not say that all agrees, and exits with 1."""
     with scene(valkey_url, "sql_away"):
         queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
@@ -124,7 +126,9 @@ def test_doctor_and_queues_name_a_mirror_that_is_behind(valkey_url: str) -> None
     assert (found["kind"], found["mendable"]) == ("mirror", False)
 
 
-def test_top_reports_no_cause_for_a_healthy_queue(valkey_url: str, client: Client) -> None:
+def test_the_top_command_reports_no_cause_for_a_healthy_queue(
+    valkey_url: str, client: Client
+) -> None:
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         before = scraped(valkey_url, None)
         seed.enqueue("a", "b")

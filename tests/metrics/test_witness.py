@@ -41,7 +41,7 @@ def enqueue(app: App, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_totals_are_exact_after_orderly_ends_and_never_fall(
+def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
     valkey_url: str, witness: crew.Witness, tmp_path: Path
 ) -> None:
     port, audit = free_port(), str(tmp_path / "audit.db")
@@ -83,7 +83,7 @@ def test_totals_are_exact_after_orderly_ends_and_never_fall(
                 def died(kill: int = kill) -> bool:
                     """Return whether this number of killed workers is counted.
 
-                    A worker that had just retired counts as one, and another is killed.
+                    A killed process that had already retired is not counted; then another worker is killed.
                     """
                     gone = not lives(struck[-1])
                     scraped(0)

@@ -94,7 +94,8 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the arrival time that counts: not in the past, and no further ahead than this limit allows."""
+        """Return the theoretical arrival time of a rate, limited to the present and to the latest time that this limit
+        allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
@@ -112,7 +113,7 @@ class CapsModel(Model):
         return [job for job in self.jobs.values() if self.may_run(job)]
 
     def take(self, job: Job, fence: str, worker: str) -> None:
-        """A worker claims a job."""
+        """Let a worker claim a job."""
         assert self.may_run(job), f"{job.line()} was claimed"
         assert not self.gated(), f"{job.line()} was claimed at a shut gate"
         for scope in self.scopes(job):
@@ -162,7 +163,8 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Return whether a plain job may follow a later job in the list, so that its place is not seen."""
+        """Return whether a plain job may come after a later job in its list, so that its place in line has no
+        effect."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
             for other in self.in_state("ready")
@@ -178,12 +180,12 @@ class CapsModel(Model):
         """Begin a claim."""
 
     def end_claim(self, most: int) -> None:
-        """End a claim, which forgot at most this number of expired things."""
+        """End a claim, which removed at most this number of expired entries."""
 
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
-        """Return the policy that refuses a job: its outcome, and the full scope or lane."""
+        """Return the rule for full scopes that refuses a job: the outcome, and the full scope or lane."""
         queued = len([j for j in self.in_state("ready") if j.lane == lane])
         for what, value in rules:
             if what == "most":
@@ -203,7 +205,7 @@ class CapsModel(Model):
     ) -> tuple[str, int, str] | None:
         """Compare and set a limit. Returns the outcome, and the version and limit that are then stored.
 
-        Returns None if there is nothing to go back to.
+        Returns None if there is no earlier limit to restore.
         """
         old = self.caps.get(scope)
         current = old.version if old else 0
@@ -266,7 +268,7 @@ class CapsModel(Model):
     # Step 0.
 
     def sweep_within(self, most: int, promoted: list[str], gone: set[str]) -> None:
-        """Do step 0 of a claim, for at most this number of things of a kind.
+        """Do step 0 of a claim, for at most this number of entries of each kind.
 
         The log says which due jobs it promoted, since resuming rates are of the same kind, and which dead jobs it
         forgot.

@@ -1,8 +1,8 @@
 """A model of start-time fair queueing: keys have weights, jobs have virtual times, and the least is served first.
 
 A job that becomes the first of its kind starts at the clock, or when its key's last job finishes, whichever is later.
-The clock is the latest start of a served job. A job that could not be served for long, since its scopes were full,
-finishes from the clock on, so that it saves up nothing. (Goyal, Vin, Cheng 1996.)
+The clock is the latest start of a served job. If the scopes of a job were full for long, its finish time is counted
+from the clock, so that its key saves up nothing. (Goyal, Vin, Cheng 1996.)
 """
 
 import math

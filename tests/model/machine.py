@@ -1,7 +1,7 @@
-"""The rules of the random histories, on a real server and on a Python model of it, and what must hold.
+"""The rules of random histories, which run on a real server and on a Python model, and the checks after each step.
 
-After every step the model's state lines are compared with the queue's, and the queue's indexes and log with both;
-wherever jobs can be claimed there must be a token. A failure prints the steps that lead to it, and how to repeat them.
+After every step the model's state lines are compared with the queue's, and the queue's indexes and log with both; if
+jobs can be claimed, there must be a wake token. A failure prints the steps that led to it, and how to repeat them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -95,7 +95,7 @@ class Job:
 
 @dataclass
 class Model:
-    """The design's sections 5 to 7 as a short model."""
+    """A short model of a queue, by sections 5 to 7 of the design."""
 
     now: int = START_MS
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Model:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """Return the live job that holds a name and is not dead, unless it waits past its deadline."""
+        """Return the live job that holds a name; None if the job is dead or waits past its deadline."""
         job = self._named(name)
         return None if job is None or self._is_overdue(job) else job
 
@@ -236,7 +236,8 @@ class Model:
         return job if job is not None and (job.fence, job.by) == (fence, worker) else None
 
     def holder(self, names: Iterable[str], other: str) -> str:
-        """Return the worker of the first claimed job among these, or ``other``; the rest may be another worker's."""
+        """Return the worker of the first claimed job among these jobs, or ``other``. The remaining jobs may belong to
+        another worker."""
         held = (job.by for name in names if (job := self.jobs.get(name)) is not None and job.by)
         return next(held, other)
 
@@ -371,10 +372,10 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire what is over in a claim that sweeps.
+        """Expire leases and deadlines in a claim that sweeps.
 
-        Returns the due times of jobs that expire before they are promoted. A claim soon after another one leaves what
-        it does not meet.
+        Returns the due times of jobs that expire before they are promoted. A claim soon after another claim leaves
+        expired jobs that it does not meet.
         """
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
@@ -413,7 +414,7 @@ class Queue(RuleBasedStateMachine):
         return refused
 
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
-        """Return the fence that a worker presents: the last one that it knows, or one that was never given."""
+        """Return the fence that a worker presents: the last fence that it knows, or a fence that was never assigned."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
@@ -594,7 +595,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Fail over to a complete replica: only the server's history changes."""
+        """Simulate a failover to a complete replica: only the id of the server's history changes."""
         fail_over(self.seed.control)
         self.stranger = True
 

@@ -64,7 +64,7 @@ class Names(RuleBasedStateMachine):
         return self.seed.now
 
     def stands(self, name: str) -> str | None:
-        """Return the job that has a name now."""
+        """Return the job that holds a name now."""
         job_id, until = self.holders.get(name, (None, None))
         return None if until is not None and until <= self.now else job_id
 
@@ -161,7 +161,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Remove or bury the jobs whose leases have ended."""
+        """Remove the jobs whose leases have ended, or mark them as dead."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

@@ -1,4 +1,4 @@
-"""Random histories of a queue with caps agree with a model that knows no lanes."""
+"""Random histories of a queue with caps agree with a model that has no lanes."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -402,7 +402,7 @@ class CapsQueue(Queue):
 
 
 class FairQueue(CapsQueue):
-    """The same histories in a fair queue."""
+    """The random histories with caps, applied to a fair queue."""
 
     model: FairModel
 

@@ -50,7 +50,7 @@ engine: Final = click.option(
 
 @click.group()
 def main() -> None:
-    """Show a promise with real processes on real servers; exit with 1 if a figure falls short."""
+    """Test a promise with real processes on real servers; exit with 1 if a figure misses its bound."""
     click.get_current_context().call_on_close(close_reaper)
 
 
@@ -81,7 +81,7 @@ def fell_short(problems: Sequence[str]) -> None:
 
 
 def conclude(problems: Sequence[str]) -> None:
-    """Print what fell short, and exit with 1 if anything did."""
+    """Print the promises that were not met, and exit with 1 if there are any."""
     fell_short(problems)
     if problems:
         raise SystemExit(1)
@@ -263,7 +263,7 @@ def outages(
     as_json: bool,
     **options: int,
 ) -> None:
-    """Take Redis away from a working worker, again and again: it claims again soon, and loses no job.
+    """Interrupt Redis again and again under a working worker, which must claim again soon and lose no job.
 
     Each kind has its own servers and worker. The last four kinds strike a node of a cluster, or a primary under
     Sentinel, while producers and a worker are busy, on both engines unless one is named; they also report how long the
@@ -336,7 +336,8 @@ def witness(jobs: int) -> None:
 @click.argument("scene", type=click.Choice(list(rig_of_scenes.SCENES)))
 @click.option("--redis", "url", default="redis://localhost:6379/0", show_default=True)
 def stuck(scene: str, url: str) -> None:
-    """Make a queue that is stuck for a known cause on an empty server, for comparison with the reported cause."""
+    """Make a queue on an empty server that is stuck for a known cause, so that the reported cause can be compared with
+    it."""
     with redis.Redis.from_url(url) as control:
         if control.dbsize():
             raise click.UsageError("that server is not empty")
@@ -348,7 +349,7 @@ def stuck(scene: str, url: str) -> None:
 @click.argument("states", nargs=-1, type=click.Choice(list(rig_of_pages.STATES)))
 @click.option("--pictures", default=ROOT / "build" / "page", type=click.Path(path_type=Path))
 def page(states: tuple[str, ...], pictures: Path) -> None:
-    """Look at the web page in Chromium, in each state of a server; pictures of each page are kept.
+    """Check the web page in Chromium, in each state of a server, and save pictures of each page.
 
     Needs Debian's chromium, and Playwright: .ci/run installs both.
     """
@@ -434,7 +435,8 @@ def reliability(
     into: Path,
     engine: Engine | None,
 ) -> None:
-    """Measure each kind of fault of chaos on its own; the table goes into docs/reliability.md if all were measured."""
+    """Measure each kind of fault of chaos on its own. If all kinds were measured, write the table into
+    docs/reliability.md."""
     words = ["--minutes", str(minutes), "--seed", str(seed)]
     words += ["--engine", engine.name] if engine else []
     chosen = kinds or tuple(sorted(KINDS))

@@ -1,12 +1,12 @@
 """Compares the instants of cron expressions with an oracle that walks through time minute by minute.
 
-    python -m tests.rigs.dst_oracle                two days around each change, 2010 to 2040, 40 zones, 12 expressions
-    python -m tests.rigs.dst_oracle --library      the same of CronSim with its own treatment of time zones
+    python -m tests.rigs.dst_oracle two days around each change, 2010 to 2040, 40 zones, 12 expressions python -m
+    tests.rigs.dst_oracle --library the same of CronSim with its own handling of time zones
 
-The oracle reads expressions by itself and uses no offsets or folds: it asks what the wall clock shows at each minute,
-and compares that with the latest wall time that it has seen. If minute or hour begins with ``*``, each matching minute
-is an instant. Otherwise each matching wall time is an instant when the clock first shows it, and all matching wall
-times that the clock skips are one instant at the minute after the skip.
+The oracle reads expressions by itself and uses no offsets or folds: it computes what the wall clock shows at each
+minute, and compares that with the latest wall time that the clock has shown before. If minute or hour begins with
+``*``, each matching minute is an instant. Otherwise each matching wall time is an instant when the clock first shows
+it, and all matching wall times that the clock skips are one instant at the minute after the skip.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def compare(
     years: tuple[int, int],
     computed: Callable[[str, str, datetime, datetime], Instants] = ours,
 ) -> Iterator[Difference | None]:
-    """Yield for each change and expression how the instants around it differ from the oracle's; None if they do not."""
+    """Yield, for each change of offset and each expression, the difference between the instants and those of the
+    oracle; None if they are equal."""
     info = ZoneInfo(zone)
     first, last = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     for change in changes(info, first, last):

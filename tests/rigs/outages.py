@@ -1,4 +1,4 @@
-"""Outages of Redis under a working worker, one after another, and how soon it claims again.
+"""Interrupts Redis under a working worker, one time after another, and measures how soon the worker claims again.
 
     scripts/prove/live outages --times 100 --seconds 2 --kind restart --kind failover
 
@@ -42,13 +42,13 @@ app.queue(QUEUE, lease=15)
 
 @app.task(queue=QUEUE)
 def probe() -> None:
-    """A job that shows that the worker claims."""
+    """Run at once: a probe job shows that the worker claims."""
     note("probe")
 
 
 @app.task(queue=QUEUE)
 async def long(seconds: float) -> None:
-    """A job that ends during the outage or just after."""
+    """Run until the outage, or just after its end."""
     with noted():
         await asyncio.sleep(seconds)
 
@@ -101,7 +101,7 @@ class Stage:
         return next((line["at"] for line in lines if line["job"] == job_id), None)
 
     def perform(self, kind: str, seconds: float) -> None:
-        """Take Redis away for a time, and return when it is back."""
+        """Interrupt Redis for a time, and return when it is back."""
         self._kinds[kind](seconds)
 
     def recover(self) -> None:
@@ -168,7 +168,8 @@ class SentinelStage(Stage):
     def perform(self, kind: str, seconds: float) -> None:
         """Kill the primary with SIGKILL, and let the replica be promoted.
 
-        In an outage of more than two seconds the sentinels do not agree for that long, so that none can promote it.
+        If the outage should last for more than two seconds, the sentinels need more votes than they have until then, so
+        that no sentinel can promote the replica.
         """
         assert kind == FAILOVER
         # What was not replicated is lost with the primary, and no outage but a loss: scripts/prove/chaos has those.
@@ -197,7 +198,7 @@ SHORT_S: Final = 2.0
 
 
 def outage(stage: Stage, client: Client, kind: str, seconds: float) -> Outage:
-    """Take Redis away for a time while a job runs, and return the results."""
+    """Interrupt Redis for a time while a job runs, and return the results."""
     job = long.job(seconds * 0.9)
     client.run(client.calls.enqueue.many([job]))
     wait_until(lambda: stage.seen("start", job.id), "the job runs", timeout=PATIENCE)
@@ -256,7 +257,7 @@ def run(
 
 
 def problems(found: Sequence[Outage]) -> list[str]:
-    """Return what fell short."""
+    """Return the promises that were not met."""
     said = []
     for n, each in enumerate(found):
         what = f"outage {n} ({each.kind}, {each.seconds} s)"

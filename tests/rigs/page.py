@@ -1,4 +1,4 @@
-"""The web page in Chromium, in each state of a server: what axe finds, and pictures to look at.
+"""Shows the web page in Chromium, in each state of a server, and saves the findings of axe and pictures to look at.
 
     scripts/prove/live page                      all states, into build/page
     scripts/prove/live page long stuck-paused    these only
@@ -147,7 +147,7 @@ STATES: Final[dict[str, Callable[[Scene], Shown]]] = {
 
 
 def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
-    """Make a state, look at each of its pages, and yield what is wrong."""
+    """Make a state, check each of its pages, and yield the problems."""
     audit_url = f"sqlite:///{place / 'audit.db'}"
     lay_log(audit_url)
     with server_of(engines()[0], place) as server, Seed(server.url, QUEUE, real_clock=True) as seed:
@@ -170,7 +170,7 @@ def look(browser: Any, state: str, place: Path, shots: Path) -> Iterator[str]:
 
 
 def look_at(states: list[str], shots: Path) -> Iterator[tuple[str, list[str]]]:
-    """Look at these states, one after the other; yields each with what is wrong."""
+    """Check these states, one after the other. Yields each state with its problems."""
     with chromium() as browser:
         for state in states:
             with contextlib.ExitStack() as stack:

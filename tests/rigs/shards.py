@@ -1,9 +1,10 @@
-"""Parts of a cluster, or a primary under Sentinel, fail under load: how long each queue is idle, and what is lost.
+"""Makes parts of a cluster, or a primary under Sentinel, fail under load, and measures how long each queue is idle and
+which jobs are lost.
 
     scripts/prove/live outages --kind frozen_node --seconds 30 --times 3
 
-Producers enqueue into queues of all shards, one call after the other, and a worker process runs the jobs. The shard of
-the last queue is struck; the others are spared. See `scripts/prove/live outages --help`.
+Producers enqueue into queues of all shards, one call after the other, and a worker process runs the jobs. Only the
+shard of the last queue fails. See `scripts/prove/live outages --help`.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class Runs:
 
 
 class ClusterStage:
-    """Six nodes, and a queue on each shard. The last shard is struck: its primary is the URL's first node."""
+    """Six nodes, and a queue on each shard. The last shard fails; its primary is the first node in the URL."""
 
     fresh_call_s = 0.0
 
@@ -318,7 +319,7 @@ def strike(stage: Stage, kind: str, seconds: float, place: Path, engine: Engine)
 
 
 def problems(found: Sequence[Strike]) -> list[str]:
-    """Return what fell short."""
+    """Return the promises that were not met."""
     said = []
     for n, each in enumerate(found):
         for name, most in (

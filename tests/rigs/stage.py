@@ -41,7 +41,7 @@ class Unit:
 
 
 class Crew:
-    """Processes of several kinds, each kind started in one way.
+    """Processes of several kinds. All processes of a kind are started in the same way.
 
     Use it in a ``with``: at the end all are killed.
     """
@@ -57,11 +57,12 @@ class Crew:
         self._mending = threading.Lock()
 
     def knows(self, kind: str, command: Callable[[], Sequence[str]]) -> None:
-        """Start processes of this kind as ``python -m`` with these words, which are read at each start."""
+        """Register how processes of this kind are started: with ``python -m`` and these words, which are read at each
+        start."""
         self._commands[kind] = command
 
     def knows_workers(self, app: str, queues: Sequence[str], url: str, *options: str) -> None:
-        """Start ``rq-core worker`` as the kind `WORKER`."""
+        """Register how processes of the kind `WORKER` are started: as ``rq-core worker``."""
         self.knows(WORKER, lambda: [*processes.worker_words(app, queues, url), *options])
 
     def _launch(self, kind: str) -> Child:

@@ -2,7 +2,7 @@
 
     scripts/prove/live stuck full_cap --redis redis://localhost:6379/0
 
-makes one of them on a server, to look at. Real calls make the scene, by a clock that is ten minutes behind.
+makes one of these queues on a server. It is made by real calls, with a clock that is ten minutes behind.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ SAYS: Final = {
 
 @contextlib.contextmanager
 def scene(url: str, name: str) -> Iterator[Client]:
-    """Make a scene on an empty server, and give a client to look at it."""
+    """Make a stuck queue on an empty server, and yield a client."""
     with Seed(url, QUEUE) as seed:
         now, _ = seed.control.time()
         seed.clock.set(int(now) * 1000 - AGO_MS)

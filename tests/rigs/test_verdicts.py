@@ -1,4 +1,4 @@
-"""Verdicts of the long proofs: they find each planted fault, in invented figures."""
+"""The verdicts of the long proofs: in invented figures, they find each planted problem."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOUND = Found(asked=2, ended=2, late_s=[0.001, 0.001], trip_s=[0.002])
 
 
 @pytest.mark.parametrize("fault", [{"again_s": 11.0}, {"claims": 3}, {"ends": 1}])
-def test_an_outage_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
+def test_an_outage_run_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
     assert outages.problems([OUTAGE]) == []
     assert len(outages.problems([OUTAGE, replace(OUTAGE, **fault)])) == 1
 
@@ -40,7 +40,7 @@ def test_an_outage_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str,
         {"acked_s": 10.1}, {"again_s": 10.1}, {"lost": 1},
     ],
 )  # fmt: skip
-def test_a_strike_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
+def test_a_strike_run_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
     assert shards.problems([STRIKE]) == []
     assert len(shards.problems([STRIKE, replace(STRIKE, **fault)])) == 1
 
@@ -54,7 +54,7 @@ def test_a_run_of_waits_with_one_bad_figure_is_reported_as_a_problem(fault: dict
     assert len(fell_short(replace(FOUND, **fault), alone=True, may_forget=False)) == 1
 
 
-def test_a_name_held_by_two_jobs_is_reported_as_a_breach() -> None:
+def test_a_name_that_two_jobs_hold_is_reported_as_a_breach() -> None:
     def enqueued(seq: int, job_id: str) -> Entry:
         fields = {"unique_name": "send/to=a"}
         jobs = (JobEvent(0, job_id, fields),)
@@ -82,7 +82,7 @@ def test_memory_growth_is_the_factor_by_which_memory_rose_after_the_start() -> N
     assert memory.growth([5, 5, 5, 5, 5, 10]) == 2
 
 
-def test_the_peak_counts_runs_that_overlap() -> None:
+def test_the_peak_is_the_largest_number_of_runs_that_overlap() -> None:
     def line(what: str, job: str, at: float) -> dict[str, Any]:
         return {"what": what, "queue": "q", "job": job, "at": at}
 

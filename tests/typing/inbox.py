@@ -1,4 +1,5 @@
-"""Checked by mypy and pyright, never run: which enqueue belongs to which connection."""
+"""Calls of ``within`` that type checkers must accept or refuse: which enqueue belongs to which kind of connection.
+Nothing runs this file."""
 
 import sqlite3
 from typing import Any, assert_type

@@ -264,7 +264,7 @@ def test_a_job_with_the_option_at_carries_the_instant_and_not_a_delay(app: App) 
         task.with_options(at=at.replace(tzinfo=None))
 
 
-def test_at_is_refused_where_a_cap_discards_or_rejects(app: App) -> None:
+def test_a_task_with_a_cap_that_discards_or_rejects_refuses_the_option_at(app: App) -> None:
     task = app.task(caps=[Cap(1, on_full="discard")])(add)
 
     with pytest.raises(InvalidOption, match=r"^at=.*does not go with caps"):
@@ -428,8 +428,8 @@ def imported_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_rq_core_imports_only_its_errors() -> None:
-    """Checks the imports because the command line is in the package, and ``--help`` needs no App."""
+def test_importing_rq_core_imports_only_the_module_of_its_errors() -> None:
+    """Checks the imports, since the command line is part of the package, and its ``--help`` needs no App."""
     modules = imported_by("import rq_core")
 
     assert {"rq_core", "rq_core.errors", "rq_core.masking", "rq_core.signals"} == {
@@ -439,7 +439,7 @@ def test_importing_rq_core_imports_only_its_errors() -> None:
 
 
 def test_defining_tasks_imports_no_heavy_module() -> None:
-    """Checks the imports because command lines and web apps import tasks whether they enqueue or not."""
+    """Checks the imports, since command lines and web apps import tasks even if they enqueue nothing."""
     modules = imported_by("from rq_core import App; app = App(); app.task(name='t')(lambda a: a)")
 
     assert "rq_core.app.task" in modules
@@ -461,7 +461,7 @@ def test_public_names_are_listed_before_they_are_imported() -> None:
         rq_core.Ap  # noqa: B018 - looking is what raises
 
 
-def test_the_list_of_public_names_has_the_expected_names() -> None:
+def test_rq_core_exports_exactly_the_expected_public_names() -> None:
     """Checks the list because a new name is a promise, and a removed name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",

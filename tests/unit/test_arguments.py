@@ -95,7 +95,7 @@ def problems(call: Callable[[], Any]) -> dict[str, str]:
     return fields
 
 
-def test_annotated_values_reach_the_worker_unchanged() -> None:
+def test_values_of_annotated_types_reach_the_worker_unchanged() -> None:
     loaded = trip(Arguments("everything", everything), **EVERYTHING)
 
     assert loaded == EVERYTHING
@@ -116,7 +116,7 @@ Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m))
     rows=st.dictionaries(st.text(), st.lists(st.uuids())),
 )
 def test_any_values_of_plain_types_reach_the_worker_unchanged(**values: Any) -> None:
-    """Checks that the producer's and the worker's values never differ, since nothing would show where they changed."""
+    """Checks that the worker's value never differs from the producer's, since no error would show such a change."""
 
     def task(
         when: datetime,
@@ -146,7 +146,7 @@ def unannotated(value, other=None): ...  # type: ignore[no-untyped-def]
 
 
 @given(JSON)
-def test_an_argument_without_annotation_arrives_as_its_json_value(value: Any) -> None:
+def test_an_argument_without_an_annotation_arrives_as_its_json_value(value: Any) -> None:
     loaded = trip(Arguments("unannotated", unannotated), value=value)
 
     assert loaded == {"value": value}
@@ -159,7 +159,7 @@ def test_an_argument_without_annotation_arrives_as_its_json_value(value: Any) ->
         max_leaves=5,
     )
 )
-def test_any_argument_arrives_or_raises_a_typed_error(value: Any) -> None:
+def test_any_argument_either_arrives_or_raises_a_typed_error(value: Any) -> None:
     """Checks that no error of pydantic or json escapes, and that accepted arguments can be loaded."""
     arguments = Arguments("unannotated", unannotated)
     try:

@@ -1,4 +1,4 @@
-"""An attempt with dependencies that is asked to stop while it enters, while it exits, or too late.
+"""An attempt that is asked to stop while it enters its dependencies, while it exits them, or too late.
 
 No server is used.
 """
@@ -38,7 +38,9 @@ async def outer() -> AsyncIterator[None]:
         seen.append(("outer", None))
 
 
-async def test_a_cancellation_during_entering_exits_the_entered_dependencies() -> None:
+async def test_a_cancellation_while_dependencies_are_entered_exits_the_entered_dependencies() -> (
+    None
+):
     entering = asyncio.Event()
 
     async def inner() -> AsyncIterator[None]:
@@ -60,7 +62,9 @@ async def test_a_cancellation_during_entering_exits_the_entered_dependencies() -
     assert seen == ["inner ends", ("outer", "CancelledError")]
 
 
-async def test_the_timeout_includes_the_exit_of_dependencies_and_all_are_exited() -> None:
+async def test_the_timeout_of_an_attempt_includes_the_exit_of_dependencies_and_all_are_exited() -> (
+    None
+):
     async def inner() -> AsyncIterator[None]:
         yield
         seen.append("leaving")
@@ -105,7 +109,7 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
         (JobCancelled(), None, [COMPLETE]),
     ],
 )
-async def test_dependencies_see_lease_lost_if_the_handler_returns_after_the_loss(
+async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
     """Checks that a session does not commit work that the next attempt will repeat.

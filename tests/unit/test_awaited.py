@@ -1,4 +1,4 @@
-"""Polling of awaited jobs: when each job is polled."""
+"""The polls of awaited jobs: when each job is polled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     return times, told
 
 
-def test_polls_become_rarer_and_do_not_stop() -> None:
+def test_polls_become_rarer_but_continue() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
@@ -49,7 +49,7 @@ def test_the_last_poll_is_at_the_timeout() -> None:
     assert [Nothing.ALIVE] == told
 
 
-def test_a_poll_that_began_before_the_timeout_is_not_the_last() -> None:
+def test_a_poll_that_began_before_the_timeout_is_not_the_last_poll() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 1.0, told.append), 0.0)
@@ -71,7 +71,7 @@ def test_due_jobs_are_polled_together_by_queue() -> None:
     assert waits.next_at() is None
 
 
-def test_a_wait_that_was_given_up_is_not_polled() -> None:
+def test_a_wait_that_its_caller_gave_up_is_not_polled() -> None:
     told: list[Told] = []
     waits = Waits()
     wait = JobWait("q", "a", 9.0, told.append)
@@ -107,7 +107,7 @@ def test_a_wait_that_times_out_receives_the_error_of_its_last_poll() -> None:
 
 
 def test_many_due_jobs_are_polled_in_chunks() -> None:
-    """Checks 260,000 jobs: waits end before all jobs have been polled, and not long after the timeout."""
+    """Checks 260,000 jobs: a wait ends soon after its timeout, even if not all jobs have been polled."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
         waits.add(JobWait("q", str(n), 9.0, lambda _: None), 0.0)
@@ -117,7 +117,7 @@ def test_many_due_jobs_are_polled_in_chunks() -> None:
 
 
 def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
-    """Return waits for jobs that were found alive at 0, under this subscription."""
+    """Return waits for jobs that were alive when they were polled at time 0, with this subscription."""
     waits, subscription = Waits(), object()
     for job_id in ids:
         waits.add(JobWait("q", job_id, 100.0, lambda _: None), 0.0)
@@ -169,7 +169,7 @@ def test_a_job_that_a_message_names_is_polled_at_once() -> None:
     assert None is not a.hearing
 
 
-def test_all_jobs_of_a_queue_are_polled_if_messages_may_have_been_missed() -> None:
+def test_all_jobs_of_a_queue_are_polled_if_the_listener_may_have_missed_messages() -> None:
     waits, found, _ = hearing("a", "b")
     waits.missed("other", 0.1)
     nothing = waits.due(0.1)

@@ -13,7 +13,7 @@ def titles(width: int, *drop: str) -> list[str]:
     return [each.title for each in chosen([NAME, NUMBER, NOTES], width, drop)]
 
 
-def test_columns_are_dropped_in_order_until_the_rest_fits() -> None:
+def test_columns_of_a_table_are_dropped_in_order_until_the_rest_fits() -> None:
     assert titles(100, "ready") == ["queue", "ready", ""]
     # reports, 1,000,000, task=send, and what stands between: 7 + 9 + 9 + 8.
     assert titles(33, "ready") == ["queue", "ready", ""]

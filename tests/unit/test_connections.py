@@ -46,7 +46,7 @@ def _echo(command: Sequence[bytes]) -> bytes:
     return b"+" + command[0] + b"\r\n"
 
 
-async def test_the_internals_of_redis_py_that_rq_core_uses_exist(valkey_url: str) -> None:
+async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> None:
     """Checks redis-py's internals; if this fails with a new version, change rq_core/connections/connection.py."""
     direct = redis.ConnectionPool.from_url(valkey_url).get_connection()
     waiting: Any = await redis.asyncio.ConnectionPool.from_url(valkey_url).get_connection()
@@ -91,7 +91,7 @@ async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
     direct.close()
 
 
-async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> None:
+async def test_the_replies_false_and_none_and_empty_are_returned_unchanged(valkey_url: str) -> None:
     commands = [["EVAL", "redis.setresp(3) return false", 0], ["GET", "none"], ["ECHO", ""]]
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
@@ -102,7 +102,9 @@ async def test_false_none_and_empty_replies_are_returned(valkey_url: str) -> Non
     direct.close()
 
 
-async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -> None:
+async def test_an_error_is_returned_in_the_place_of_its_reply_in_a_pipeline(
+    valkey_url: str,
+) -> None:
     """Checks that the error keeps its code, unless it is ERR, and that later replies belong to their own commands."""
     commands = [
         ["ECHO", "1"],
@@ -123,7 +125,8 @@ async def test_an_error_is_returned_in_the_place_of_its_reply(valkey_url: str) -
 
 
 async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None:
-    """Checks the end of the connection because the replies are still to come, and the next exchange would read them."""
+    """Checks that the connection is closed, since the replies will still arrive, and the next exchange would read
+    them."""
     transport = AsyncPoolTransport(valkey_url)
     (before,) = await transport.exchange([["CLIENT", "ID"]])
     asking = asyncio.create_task(transport.exchange([["BLPOP", "nothing", "0.2"], ["ECHO", "1"]]))
@@ -140,7 +143,7 @@ async def test_a_cancelled_exchange_ends_its_connection(valkey_url: str) -> None
 
 
 async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
-    """Checks that a late reply is lost, with those after it, and that its connection is not used again."""
+    """Checks that a late reply and the replies after it are lost, and that their connection is not used again."""
     asked: list[bytes] = []
 
     def answer(command: Sequence[bytes]) -> bytes | None:
@@ -191,7 +194,7 @@ async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
 
 
 async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
-    """Checks the only timer of a connection, which is moved if it would fire too late for an exchange."""
+    """Checks that the single timer of a connection is set earlier if it would fire too late for the next exchange."""
     async with server(lambda command: None if command[0] == b"SILENT" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=0.5)
         await transport.block(["WAIT"], 3600)
@@ -206,7 +209,7 @@ async def test_a_short_timeout_after_a_long_timeout_is_respected() -> None:
 
 
 async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
-    """Checks the number of timers because one for each exchange costs as much as the exchange."""
+    """Checks the number of timers, since a timer for each exchange would cost as much as the exchange itself."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["PING"]])
     (connection,) = transport._pool._idle
@@ -222,7 +225,7 @@ async def test_many_exchanges_share_a_timer(valkey_url: str) -> None:
 
 @pytest.mark.parametrize("said", [b"?what\r\n", b"+ONE\r\n+TWO\r\n"])
 async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
-    """Checks the end of the connection because the bytes that follow could be anything."""
+    """Checks that the connection is closed, since the meaning of the bytes that follow is unknown."""
     async with server(lambda command: said if command[0] == b"ODD" else b"+OK\r\n") as url:
         transport = AsyncPoolTransport(url, answer_within=10)
         (odd,) = await transport.exchange([["ODD"]])
@@ -238,7 +241,8 @@ async def test_an_invalid_reply_ends_the_connection(said: bytes) -> None:
 async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
     valkey_url: str,
 ) -> None:
-    """Checks the order: the listener, with which a worker handles a token, runs one round of the event loop earlier."""
+    """Checks the order: a worker's listener, which handles wake tokens, runs one round of the event loop before the
+    caller."""
     transport = AsyncPoolTransport(valkey_url)
     await transport.exchange([["RPUSH", "list", "1"], ["SET", "text", "x"]])
     heard: list[Any] = []
@@ -261,7 +265,7 @@ async def test_a_listener_is_called_before_the_caller_that_waits_for_the_reply(
     assert [type(reply) for reply in heard] == [list, ReplyError]
 
 
-async def test_a_partial_message_without_a_command_ends_the_connection() -> None:
+async def test_a_message_that_is_cut_off_and_without_a_command_ends_the_connection() -> None:
     """Checks a push message whose second half would arrive after the next command and be read as its reply."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

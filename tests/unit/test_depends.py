@@ -503,7 +503,9 @@ def test_an_async_dependency_of_a_def_task_is_refused(app: App) -> None:
         assert "is async" in said
 
 
-def test_a_hidden_async_dependency_of_a_def_handler_fails_the_attempt(app: App) -> None:
+def test_an_async_dependency_of_a_def_handler_that_is_hidden_in_another_dependency_fails_the_attempt(
+    app: App,
+) -> None:
     @app.task
     def one(thing: Any = Depends(lambda: awaited())) -> None: ...
     @app.task
@@ -557,7 +559,8 @@ def test_a_provider_with_a_required_parameter_and_no_dependency_for_it_is_refuse
 
 
 def test_an_argument_after_a_dependency_is_refused(app: App) -> None:
-    """Checks an argument that a caller by position would pass as the second, and a worker as the first."""
+    """Checks an argument that would be the second positional argument of a direct call but the first argument of a
+    job."""
 
     def task(db: Annotated[str, Depends(plain)], month: str) -> None: ...
 
@@ -572,7 +575,7 @@ def test_two_dependencies_for_one_parameter_are_refused(app: App) -> None:
     assert "has two Depends" in refused(app, both)
 
 
-def test_a_parameter_with_injected_and_without_depends_is_refused(app: App) -> None:
+def test_a_parameter_with_the_marker_injected_but_without_depends_is_refused(app: App) -> None:
     def task(x: str = injected) -> None: ...
 
     assert "its parameter x is injected, and its annotation has no Depends" in refused(app, task)
@@ -709,7 +712,7 @@ def test_a_bound_method_can_be_a_provider(app: App) -> None:
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
-def test_only_the_own_handler_sees_context_variables_of_a_dependency(app: App) -> None:
+def test_only_the_handler_itself_sees_context_variables_that_its_dependency_sets(app: App) -> None:
     def sets() -> Iterator[None]:
         token = variable.set("set")
         yield
@@ -862,7 +865,7 @@ def test_overrides_that_end_out_of_order_are_all_removed(app: App) -> None:
     assert task() == "plain"
 
 
-def test_an_override_that_a_task_cannot_have_is_refused_and_changes_nothing(app: App) -> None:
+def test_an_override_that_no_task_can_have_is_refused_and_changes_nothing(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing

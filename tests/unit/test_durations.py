@@ -9,16 +9,16 @@ import click
 import pytest
 
 from rq_core import InvalidOption
+from rq_core.cli.options import Instant
 from rq_core.model.lib.durations import instant_ms_of, ms_of, seconds_of
-from sql_audit.cli.options import Instant
-from sql_audit.times import moment_of
+from rq_core.model.lib.moments import moment_of
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(0, 0), (1, 1000), (1.1, 1100), (0.0001, 1), (timedelta(minutes=1), 60_000)],
 )
-def test_a_duration_is_whole_milliseconds_and_a_positive_duration_is_at_least_1_ms(
+def test_a_duration_is_in_whole_milliseconds_and_a_positive_duration_is_at_least_1_ms(
     value: Any, expected: int
 ) -> None:
     assert ms_of("delay", value) == expected

@@ -9,7 +9,7 @@ import pytest
 from rq_core.protocol.engine.prepared_items import PreparedItems
 
 
-def test_at_most_one_item_is_prepared_ahead() -> None:
+def test_at_most_one_item_of_a_producers_iterator_is_prepared_ahead() -> None:
     made = []
 
     def items() -> Iterator[int]:
@@ -26,7 +26,9 @@ def test_at_most_one_item_is_prepared_ahead() -> None:
     assert list(ahead) == [1, 2]
 
 
-def test_an_error_of_a_prepared_item_is_raised_at_its_turn_and_each_time_after() -> None:
+def test_an_error_of_an_item_that_was_prepared_ahead_is_raised_at_its_turn_and_each_time_after() -> (
+    None
+):
     def items() -> Iterator[int]:
         yield 1
         raise KeyError("two")
@@ -40,7 +42,7 @@ def test_an_error_of_a_prepared_item_is_raised_at_its_turn_and_each_time_after()
             next(ahead)
 
 
-def test_the_end_of_the_iterator_may_be_reached_ahead() -> None:
+def test_preparing_ahead_may_reach_the_end_of_an_iterator() -> None:
     ahead = PreparedItems([1])
     assert next(ahead) == 1
     ahead.prepare()

@@ -322,7 +322,7 @@ async def test_a_handler_may_call_itself_and_other_tasks() -> None:
     assert depth == ["j0"] * 5
 
 
-async def test_a_job_is_given_back_if_no_thread_can_be_started(
+async def test_a_job_is_given_back_if_its_thread_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def handler() -> None:
@@ -344,10 +344,10 @@ def returns_in_a_thread() -> int:
 
 
 @pytest.mark.parametrize("handler", [returns_in_a_task, returns_in_a_thread])
-async def test_a_serializer_that_panics_fails_no_job(
+async def test_a_panic_of_the_serializer_fails_no_job(
     handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks panics of pydantic, which are no subclass of Exception."""
+    """Checks panics in the Rust code of pydantic, which are not a subclass of Exception."""
 
     def panic(*_: object) -> str:
         raise BaseException("panicked")  # noqa: TRY002 - what a panic is derived from

@@ -39,7 +39,7 @@ def test_a_job_record_has_the_fields_of_a_state_line() -> None:
 
 
 def test_optional_traits_come_directly_before_the_lane() -> None:
-    """Checks that these traits are right before the lane, in their order."""
+    """Checks that the optional traits are directly before the lane, in their order."""
     given = [str(field.line) for field in GIVEN]
 
     assert list(STAYS)[-len(given) :] == given

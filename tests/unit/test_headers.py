@@ -54,7 +54,7 @@ def test_the_transitions_of_a_header_are_in_the_table(name: str) -> None:
 
 @pytest.mark.parametrize("event", list(Event))
 def test_each_event_is_emitted_by_a_script(event: Event) -> None:
-    """Checks that no event is declared which no script emits."""
+    """Checks that some script emits each event that is declared."""
     assert headers.emitters(event)
 
 
@@ -125,7 +125,7 @@ FALSE = {
 
 
 @pytest.mark.parametrize("case", FALSE)
-def test_the_check_finds_a_false_header(case: str, edit: Edit) -> None:
+def test_the_check_of_headers_finds_a_false_header(case: str, edit: Edit) -> None:
     name, old, new, expected = FALSE[case]
     edit(name, old, new)
 
@@ -145,17 +145,17 @@ ASSIGNED = {
 
 
 @pytest.mark.parametrize("code", ASSIGNED)
-def test_the_names_that_lua_code_assigns_are_found(code: str) -> None:
+def test_the_check_of_headers_finds_the_names_that_lua_code_assigns(code: str) -> None:
     assert lua_names.assigned(code) == ASSIGNED[code]
 
 
-def test_the_check_finds_an_event_that_no_script_emits(edit: Edit) -> None:
+def test_the_check_of_headers_finds_an_event_that_no_script_emits(edit: Edit) -> None:
     edit("configure.lua", "'resumed' or 'paused'", "'resumed' or 'resumed'")
 
     assert headers.problems() == ["no script emits paused"]
 
 
-def test_the_check_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
+def test_the_check_of_headers_does_not_count_a_name_in_a_comment_as_a_use(edit: Edit) -> None:
     """Checks a name that occurs only in a comment."""
     edit("trim.lua", "Keys: outbox", "Keys: outbox leases")
     edit("trim.lua", "set_fact('trimmed', upto)", "set_fact('trimmed', upto) -- leases (leases)")
@@ -222,7 +222,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
 
 
 def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
-    """Checks the four lists, which are one word in a header and four keys of the call."""
+    """Checks the keys of the four ready lists, which are one word in a header and four keys of a call."""
     made = script.script("requeue")
     keys = queue_keys("q")
 

@@ -59,7 +59,9 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_an_id_replaces_an_idempotency_key_and_a_key_replaces_an_id() -> None:
+def test_an_option_id_replaces_an_idempotency_key_and_an_idempotency_key_replaces_an_option_id() -> (
+    None
+):
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -89,7 +91,7 @@ def test_invalid_idempotency_options_are_refused(options: dict[str, Any], option
     assert option == caught.value.option
 
 
-def test_the_calls_of_a_key_are_compared_by_the_values_of_their_arguments() -> None:
+def test_calls_with_one_idempotency_key_are_compared_by_the_values_of_their_arguments() -> None:
     _, send = make()
     keyed = send.with_options(idempotency_key="k")
 
@@ -119,7 +121,7 @@ def test_a_repeated_call_returns_the_same_job_before_and_after_its_end() -> None
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_key_with_other_arguments_is_refused(*, ended: bool) -> None:
+def test_an_idempotency_key_with_other_arguments_is_refused(*, ended: bool) -> None:
     app, send = make()
     keyed = send.with_options(idempotency_key="order-42")
     with testing.fake(app) as fake:
@@ -152,7 +154,9 @@ def test_enqueue_by_name_makes_the_same_id_and_compares_arguments_if_the_app_has
     )
 
 
-def test_the_key_of_a_duplicate_unique_job_refers_to_the_job_that_holds_the_name() -> None:
+def test_the_idempotency_key_of_a_duplicate_unique_job_refers_to_the_job_that_holds_the_name() -> (
+    None
+):
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")
@@ -175,7 +179,7 @@ def test_an_idempotency_key_is_not_used_by_a_rejected_unique_job() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_of_a_queue_at_results_max_says_what_to_do() -> None:
+def test_the_error_of_a_queue_that_has_reached_results_max_says_what_to_do() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")
@@ -187,7 +191,7 @@ def test_the_error_of_a_queue_at_results_max_says_what_to_do() -> None:
         assert not send.enqueue("a").duplicate
 
 
-def test_a_written_result_line_is_read_back() -> None:
+def test_a_results_line_that_was_written_is_read_back_unchanged() -> None:
     line = result_line("cancelled", 5, 7)
 
     assert "cancelled at=5 once=7" == line

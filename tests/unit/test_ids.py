@@ -60,7 +60,7 @@ def test_a_forked_child_creates_other_ids_than_its_parent() -> None:
     assert of_child != of_parent
 
 
-def test_each_boot_id_is_a_valid_name_and_unique() -> None:
+def test_each_boot_id_is_a_valid_name_and_differs_from_every_other_boot_id() -> None:
     ids = {boot_id("w") for _ in range(100)}
 
     assert len(ids) == 100

@@ -20,7 +20,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["task", "args", "timeout_ms", "x"]) | st.text(), JSON),
     st.none() | st.integers(1, 10**12),
 )
-def test_a_job_spec_that_a_producer_writes_is_read_back(
+def test_a_job_spec_that_a_producer_wrote_is_read_back_unchanged(
     args: dict[str, object], timeout: int | None
 ) -> None:
     args_json = json.dumps(args, separators=(",", ":"))
@@ -31,7 +31,7 @@ def test_a_job_spec_that_a_producer_writes_is_read_back(
     assert read_spec(spec) == Spec("send", args_json, timeout)
 
 
-def test_a_job_spec_in_another_json_spelling_is_read() -> None:
+def test_a_job_spec_with_other_spacing_in_its_json_is_read() -> None:
     spec = read_spec('{ "timeout_ms": 5, "args": {"a": 1}, "task": "send" }')
 
     assert spec == Spec("send", '{"a": 1}', 5)

@@ -41,7 +41,7 @@ def test_a_job_without_headers_has_the_exact_bytes_of_task_and_arguments() -> No
 @pytest.mark.parametrize(
     "args_json", ["{}", '{"a":{"b":1}}', '{"x":"\\",\\"args\\":{}}","args":1}}']
 )
-def test_headers_come_first_in_the_json_and_are_not_in_the_digest(
+def test_headers_come_first_in_the_json_and_are_not_part_of_the_digest(
     args_json: str, timeout_ms: int | None
 ) -> None:
     profile = Profile("send", timeout_ms=timeout_ms)
@@ -65,7 +65,7 @@ def test_headers_come_first_in_the_json_and_are_not_in_the_digest(
         '{"headers":',
     ],
 )
-def test_headers_in_json_that_no_producer_writes_are_refused(text: str) -> None:
+def test_a_json_with_headers_that_no_producer_writes_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_spec(text)
 

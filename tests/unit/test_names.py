@@ -32,7 +32,7 @@ def test_check_name_returns_a_valid_name(name: str) -> None:
         ["a"],
     ],
 )
-def test_the_error_of_an_invalid_name_states_the_rule(name: Any) -> None:
+def test_the_error_of_an_invalid_name_states_the_rule_for_names(name: Any) -> None:
     with pytest.raises(InvalidName, match="use 1 to 128 of the characters") as caught:
         check_name("queue", name)
 

@@ -127,7 +127,7 @@ def settlement(job_id: str, size: int) -> Settlement:
     return Settlement(Claim("q", job_id, "1-1", 1, 0, 0, "{}"), "complete", value="x" * size)
 
 
-def test_a_turn_splits_results_into_calls_within_the_size_limit() -> None:
+def test_a_turn_splits_results_into_several_calls_within_the_size_limit() -> None:
     group = [settlement(str(n), 60_000) for n in range(100)]
     queue = group[0].claim.queue
     with_claim, others = successes_in(group, {queue})

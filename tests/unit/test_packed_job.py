@@ -59,16 +59,16 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_a_row_gives_the_job_that_was_packed(job: NewJob) -> None:
+def test_a_row_is_unpacked_to_the_job_that_was_packed_into_it(job: NewJob) -> None:
     assert job == read(job)
     assert pack_jobs([job]) == pack_jobs([read(job)])
 
 
-def test_a_plain_job_packs_nothing() -> None:
+def test_the_packed_form_of_a_plain_job_is_empty() -> None:
     assert "{}" == pack(JOBS["plain"])
 
 
-def test_a_delay_and_a_deadline_count_from_the_insert() -> None:
+def test_a_delay_and_a_deadline_of_a_packed_job_count_from_the_insert() -> None:
     job = NewJob("j-1", "mail", profile("send"), "{}", 60_000, ties='{"expires_in":90000,"keep":5}')
 
     read_later = [read(job, age_ms=age) for age in (-5, 0, 45_000, 60_000, 100_000)]
@@ -80,14 +80,14 @@ def test_a_delay_and_a_deadline_count_from_the_insert() -> None:
     assert {5} == {json.loads(each.ties)["keep"] for each in read_later}
 
 
-def test_an_instant_does_not_depend_on_the_insert() -> None:
+def test_an_absolute_due_time_does_not_depend_on_the_time_of_the_insert() -> None:
     job = NewJob("j-1", "mail", profile("send"), "{}", due_ms=10**13, ties='{"expires_at":9}')
 
     assert job == read(job, age_ms=10**9)
 
 
 def test_rows_of_one_kind_share_their_profile() -> None:
-    """So a call of many says their kind once."""
+    """Checks that a call with many rows sends their common profile once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 
     assert (1, 3) == (len(json.loads(kinds)), len(records))
@@ -132,7 +132,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("packed", BAD.values(), ids=BAD)
-def test_what_no_producer_packs_is_unreadable(packed: str) -> None:
+def test_a_packed_text_that_no_producer_writes_is_unreadable(packed: str) -> None:
     with pytest.raises(Unreadable):
         read(JOBS["plain"], packed)
 
@@ -146,7 +146,9 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("column", "value"), COLUMNS.items())
-def test_a_column_that_is_no_name_or_no_object_is_unreadable(column: str, value: str) -> None:
+def test_a_row_with_an_invalid_name_or_with_arguments_that_are_no_object_is_unreadable(
+    column: str, value: str
+) -> None:
     with pytest.raises(Unreadable):
         read(JOBS["plain"], **{column: value})
 
@@ -154,6 +156,6 @@ def test_a_column_that_is_no_name_or_no_object_is_unreadable(column: str, value:
 @pytest.mark.parametrize(
     "args", ["", "{", '{"a":1}\n', '{"a":\r1}', "{'a':1}", '{"a":' + "[" * 10**5]
 )
-def test_arguments_that_are_no_line_of_json_are_unreadable(args: str) -> None:
+def test_a_row_whose_arguments_are_not_one_line_of_json_is_unreadable(args: str) -> None:
     with pytest.raises(Unreadable, match="args"):
         read(JOBS["plain"], args=args)

@@ -1,4 +1,4 @@
-"""Paths in documents, scripts and code exist: a moved script is called by its new name."""
+"""The paths that documents, scripts and code mention exist, so that no text names a script by its old path."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ def mentions(text: str) -> set[str]:
     return {match.rstrip("./") for match in MENTION.findall(text)}
 
 
-def test_every_path_that_is_mentioned_exists() -> None:
+def test_every_path_that_the_docs_mention_exists() -> None:
     missing = []
     for path in tracked():
         if path.suffix not in {".md", ".py", ".toml", ".lua", ""} or path.name in RELATIVE:

@@ -29,8 +29,11 @@ def test_plain_text_refuses_constants_that_differ_from_the_header(given: dict[st
 
 
 @pytest.mark.parametrize("name", plain_names())
-def test_each_plain_program_states_what_it_returns_and_whether_it_writes(name: str) -> None:
-    """Checks the flag: EVAL_RO runs programs that only read, and a full server refuses writes without the flag."""
+def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_writes(
+    name: str,
+) -> None:
+    """Checks the flag ``allow-oom``: programs that only read run with EVAL_RO, and a full server accepts other programs
+    only with this flag."""
     text = text_of(name)
     header = (script.lua_directory() / "plain" / f"{name}.lua").read_text().split("]]")[0]
     writes = re.search(r"call\('(HSET|XADD|UNLINK)'|pcall\(ARGV", text) is not None

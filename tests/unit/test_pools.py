@@ -146,7 +146,7 @@ async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an
     await value(transport.close())
 
 
-def test_closing_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
+def test_closing_a_pool_does_not_interrupt_an_exchange_of_another_thread(valkey_url: str) -> None:
     """Checks that the close does not count as an outage, with replies that are lost or never come."""
     transport = PoolTransport(valkey_url)
     with ThreadPoolExecutor(1) as thread, redis.Redis.from_url(valkey_url) as control:
@@ -207,7 +207,7 @@ def test_threads_of_a_forked_child_use_no_connection_of_its_parent(
 async def test_a_connection_whose_handshake_was_interrupted_repeats_it(
     valkey_url: str, kind: type[Any]
 ) -> None:
-    """Checks a connection that redis-py takes for connected, and that would use the wrong database."""
+    """Checks a connection that redis-py regards as connected, though it would use the wrong database."""
     transport = kind(valkey_url.replace("/0", "/3"))
     source = transport._pool._source
     broken = []

@@ -78,7 +78,7 @@ def test_slices_and_delays_of_the_proxy_change_only_the_time(
     assert between.taken >= 8
 
 
-def test_connections_of_a_black_hole_stay_dead_and_open(
+def test_connections_through_a_black_hole_of_the_proxy_stay_open_without_answers(
     between: Proxy, valkey: RedisServer
 ) -> None:
     """Checks that neither side ends the connections: a client whose network forgot them gets no answer and no error."""
@@ -102,7 +102,7 @@ def test_connections_of_a_black_hole_stay_dead_and_open(
 
 @pytest.fixture
 def only_what_is_new() -> Iterator[None]:
-    """Freeze the garbage collector's older objects, so that collections only examine newer ones.
+    """Freeze the present objects in the garbage collector, so that collections examine only newer objects.
 
     A process with many objects otherwise takes long for each collection.
     """

@@ -37,12 +37,12 @@ def test_a_changelog_that_cannot_be_released_is_refused(changes: str, words: str
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.2.1rc1", "0.10.0", "1.0.0"])
-def test_the_release_writes_the_same_or_a_later_version(version: str) -> None:
+def test_the_release_command_writes_the_same_or_a_later_version(version: str) -> None:
     assert f'version = "{version}"' in release.with_version(PROJECT, version)
 
 
 @pytest.mark.parametrize("version", ["0.1.9", "0.2.0rc1", "0.2.0a1", "0.2", "v0.3.0", "0.3.0.dev1"])
-def test_the_release_refuses_an_older_or_invalid_version(version: str) -> None:
+def test_the_release_command_refuses_an_older_or_invalid_version(version: str) -> None:
     with pytest.raises(release.ReleaseError):
         release.with_version(PROJECT, version)
 
@@ -55,7 +55,7 @@ def test_the_files_of_this_repository_can_be_released() -> None:
     assert "## [99.0.0] - 2026-11-22" in release.with_release(changes, "99.0.0", DAY)
 
 
-def test_the_release_finds_a_script_that_the_wheel_lacks(tmp_path: Path) -> None:
+def test_the_release_command_finds_a_script_that_the_wheel_lacks(tmp_path: Path) -> None:
     wheel = tmp_path / "rq_core-1.0.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name in ("rq_core/__init__.py", "rq_core/py.typed", "sql_audit/__init__.py"):
@@ -64,7 +64,7 @@ def test_the_release_finds_a_script_that_the_wheel_lacks(tmp_path: Path) -> None
     assert ["rq_core/_lua/claim.lua"] == release.missing_from(wheel)
 
 
-def test_the_release_refuses_a_work_tree_with_changes_and_leaves_it_unchanged(
+def test_the_release_command_refuses_a_work_tree_with_changes_and_does_not_change_it(
     tmp_path: Path,
 ) -> None:
     release._output(tmp_path, "git", "init")

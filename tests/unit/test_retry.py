@@ -102,7 +102,7 @@ def test_a_failure_is_retried_or_final_with_a_delay_and_a_reason(
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
-def test_an_invalid_duration_of_a_signal_is_refused_where_it_is_created(
+def test_an_invalid_duration_of_a_signal_is_refused_when_the_signal_is_created(
     signal: Any, after: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="after"):
@@ -128,7 +128,7 @@ def test_a_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(si
 
 
 @pytest.mark.parametrize("signal", [GiveUp, RetryLater, lambda reason: Snooze(1, reason)])
-def test_the_reason_of_a_signal_becomes_text_when_it_is_created(signal: Any) -> None:
+def test_the_reason_of_a_signal_is_converted_to_text_when_it_is_created(signal: Any) -> None:
     assert str(signal(7)) == "7"
     assert str(signal({"password": 1})) == "{'password': 1}"
 

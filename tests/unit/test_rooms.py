@@ -63,7 +63,7 @@ def test_no_module_has_too_many_lines() -> None:
     )
 
 
-def test_few_public_names_are_defined_in_two_modules() -> None:
+def test_few_public_names_are_defined_in_more_than_one_module() -> None:
     shared = shared_names(
         {path: (ROOT / path).read_text() for path in modules() if path.suffix == ".py"}
     )
@@ -99,7 +99,7 @@ def test_the_check_finds_a_module_with_more_than_450_lines() -> None:
     assert {"b.py": 451} == long_modules({Path("a.py"): 450, Path("b.py"): 451})
 
 
-def test_methods_private_names_and_constants_are_not_counted_as_shared() -> None:
+def test_the_check_of_shared_names_does_not_count_methods_private_names_and_constants() -> None:
     source = "class Job:\n    def run(self): ...\ndef _step(): ...\nLIMIT = 1\n"
     other = "class Job: ...\nasync def run(): ...\ndef _step(): ...\nLIMIT = 2\n"
 

@@ -67,7 +67,7 @@ def test_slot_of_computes_the_slots_of_redis(key: str) -> None:
     assert key_slot(key.encode()) == slot_of(key)
 
 
-def test_the_keys_of_these_tests_are_on_different_nodes() -> None:
+def test_the_keys_of_the_tests_are_on_different_nodes() -> None:
     assert slot_of(LOW) < HALF <= slot_of(HIGH) or slot_of(HIGH) < HALF <= slot_of(LOW)
 
 
@@ -81,7 +81,7 @@ def test_the_keys_of_these_tests_are_on_different_nodes() -> None:
         (["TIME"], None),
     ],
 )
-def test_the_first_key_of_a_command_is_found(command: list[Any], key: str | None) -> None:
+def test_the_client_finds_the_first_key_of_a_command(command: list[Any], key: str | None) -> None:
     assert key == key_of(command)
 
 
@@ -95,7 +95,7 @@ def test_replies_come_in_the_order_of_the_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_time_is_sent_to_the_node_of_the_keys_in_the_same_exchange() -> None:
+def test_the_command_time_is_sent_to_the_node_of_the_keys_in_the_same_exchange() -> None:
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other
@@ -116,19 +116,19 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
         ({A: Unsent("away"), B: Lost("gone")}, Unsent("away")),
     ],
 )
-def test_a_command_for_all_primaries_returns_one_answer(
+def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """Checks that an error that stays is returned, so that the caller continues without functions.
+    """Checks that a permanent error is returned, so that the caller continues without functions.
 
-    A passing error is ignored if at least one primary accepted the command.
+    A temporary error is ignored if at least one primary accepted the command.
     """
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
 
     assert repr(answer) == repr(reply)
 
 
-def test_a_moved_answer_is_followed_and_remembered() -> None:
+def test_a_moved_answer_is_followed_and_its_node_is_remembered() -> None:
     slot = slot_of(LOW)
     nodes = Nodes(
         lambda node, _: "here" if node == C else ReplyError(f"MOVED {slot} {C.host}:{C.port}")
@@ -151,7 +151,7 @@ def test_an_answer_without_a_host_means_the_host_of_the_answering_node() -> None
     assert ["here"] == nodes.exchange(["GET", LOW])
 
 
-def test_an_ask_answer_is_followed_once_and_not_remembered() -> None:
+def test_an_ask_answer_is_followed_once_and_its_node_is_not_remembered() -> None:
     slot = slot_of(LOW)
     home = Nodes()
     home.exchange(["GET", LOW])
@@ -167,8 +167,9 @@ def test_an_ask_answer_is_followed_once_and_not_remembered() -> None:
     assert source == nodes.routing.node_of(LOW)
 
 
-def test_a_transaction_on_a_migrating_slot_is_an_outage() -> None:
-    """Checks that the call is made again later: MULTI would queue ASKING, which must come right before the keys."""
+def test_a_transaction_on_a_migrating_slot_is_reported_as_an_outage() -> None:
+    """Checks that the call is made again later, since ASKING must come right before each command and MULTI would queue
+    it."""
     slot = slot_of(LOW)
 
     def answer(_node: Node, command: Command) -> Any:
@@ -182,7 +183,7 @@ def test_a_transaction_on_a_migrating_slot_is_an_outage() -> None:
     assert all(str(reply).startswith("TRYAGAIN") for reply in replies)
 
 
-def test_a_slot_that_keeps_moving_is_an_outage() -> None:
+def test_a_slot_that_keeps_moving_is_reported_as_an_outage() -> None:
     slot = slot_of(LOW)
 
     def answer(node: Node, _command: Command) -> Any:
@@ -196,7 +197,7 @@ def test_a_slot_that_keeps_moving_is_an_outage() -> None:
     assert REDIRECTS_MAX == len(nodes.sent)
 
 
-def test_a_slot_that_no_node_serves_is_an_outage() -> None:
+def test_a_slot_that_no_node_serves_is_reported_as_an_outage() -> None:
     nodes = Nodes()
     nodes.map = [[HALF, SLOTS - 1, [B.host, B.port]]]
     gone, served = (LOW, HIGH) if slot_of(LOW) < HALF else (HIGH, LOW)
@@ -287,7 +288,7 @@ def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
     assert asked == [B, C, B, C]
 
 
-def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_map() -> None:
+def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_one() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, _ = home_and_other(nodes)
@@ -326,7 +327,7 @@ def test_a_command_that_any_node_can_answer_is_not_sent_to_a_silent_node() -> No
     assert {node for node, _ in nodes.sent} == {B}
 
 
-def test_without_a_slot_map_every_command_is_an_outage() -> None:
+def test_without_a_slot_map_every_command_is_reported_as_an_outage() -> None:
     nodes = Nodes()
     nodes.map = Unsent("nobody is there")
 

@@ -54,7 +54,9 @@ def test_jobs_of_a_schedule_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("overlap", ["queue", "replace"])
-def test_a_job_that_waits_or_replaces_in_a_schedule_runs(overlap: Any) -> None:
+def test_the_job_of_a_schedule_runs_with_overlap_queue_and_with_overlap_replace(
+    overlap: Any,
+) -> None:
     """Checks the job's lane, which names the schedule though the task's code does not."""
     app, report = made(caps=[Cap(5)])
     app.schedule("beat", report.job(), every=10, overlap=overlap)
@@ -100,14 +102,14 @@ def test_a_handler_sees_its_schedule_and_its_instant() -> None:
     assert instant.hour in (0, 1)
 
 
-def test_tick_of_reads_the_schedule_and_the_instant_from_the_id_of_a_job() -> None:
+def test_tick_of_reads_the_schedule_and_the_instant_from_a_job_id() -> None:
     assert Tick("a-1", 1_795_312_800_000) == tick_of("tick-a-1-1795312800000")
     assert tick_of("tick-a-179531280000") is None
     assert tick_of("tick-1795312800000") is None
     assert tick_of("order-1795312800000") is None
 
 
-def test_schedule_many_takes_no_name_twice_in_a_queue() -> None:
+def test_schedule_many_refuses_a_name_that_is_given_twice_for_a_queue() -> None:
     app, report = made()
     one: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 60})
     other: tuple[str, NewJob, Any] = ("a", report.job(), {"every": 90})
@@ -185,6 +187,7 @@ async def test_the_async_methods_pause_resume_and_run_a_schedule() -> None:
         (lambda a, j: [a.schedule("a", j, every=5) for _ in "ab"], "is declared twice in queue"),
         (lambda a, j: a.schedule("a", j._replace(due_ms=5), every=5), "must not name an instant"),
         (lambda a, j: a.schedule("a", j._replace(args_json="x" * 262_144), every=5), "262,144 bytes at most"),
+        (lambda a, j: a.schedule("a", j._replace(args_json="ä" * 131_072), every=5), "262,144 bytes at most"),
     ],
 )  # fmt: skip
 def test_invalid_schedules_are_refused(declare: Callable[[App, NewJob], Any], said: str) -> None:
@@ -196,7 +199,7 @@ def test_invalid_schedules_are_refused(declare: Callable[[App, NewJob], Any], sa
     assert said in str(refused.value)
 
 
-def test_schedule_refuses_an_unknown_option() -> None:
+def test_the_method_schedule_refuses_an_unknown_option() -> None:
     app, report = made()
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'crom'"):
@@ -223,7 +226,7 @@ def test_a_job_with_an_idempotency_key_cannot_be_scheduled() -> None:
         app.schedule("a", report.with_options(idempotency_key="k").job(), every=5)
 
 
-def test_the_decorator_needs_a_task_whose_arguments_have_defaults() -> None:
+def test_the_schedule_decorator_needs_a_task_whose_arguments_have_defaults() -> None:
     app = App()
 
     def plain() -> None: ...
@@ -241,7 +244,7 @@ def test_the_decorator_needs_a_task_whose_arguments_have_defaults() -> None:
         app.scheduled("a", every=5)(send)
 
 
-def test_a_queue_with_only_a_schedule_counts_as_declared() -> None:
+def test_a_queue_with_nothing_but_a_schedule_counts_as_declared() -> None:
     app, report = made()
     app.schedule("a", report.with_options(queue="other").job(), every=5)
 
@@ -249,7 +252,7 @@ def test_a_queue_with_only_a_schedule_counts_as_declared() -> None:
     assert {"other": ("a",)} == app.schedules
 
 
-def test_a_damaged_schedule_does_not_delay_the_schedules_given_out_with_it() -> None:
+def test_a_damaged_schedule_does_not_delay_the_other_schedules_of_its_answer() -> None:
     line = "on v=1 next={0} due={0} last=0 from=code seen=1 was=\n{1}"
     due = {
         "no-rule": line.format(1_795_312_800_000, ""),

@@ -88,7 +88,7 @@ def use_redis(url: str) -> None:
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", REDIS)
 @pytest.mark.parametrize("use", [open_transport, use_redis])
-def test_no_error_of_a_server_has_a_password(
+def test_no_error_about_a_server_contains_a_password(
     use: Callable[[str], Any], url: str, password: str
 ) -> None:
     try:
@@ -99,7 +99,9 @@ def test_no_error_of_a_server_has_a_password(
 
 @pytest.mark.parametrize("password", PASSWORDS)
 @pytest.mark.parametrize("url", SQL)
-def test_no_error_of_a_database_has_a_password(url: str, password: str, tmp_path: Any) -> None:
+def test_no_error_about_a_database_contains_a_password(
+    url: str, password: str, tmp_path: Any
+) -> None:
     with pytest.raises(RqCoreError) as caught:
         migrate.check_current(Database(url.format(p=password)))
 
@@ -163,7 +165,9 @@ def test_shortening_a_long_text_leaves_no_part_of_a_password(at: int) -> None:
         assert_no_secret(excerpt(text, logs.TEXT_MAX))
 
 
-def test_an_error_with_a_very_long_word_is_described_quickly_by_its_beginning() -> None:
+def test_the_text_of_an_error_with_a_very_long_word_is_cut_quickly_and_keeps_its_beginning() -> (
+    None
+):
     error = ValueError("bad blob=" + "ab12" * 5_000_000)
 
     said = json.loads(describe_error(error))

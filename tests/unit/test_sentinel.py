@@ -37,7 +37,7 @@ def sentinels_of(url: str) -> tuple[str, Sentinels]:
         ),
     ],
 )
-def test_a_url_names_sentinels_a_service_and_a_database(
+def test_a_sentinel_url_has_sentinels_a_service_and_a_database(
     url: str, addresses: list[tuple[str, int]], plain: str
 ) -> None:
     found, sentinels = sentinels_of(url)
@@ -47,7 +47,7 @@ def test_a_url_names_sentinels_a_service_and_a_database(
     assert sentinels.service == "main"
 
 
-def test_sentinels_have_their_own_password_and_share_only_tls() -> None:
+def test_sentinels_have_their_own_password_and_share_only_tls_settings_with_the_server() -> None:
     _, sentinels = sentinels_of(
         "rediss+sentinel://user:secret@a/main?sentinel_username=watch&sentinel_password=other"
         "&ssl_ca_certs=/ca.pem"
@@ -59,7 +59,7 @@ def test_sentinels_have_their_own_password_and_share_only_tls() -> None:
     assert sentinels.options["ssl"] is True
 
 
-def test_sentinels_without_their_own_password_are_sent_no_password() -> None:
+def test_no_password_is_sent_to_sentinels_that_have_no_password_of_their_own() -> None:
     _, sentinels = sentinels_of("redis+sentinel://user:secret@a/main")
 
     assert not {"username", "password"} & set(sentinels.options)
@@ -122,7 +122,7 @@ def test_a_sentinel_that_answered_is_asked_first(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_an_established_connection_asks_no_sentinel(tls: bool) -> None:
+def test_an_established_connection_does_not_ask_a_sentinel(tls: bool) -> None:
     scheme = "rediss" if tls else "redis"
     _, options = parse_sentinel_url(
         f"{scheme}+sentinel://a/main", for_asyncio=False, answer_within=1.0

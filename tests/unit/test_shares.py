@@ -26,7 +26,7 @@ def test_places_are_divided_among_queues_by_weight(places: int) -> None:
     assert abs(got["mail"] - 3 * got["reports"]) <= 4
 
 
-def test_a_single_place_goes_to_each_queue_in_turn_by_weight() -> None:
+def test_if_there_is_a_single_place_each_queue_gets_it_in_turn_by_weight() -> None:
     """Checks fewer places than queues: no queue starves, however small its weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
@@ -37,8 +37,9 @@ def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
     assert {"mail": 10} == Shares({"reports": 9}).divide(10, ["mail"])
 
 
-def test_an_idle_queue_saves_up_no_places() -> None:
-    """Checks that an idle queue gets its share again from now on; the others do not wait for it to catch up."""
+def test_an_idle_queue_does_not_save_up_places() -> None:
+    """Checks that a queue that was idle gets only its share from now on, so that the other queues do not wait for it to
+    catch up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
 
@@ -47,7 +48,7 @@ def test_an_idle_queue_saves_up_no_places() -> None:
     assert abs(got["mail"] - got["reports"]) <= 2
 
 
-def test_refunded_places_do_not_count_against_a_queue() -> None:
+def test_places_that_are_given_back_do_not_count_against_a_queue() -> None:
     shares = Shares({})
     shares.take("mail", 10)
     shares.refund("mail", 10)
@@ -59,7 +60,9 @@ def test_refunded_places_do_not_count_against_a_queue() -> None:
     st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1_000), min_size=1),
     st.integers(0, 5_000),
 )
-def test_the_divided_places_add_up_to_all_places(weights: dict[str, int], places: int) -> None:
+def test_the_places_of_all_queues_add_up_to_all_places(
+    weights: dict[str, int], places: int
+) -> None:
     assert places == sum(Shares(weights).divide(places, list(weights)).values())
 
 

@@ -23,7 +23,7 @@ RUNNING = "running task=send claim=1 fence=5-1 by=w-1 seq=7 since=6"
         (None, None, None),
     ],
 )
-def test_a_job_without_a_state_line_is_ready_if_its_value_has_a_head(
+def test_a_job_without_a_state_line_is_ready_if_its_value_has_a_first_line(
     line: str | None, value: str | None, stands: str | None
 ) -> None:
     assert line_of_job(line, value) == stands

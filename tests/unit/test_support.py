@@ -124,7 +124,7 @@ async def test_an_asyncio_task_that_a_test_leaves_is_reported(
     task.cancel()
 
 
-def test_an_exclusive_test_waits_for_running_tests_and_blocks_later_tests(tmp_path: Path) -> None:
+def test_an_exclusive_test_waits_for_running_tests_and_delays_later_tests(tmp_path: Path) -> None:
     """Checks three tests: one shares the lock, one waits to be alone, and a third must not enter before it."""
     order: list[str] = []
     inside, leave = threading.Event(), threading.Event()

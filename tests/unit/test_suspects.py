@@ -1,4 +1,4 @@
-"""Suspects: which jobs that lost a worker may run, and how long the others wait."""
+"""Suspects are jobs whose worker was lost: which suspects may run, and how long the other suspects wait."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def beside(*claims: Claim) -> Any:
     return [SimpleNamespace(claim=each) for each in claims]
 
 
-def test_a_job_that_lost_no_worker_never_waits() -> None:
+def test_a_job_that_never_lost_a_worker_does_not_wait() -> None:
     assert Suspects().pause(claim("fresh", 0), beside(claim("a"))) is None
 
 
-def test_a_suspect_runs_beside_jobs_that_lost_no_worker() -> None:
+def test_a_suspect_runs_beside_jobs_that_never_lost_a_worker() -> None:
     assert Suspects().pause(claim("a"), beside(claim("fresh", 0))) is None
 
 
@@ -35,7 +35,7 @@ def test_a_second_suspect_waits_longer_each_time_up_to_a_limit() -> None:
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
-def test_a_suspect_that_ran_begins_again_with_a_short_pause() -> None:
+def test_a_suspect_that_ran_is_no_longer_delayed_for_long_when_it_is_claimed_again() -> None:
     suspects = Suspects()
     for _ in range(5):
         suspects.pause(claim("b"), beside(claim("a")))

@@ -1,6 +1,6 @@
 """A user's own tests on fakeredis: enqueue, drain in the test, and read the results.
 
-Such a suite needs neither a server nor a worker; this file is also the example of one.
+Such tests need neither a server nor a worker. This file is also an example of them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_a_drain_runs_retries_without_waiting(
     assert handle.state() == ("gone" if sent else "dead")
 
 
-def test_a_job_that_gives_up_is_dead(fake: testing.Fake) -> None:
+def test_a_job_whose_handler_gives_up_is_dead(fake: testing.Fake) -> None:
     refuse.enqueue()
 
     (ran,) = fake.drain()
@@ -190,7 +190,7 @@ def test_advance_makes_a_delayed_job_claimable_at_its_due_time(fake: testing.Fak
 
 
 def test_a_drain_calls_the_hook_of_each_death_once(fake: testing.Fake) -> None:
-    """No hook was called."""
+    """Checks the hook because a drain once called no hook."""
     first, second = mortal.enqueue("works"), mortal.enqueue("works")
 
     ran = fake.drain("mail")

@@ -107,7 +107,7 @@ def test_a_debounce_refuses_delay_and_expires(unique: Any, option: dict[str, Any
         send.with_options(**option)
 
 
-def test_latest_adds_a_cap_of_1() -> None:
+def test_the_option_latest_adds_a_cap_of_1_to_a_task() -> None:
     for caps in ([], [Cap(1, per="tenant")]):
         _, send = made(Latest(per="tenant"), caps=caps)
         assert "2+send.tenant=acme" == send.job("acme").lane
@@ -210,7 +210,7 @@ def test_a_producer_without_the_code_creates_the_same_job(
         assert '"unique":' in late.ties
 
 
-def test_a_producer_without_the_code_must_pass_the_key_of_a_function(valkey: Any) -> None:
+def test_a_producer_without_the_code_must_pass_a_key_that_a_function_computes(valkey: Any) -> None:
     worker = App(valkey.url)
 
     @worker.task(queue="q", unique=Debounce(5, per=by_tenant))

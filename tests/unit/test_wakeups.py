@@ -57,7 +57,8 @@ def watcher(
 
 
 async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
-    """Checks a job that comes after the claim has read the queue: its token is taken, so a second claim is needed."""
+    """Checks a job that is enqueued after the claim has read the queue. Its wake token is already taken, so a second
+    claim is needed."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -68,7 +69,7 @@ async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> Non
     assert queue.look
 
 
-async def test_an_empty_queue_is_not_asked_again() -> None:
+async def test_an_empty_queue_is_not_claimed_from_again() -> None:
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -78,7 +79,7 @@ async def test_an_empty_queue_is_not_asked_again() -> None:
     assert (queue.look, queue.empty) == (False, True)
 
 
-async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
+async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -93,7 +94,8 @@ async def test_a_queue_is_asked_when_its_next_job_is_due() -> None:
 
 
 async def test_an_older_answer_that_arrives_late_does_not_cancel_the_timer_of_a_due_job() -> None:
-    """Checks two claims under way: the claim that Redis ran first, before any job was scheduled, is answered last."""
+    """Checks two claims that are under way: the claim that Redis ran first, before any job was scheduled, is answered
+    last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()

@@ -99,7 +99,7 @@ def test_the_wheel_works_outside_the_repository(installed: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    """Checks the demo with what a user has: the wheel, a new environment, and no repository."""
+    """Checks the demo as a user runs it: with the wheel, in a new environment, without the repository."""
     answer = json.loads(run(installed / "rq-core", "demo", "--json", cwd=tmp_path).splitlines()[-1])
 
     assert answer["files"] > 500  # Debian packs the tests of Python, half of its files, apart
@@ -108,7 +108,7 @@ def test_the_demo_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_wheels_embedded_server_runs(installed: Path, tmp_path: Path) -> None:
+def test_the_embedded_server_of_the_wheels_runs(installed: Path, tmp_path: Path) -> None:
     program = (
         "from rq_core.embedded import server; server.ensure_server('d'); print(server.server_status('d').running);"
         " server.stop_server('d')"

@@ -73,7 +73,7 @@ class Scene:
         seed.client.run(seed.client.calls.schedules.put(seed.queue, [made]))
 
     def present(self, worker: str = "w-1", *, host: str = "db-1") -> None:
-        """Have a worker say that it is there."""
+        """Register a running worker."""
         says = Presence(host, 7, "1.0", "c0de", (self.seed.queue,), 4, 1, 0)
         self.seed.client.run(
             worker_registry.announce("rqc", worker, says, [self.seed.queue], ["t"])
@@ -88,14 +88,14 @@ def lay_log(audit_url: str) -> None:
 
 @pytest.fixture
 def scene(valkey_url: str, sqlite_url: str) -> Iterator[Scene]:
-    """An empty server, and an audit database with its schema."""
+    """Return an empty server with an audit database that has its schema."""
     lay_log(sqlite_url)
     with Seed(valkey_url, QUEUE, real_clock=True) as seed:
         yield Scene(seed, sqlite_url)
 
 
 def make_busy(scene: Scene) -> None:
-    """A job in each state, one that waits for a cap, one that has ended, and a schedule."""
+    """Make a job in each state, a job that waits for a cap, a job that has ended, and a schedule."""
     seed = scene.seed
     scene.schedule("beat", every=600, overlap="allow")
     scene.die("died")
@@ -113,14 +113,15 @@ def make_busy(scene: Scene) -> None:
 
 @pytest.fixture
 def busy(scene: Scene) -> Scene:
-    """See make_busy."""
+    """Return a scene with the jobs of make_busy."""
     make_busy(scene)
     return scene
 
 
 @pytest.fixture
 def browse(scene: Scene) -> Iterator[Browse]:
-    """Open the page as a viewer: ``browse(see_arguments=True)``, ``browse(log=False)``, ``browse(gate=…)``."""
+    """Return a function that opens the page as a viewer: ``browse(see_arguments=True)``, ``browse(log=False)``,
+    ``browse(gate=…)``."""
     with contextlib.ExitStack() as stack:
 
         def open_page(

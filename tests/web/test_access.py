@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from starlette.applications import Starlette
@@ -54,7 +56,7 @@ def test_a_request_for_another_host_is_refused(
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-def test_a_request_for_one_of_the_pages_own_hosts_is_answered(scene: Scene, browse: Browse) -> None:
+def test_a_request_for_a_host_of_the_page_itself_is_answered(scene: Scene, browse: Browse) -> None:
     page = browse()
 
     for host in ("localhost", "127.0.0.1:8900", "[::1]:8900", "[::1]", "LOCALHOST:1"):
@@ -88,7 +90,7 @@ PEERS = [
 
 
 @pytest.mark.parametrize("client, status", PEERS)
-def test_without_tokens_only_browsers_on_this_machine_see_the_page(
+def test_without_tokens_only_browsers_on_this_machine_can_see_the_page(
     scene: Scene, browse: Browse, client: tuple[str, int], status: int
 ) -> None:
     page = browse(gate=LocalOnly(), client=client)
@@ -97,7 +99,7 @@ def test_without_tokens_only_browsers_on_this_machine_see_the_page(
         assert page.get(path).status_code == page.get(as_json(path)).status_code == status
 
 
-def test_a_forged_header_gives_no_access_and_a_proxy_is_refused(
+def test_without_tokens_a_forged_header_gives_no_access_and_a_proxy_is_refused(
     scene: Scene, browse: Browse
 ) -> None:
     near, far = browse(gate=LocalOnly()), browse(gate=LocalOnly(), client=ELSEWHERE)
@@ -139,12 +141,52 @@ def test_a_viewer_with_a_token_sees_the_pages_and_a_viewer_without_a_token_does_
         assert page.get("/index.json", headers=given).status_code == 401
 
 
-def test_no_page_is_shown_without_a_token(scene: Scene, browse: Browse, gate: ByToken) -> None:
+def test_every_page_requires_a_token(scene: Scene, browse: Browse, gate: ByToken) -> None:
     page = browse(gate=gate)
 
     for path in (*ADDRESSES.values(), "/queue?queue=mail", "/job?queue=mail&id=a"):
         assert page.get(path).status_code == 303
         assert page.get(as_json(path)).status_code == 401
+
+
+def test_every_route_needs_a_token_but_the_login_and_the_static_files(
+    scene: Scene, browse: Browse, gate: ByToken
+) -> None:
+    """A page that is added without a rule fails here: the table of routes is the site's own."""
+    page = browse(gate=gate)
+    site: Any = page.app
+    open_ones = []
+    for route in site.routes:
+        filled = re.sub(r"\{\w+\}", "x", getattr(route, "path", ""))
+        for method in sorted(getattr(route, "methods", None) or {"GET"}):
+            answer = page.request(method, filled, headers={"Sec-Fetch-Site": "same-origin"})
+            if answer.status_code not in (303, 401) or filled == "/login":
+                open_ones.append(filled)
+
+    assert len(site.routes) > 2 * len(ADDRESSES)
+    assert set(open_ones) == {"/login"}
+    assert page.get("/static/style.css").status_code == 200
+
+
+LEADS_AWAY = (
+    "//evil.example", "//evil.example/jobs/", "/%2f%2fevil.example/", "/\\evil.example", "/jobs/", "/login/",
+    "/login?next=//evil.example", "/jobs?q=//evil.example", "/jobs?id=..&queue=..", "/at//evil.example/..",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LEADS_AWAY)
+@pytest.mark.parametrize("root_path", ["", "/ops"])
+def test_no_address_leads_to_another_site(
+    busy: Scene, browse: Browse, path: str, root_path: str
+) -> None:
+    page = browse(root_path=root_path)
+
+    for method in ("GET", "POST"):
+        headers = {"Sec-Fetch-Site": "same-origin"}
+        answer = page.request(method, f"{HOST}{root_path}{path}", headers=headers)
+        leads = urljoin(HOST + root_path + path, answer.headers.get("location", ""))
+        assert urlsplit(leads).netloc == urlsplit(HOST).netloc
+        assert not answer.headers.get("location", "").startswith(("//", "/\\"))
 
 
 def login(page: TestClient, token: str, **headers: str) -> int:
@@ -176,7 +218,7 @@ def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     assert page.get("/index.json").status_code == 401
 
 
-def test_a_role_that_is_changed_in_the_file_holds_at_once(
+def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -188,7 +230,7 @@ def test_a_role_that_is_changed_in_the_file_holds_at_once(
     assert page.get("/index.json").json()["sees_arguments"] is False
 
 
-def test_a_cookie_of_an_old_token_is_refused_after_its_name_got_a_new_token(
+def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_its_name(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -214,7 +256,7 @@ def test_a_cookie_expires_after_twelve_hours(
     assert page.get("/").status_code == 303
 
 
-def test_a_changed_cookie_is_refused(
+def test_a_cookie_that_was_changed_is_refused(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     tokens.add_token(tokens_file, "bob", see_arguments=True)
@@ -254,7 +296,7 @@ def test_a_form_that_is_too_long_is_refused(scene: Scene, browse: Browse, gate: 
     assert login(browse(gate=gate), "x" * 100_000) == 413
 
 
-def test_logout_ends_the_cookie(
+def test_a_logout_deletes_the_cookie(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -265,7 +307,9 @@ def test_logout_ends_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_of_tokens_has_no_token_and_only_its_owner_can_read_it(tokens_file: Path) -> None:
+def test_the_file_of_tokens_contains_no_token_in_clear_and_only_its_owner_can_read_it(
+    tokens_file: Path,
+) -> None:
     token = tokens.add_token(tokens_file, "ann")
     tokens.add_token(tokens_file, "bob", see_arguments=True)
 
@@ -307,7 +351,7 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_the_app_in_which_the_page_is_mounted_decides_on_access_and_all_links_stay_below_its_path(
+def test_mounting_the_page_without_authorize_is_refused(
     busy: Scene,
 ) -> None:
     app = App(busy.url, audit=busy.audit_url)
@@ -349,7 +393,7 @@ def test_links_have_the_prefix_that_a_proxy_strips(busy: Scene, browse: Browse) 
 @pytest.mark.parametrize(
     "behind_https, scheme, secure", [(True, "http", True), (False, "http", False), (False, "https", True)]
 )  # fmt: skip
-def test_the_cookie_is_for_https_only_where_browsers_use_it(
+def test_the_cookie_is_marked_secure_only_if_browsers_reach_the_page_over_https(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path, behind_https: bool, scheme: str, secure: bool
 ) -> None:  # fmt: skip
     token = tokens.add_token(tokens_file, "ann")
@@ -363,7 +407,7 @@ def test_the_cookie_is_for_https_only_where_browsers_use_it(
     assert ("; Secure" in answer.headers["set-cookie"]) is secure
 
 
-def test_behind_a_proxy_the_cookie_is_for_the_prefix_and_leads_back_to_it(
+def test_behind_a_proxy_the_cookie_and_the_redirects_have_the_prefix_of_the_page(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate, root_path="/queues")
@@ -394,7 +438,7 @@ def test_every_answer_has_the_security_headers(scene: Scene, browse: Browse) -> 
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_no_request_can_change_anything(scene: Scene, browse: Browse) -> None:
+def test_no_request_to_the_page_can_change_anything(scene: Scene, browse: Browse) -> None:
     page = browse()
 
     for method in ("POST", "PUT", "DELETE", "PATCH"):

@@ -1,4 +1,4 @@
-"""Templates and scripts follow the strict Content-Security-Policy, and files of others are unchanged."""
+"""Templates and scripts follow the strict Content-Security-Policy, and files from other projects are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def templates() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", templates(), ids=lambda path: path.name)
-def test_a_template_has_nothing_that_the_policy_forbids(path: Path) -> None:
+def test_a_template_has_nothing_that_the_content_security_policy_forbids(path: Path) -> None:
     text = path.read_text()
 
     assert not re.search(r"\son\w+\s*=", text), "an inline event handler"
@@ -40,7 +40,7 @@ def test_a_template_escapes_every_value(path: Path) -> None:
     assert not re.search(r"\s[\w-]+=\{\{", text), "an attribute without quotes"
 
 
-def test_autoescape_is_on_and_a_missing_name_is_an_error_in_each_template() -> None:
+def test_autoescape_is_on_and_an_undefined_name_in_a_template_is_an_error() -> None:
     made = environment()
 
     assert made.autoescape is True
@@ -50,14 +50,14 @@ def test_autoescape_is_on_and_a_missing_name_is_an_error_in_each_template() -> N
         made.from_string("{{ missing }}").render()
 
 
-def test_the_file_of_htmx_equals_that_of_its_release() -> None:
+def test_the_file_of_htmx_equals_the_file_of_its_release() -> None:
     (file,) = STATIC.glob("htmx-*.js")
 
     assert file.name == "htmx-4.0.1.min.js"
     assert hashlib.sha256(file.read_bytes()).hexdigest() == HTMX
 
 
-def test_scripts_and_styles_are_small_and_load_nothing() -> None:
+def test_scripts_and_styles_are_small_and_load_nothing_from_other_places() -> None:
     style, live = (STATIC / "style.css").read_text(), (STATIC / "live.js").read_text()
 
     assert len(style) < 20_000

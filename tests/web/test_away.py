@@ -1,23 +1,25 @@
-"""Servers that are away or hang: the page says so within two seconds.
+"""Servers that are unreachable or hang: the page says so within two seconds.
 
-It shows the data of the other source.
+It still shows the data of the source that answers.
 """
 
 from __future__ import annotations
 
+import html
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sql_audit.store.connection.database import Database
 from tests.kit.seed import Seed
 from tests.kit.servers import RedisServer, engines
 from tests.kit.wait import wait_until
-from tests.web.conftest import QUEUE, Browse, Scene
+from tests.web.conftest import QUEUE, Browse, Scene, lay_log, make_busy
 from tests.web.test_pages import ADDRESSES, as_json
 
 
@@ -50,7 +52,9 @@ def test_the_page_says_within_two_seconds_that_redis_hangs(
     assert document["unread"][0]["what"] == "Redis"
 
 
-def test_the_page_shows_the_past_of_a_job_while_redis_is_away(busy: Scene, browse: Browse) -> None:
+def test_the_page_shows_the_past_of_a_job_while_redis_is_unreachable(
+    busy: Scene, browse: Browse
+) -> None:
     page = browse(url="redis://127.0.0.1:1/0")
 
     with within(2.0):
@@ -103,6 +107,30 @@ def test_the_page_says_within_two_seconds_that_the_log_is_locked(
     wait_until(lambda: page.get("/log.json").json()["unread"] == [], "the log is read again")
 
 
+@pytest.mark.alone
+def test_the_page_says_within_two_seconds_that_tables_of_postgresql_are_locked(
+    scene: Scene, browse: Browse, postgres_url: str
+) -> None:
+    lay_log(postgres_url)
+    scene.audit_url = postgres_url
+    make_busy(scene)
+    page = browse()
+    page.get("/workers")
+    tables = "job, job_attempt, job_event, claim_minute, mirror_cursor"
+    with closing(Database(postgres_url)) as database, database.engine.connect() as lock:
+        lock.exec_driver_sql(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
+        for path in ("/", "/log", f"/jobs?queue={QUEUE}&outcome=failed", f"/jobs/{QUEUE}/waits"):
+            with within(2.0):
+                answer = page.get(path)
+            assert answer.status_code == 200, path
+            assert "the audit log" in html.unescape(answer.text).partition("<main")[2], path
+            document = page.get(as_json(path)).json()
+            assert [each["what"] for each in document["unread"]] == ["the audit log"], path
+        lock.rollback()
+
+    wait_until(lambda: page.get("/log.json").json()["unread"] == [], "the log is read again")
+
+
 def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a")
     other: Seed = scene.seed.of("broken")
@@ -117,10 +145,11 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 
 
 @pytest.mark.alone
-def test_all_questions_of_a_page_to_a_slow_redis_have_one_bound_of_time(
+def test_all_reads_of_a_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its two questions in turn, of a second each, had twice the time that one question may take."""
+    """Checks a page with two reads in turn, of a second each, which together once had twice the time that one read may
+    take."""
     page = browse(log=False)
     sources: Any = page.app.state.sources  # type: ignore[attr-defined]
     run = sources._client.run

@@ -1,4 +1,4 @@
-"""`rq-core web` serves the page, refuses to be open to others without tokens, and makes tokens."""
+"""`rq-core web` serves the page, refuses to serve other machines without tokens, and makes tokens."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.kit.processes import Child
 from tests.kit.servers import free_port
 from tests.kit.wait import wait_until
 from tests.web.conftest import Scene
+from tests.web.test_pages import parsed
 
 
 @pytest.fixture
@@ -52,10 +53,42 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
     assert "Traceback" not in said
 
 
+def test_the_page_works_behind_a_proxy_that_strips_its_path(scene: Scene, tmp_path: Path) -> None:
+    """Requests come without the prefix, as nginx sends them with `proxy_pass http://…/`."""
+    scene.seed.enqueue("a")
+    port = free_port()
+    command = [
+        sys.executable, "-m", "rq_core.cli", "web", "--listen", f"127.0.0.1:{port}", "--redis", scene.url,
+        "--root-path", "/ops/queues",
+    ]  # fmt: skip
+
+    def answer(path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+                return str(found.read(), "utf-8")
+        except OSError:
+            return ""
+
+    with Child(command, tmp_path / "log") as process:
+        wait_until(lambda: answer("/") != "", "it answers", timeout=60)
+        shown = answer("/")
+        links = {link for link in parsed(shown).links if not link.startswith("#")}
+        broken = [link for link in sorted(links) if answer(link.removeprefix("/ops/queues")) == ""]
+        style = answer("/static/style.css")
+        process.terminate()
+        process.wait(20)
+
+    assert 'href="/ops/queues/static/style.css"' in shown
+    assert style
+    assert all(link.startswith("/ops/queues/") for link in links)
+    assert len(links) > 5
+    assert broken == []
+
+
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:8900", "[::]:8900", "10.0.0.1:1", "queues.example:80"]
 )
-def test_the_page_without_tokens_listens_on_this_machine_only(
+def test_the_page_without_tokens_listens_only_on_this_machine(
     cli: CommandLine, address: str
 ) -> None:
     said = cli.line(2, "web", "--listen", address)
@@ -99,7 +132,7 @@ def test_a_token_needs_a_file_and_a_name(cli: CommandLine, tokens_file: Path) ->
     assert "is not valid" in cli.line(2, "web", "token", "a b", "--tokens", str(tokens_file))
 
 
-def test_the_help_names_both_commands(cli: CommandLine) -> None:
+def test_the_help_of_the_web_command_names_both_its_commands(cli: CommandLine) -> None:
     shown = cli.ok("web", "--help")
 
     assert "serve" in shown

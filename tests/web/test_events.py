@@ -20,7 +20,7 @@ def as_json(path: str) -> str:
     return f"{place}.json?{asks}"
 
 
-def test_the_log_of_a_queue_is_turned_by_pages(busy: Scene, browse: Browse) -> None:
+def test_a_viewer_can_turn_the_pages_of_the_log_of_a_queue(busy: Scene, browse: Browse) -> None:
     for n in range(120):
         busy.seed.enqueue(f"n-{n}")
     busy.mirror()
@@ -40,7 +40,7 @@ def test_the_log_of_a_queue_is_turned_by_pages(busy: Scene, browse: Browse) -> N
     assert "← newer" in read(page, last["older"])
 
 
-def test_the_log_opens_at_an_entry(busy: Scene, browse: Browse) -> None:
+def test_the_log_opens_at_a_given_entry(busy: Scene, browse: Browse) -> None:
     page = browse()
     events = page.get(as_json(f"/log?queue={QUEUE}")).json()["events"]
 
@@ -52,7 +52,9 @@ def test_the_log_opens_at_an_entry(busy: Scene, browse: Browse) -> None:
     assert "The log has no event there" in read(page, f"/log?queue={QUEUE}&before=0-0")
 
 
-def test_a_history_has_pages(busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_of_a_job_has_pages(
+    busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(questions, "EVENTS_MAX", 4)
     claim = busy.seed.running("often")
     for _ in range(5):
@@ -72,10 +74,10 @@ def test_a_history_has_pages(busy: Scene, browse: Browse, monkeypatch: pytest.Mo
     assert "the last events" in read(page, pages[0]["older"])
 
 
-def test_a_page_is_not_sent_again_if_only_ages_have_changed(
+def test_a_page_is_not_sent_again_if_only_the_ages_in_it_have_changed(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise no page with an age in it is ever the same as two seconds before."""
+    """Checks ages because otherwise a page that shows an age would differ every two seconds."""
     from starlette.testclient import TestClient
 
     from rq_core.web import dashboard

@@ -51,7 +51,7 @@ def look_at_all(browse: Browse) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "column", ["mirror_cursor.events", "job_attempt.claimed_at_ms", "job.ready_at_ms"]
 )
-def test_each_page_answers_when_the_log_has_bytes_as_a_number(
+def test_each_page_answers_if_the_log_has_bytes_in_place_of_a_number(
     busy: Scene, browse: Browse, column: str
 ) -> None:
     table, _, name = column.partition(".")
@@ -60,7 +60,7 @@ def test_each_page_answers_when_the_log_has_bytes_as_a_number(
     look_at_all(browse)
 
 
-def test_the_first_page_says_that_the_log_has_what_rq_core_does_not_write(
+def test_the_first_page_says_that_the_log_has_values_that_rq_core_does_not_write(
     busy: Scene, browse: Browse
 ) -> None:
     forge_rows(busy, "UPDATE mirror_cursor SET at_ms = ?", SECRET)
@@ -72,7 +72,7 @@ def test_the_first_page_says_that_the_log_has_what_rq_core_does_not_write(
     assert overview["queues"][0]["queue"] == QUEUE
 
 
-def test_a_job_whose_events_cannot_be_shown_has_what_redis_knows(
+def test_the_page_of_a_job_with_unreadable_events_shows_the_data_in_redis(
     busy: Scene, browse: Browse
 ) -> None:
     forge_rows(busy, "UPDATE job_event SET at_ms = ? WHERE type = 'claimed'", b"\xff")
@@ -123,7 +123,7 @@ def change_field(scene: Scene, key: str, field: str, change: Callable[[str], str
 
 
 @pytest.mark.parametrize("error", [DEEP, "[1]"], ids=["deep", "list"])
-def test_a_dead_job_with_a_strange_error_hides_no_other(
+def test_a_dead_job_with_a_strange_error_hides_no_other_dead_job(
     busy: Scene, browse: Browse, error: str
 ) -> None:
     busy.die("other")
@@ -144,7 +144,7 @@ def test_a_job_with_deeply_nested_json_has_its_page(busy: Scene, browse: Browse)
 
 
 @pytest.mark.parametrize("every", ['"often"', DEEP], ids=["text", "deep"])
-def test_a_schedule_with_a_strange_rule_hides_no_other(
+def test_a_schedule_with_a_strange_rule_hides_no_other_schedule(
     busy: Scene, browse: Browse, every: str
 ) -> None:
     busy.schedule("other", every=600)

@@ -34,7 +34,7 @@ def test_markup_in_an_error_is_shown_as_text(
     assert "&lt;img src=x" in read(page, "/dead")
 
 
-def test_control_characters_and_changes_of_text_direction_are_escaped(
+def test_control_characters_and_changes_of_the_text_direction_are_escaped(
     scene: Scene, browse: Browse
 ) -> None:
     scene.die("died", json.dumps({"type": "E", "message": STEERING, "traceback": STEERING}))
@@ -47,7 +47,7 @@ def test_control_characters_and_changes_of_text_direction_are_escaped(
         assert not {"\x1b", "\u202e", "\u2066", "\u200b", "\x00", "\x9b"} & set(text)
 
 
-def test_a_text_of_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
+def test_a_text_of_a_megabyte_is_cut_on_every_page(scene: Scene, browse: Browse) -> None:
     scene.die("died", json.dumps({"type": "E", "message": LONG, "traceback": LONG}))
     scene.seed.enqueue("big", args_json=json.dumps({"to": LONG}))
     scene.mirror()
@@ -58,7 +58,7 @@ def test_a_text_of_a_megabyte_is_cut(scene: Scene, browse: Browse) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_queue_with_a_name_like_a_path_has_its_page(
+def test_a_queue_whose_name_looks_like_a_path_has_its_page(
     scene: Scene, browse: Browse, name: str
 ) -> None:
     other = scene.seed.of(name)

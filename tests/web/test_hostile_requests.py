@@ -1,4 +1,5 @@
-"""Hostile requests: the page answers each soon, in a sentence, and shows nothing that its sender may not see."""
+"""Hostile requests: the page answers each request soon, with a sentence, and shows nothing that the sender may not
+see."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ NO_TEXT = ["%00", "%ff%fe", "%ed%a0%80", "%e2%80%ae", "%1b[31m", "%0d%0aSet-Cook
 
 
 @pytest.mark.parametrize("t", FAR)
-def test_the_moments_at_the_ends_of_time_have_a_page(busy: Scene, browse: Browse, t: str) -> None:
+def test_a_moment_at_either_end_of_time_causes_no_error_of_the_server(
+    busy: Scene, browse: Browse, t: str
+) -> None:
     page = browse()
 
     for path in (f"/at?t={t}", f"/at?t={t}&queue={QUEUE}", f"/at.json?t={t}"):
@@ -36,7 +39,7 @@ def test_the_moments_at_the_ends_of_time_have_a_page(busy: Scene, browse: Browse
 
 
 @pytest.mark.parametrize("word", ["q", "queue", "state", "task", "t", "id", "before", "after"])
-def test_a_long_word_of_an_address_is_not_given_back_at_length(
+def test_a_long_parameter_of_an_address_is_not_repeated_at_length_in_the_answer(
     busy: Scene, browse: Browse, word: str
 ) -> None:
     page = browse()
@@ -52,7 +55,7 @@ def test_a_long_word_of_an_address_is_not_given_back_at_length(
 
 @pytest.mark.parametrize("text", NO_TEXT)
 @pytest.mark.parametrize("word", ["q", "queue", "task", "t", "id"])
-def test_what_is_no_text_in_an_address_is_no_error_of_the_server(
+def test_invalid_text_in_an_address_causes_no_error_of_the_server(
     busy: Scene, browse: Browse, word: str, text: str
 ) -> None:
     page = browse()
@@ -65,10 +68,10 @@ def test_what_is_no_text_in_an_address_is_no_error_of_the_server(
             assert "set-cookie" not in answer.headers
 
 
-def test_a_search_for_what_no_text_of_sql_may_have_is_no_error(
+def test_a_search_for_text_that_sql_cannot_store_is_no_error(
     scene: Scene, browse: Browse, postgres_url: str
 ) -> None:
-    """PostgreSQL's texts have no NUL."""
+    """Checks a NUL, which no text in PostgreSQL can have."""
     from tests.web.conftest import lay_log
 
     lay_log(postgres_url)
@@ -87,7 +90,7 @@ def test_a_search_for_what_no_text_of_sql_may_have_is_no_error(
         assert answer.status_code in (200, 400), answer.text
 
 
-def test_who_may_see_arguments_shows_them_to_no_other_viewer_of_the_same_second(
+def test_arguments_that_one_viewer_may_see_are_not_sent_to_another_viewer_in_the_same_second(
     scene: Scene, browse: Browse
 ) -> None:
     scene.die("died")
@@ -116,7 +119,7 @@ def test_who_may_see_arguments_shows_them_to_no_other_viewer_of_the_same_second(
         "/static/",
     ],
 )
-def test_nothing_but_the_static_files_is_served_as_such(
+def test_only_the_static_files_are_served_from_the_static_path(
     scene: Scene, browse: Browse, path: str
 ) -> None:
     answer = browse().get(path)
@@ -126,7 +129,9 @@ def test_nothing_but_the_static_files_is_served_as_such(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_no_page_takes_anything_but_a_question(scene: Scene, browse: Browse, method: str) -> None:
+def test_every_page_refuses_methods_that_are_not_for_reading(
+    scene: Scene, browse: Browse, method: str
+) -> None:
     page = browse()
 
     for path in ADDRESSES.values():
@@ -134,10 +139,10 @@ def test_no_page_takes_anything_but_a_question(scene: Scene, browse: Browse, met
         assert answer.status_code == 405, path
 
 
-def test_the_page_is_back_soon_after_redis_that_hung(
+def test_the_page_answers_soon_after_redis_stopped_hanging(
     busy: Scene, browse: Browse, tmp_path: Path
 ) -> None:
-    """Each question of the meantime took a thread, and there are eight."""
+    """Checks that the threads are free again: each request took one of the eight threads while Redis hung."""
     server = RedisServer(engines()[0], tmp_path).start()
     page = browse(url=server.url)
     assert page.get("/").status_code == 200

@@ -1,4 +1,4 @@
-"""Pages: each shows what it promises, as HTML and as JSON, with and without an audit log."""
+"""The pages: each shows its data, as HTML and as JSON, with and without an audit log."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_page_has_an_address_in_these_tests() -> None:
 
 @pytest.mark.parametrize("name", ADDRESSES)
 @pytest.mark.parametrize("log", [True, False], ids=["with a log", "without a log"])
-def test_a_page_is_a_whole_document_and_has_its_json(
+def test_a_page_is_a_whole_document_and_has_a_json_form(
     busy: Scene, browse: Browse, name: str, log: bool
 ) -> None:
     page = browse(log=log)
@@ -115,7 +115,7 @@ def test_the_first_page_shows_the_causes_before_the_queues(scene: Scene, browse:
     assert "1 wrong" in text
 
 
-def test_an_empty_server_has_a_page_that_says_what_to_do(scene: Scene, browse: Browse) -> None:
+def test_the_page_of_an_empty_server_says_what_to_do(scene: Scene, browse: Browse) -> None:
     text = read(browse(), "/")
 
     assert "Nothing is wrong" in text
@@ -124,7 +124,7 @@ def test_an_empty_server_has_a_page_that_says_what_to_do(scene: Scene, browse: B
         assert 'class="empty"' in read(browse(), name)
 
 
-def test_the_page_of_a_job_says_why_it_does_not_run_and_names_the_job_in_its_way(
+def test_the_page_of_a_waiting_job_says_why_it_waits_and_names_the_job_that_holds_the_place(
     busy: Scene, browse: Browse
 ) -> None:
     document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
@@ -148,8 +148,9 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
     assert document["waits"][0]["claim"] == 1
 
 
-def test_a_wait_that_lasts_is_counted_until_now_if_redis_has_the_job() -> None:
-    """The log of a quiet queue ended 8 ms after the job came: it was said to wait for 8 ms, after minutes."""
+def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
+    """Checks a quiet queue whose log ended 8 ms after the job was enqueued: minutes later the page once said that the
+    job waited for 8 ms."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,
@@ -166,14 +167,14 @@ def test_a_wait_that_lasts_is_counted_until_now_if_redis_has_the_job() -> None:
     assert (ended["waited_ms"], ended["still"]) == (8, False)
 
 
-def test_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_an_unknown_job_is_no_error(busy: Scene, browse: Browse) -> None:
     assert "Redis has no such job. Nor does the audit log know it" in read(
         browse(), f"/jobs/{QUEUE}/never"
     )
     assert "the audit log would know it still" in read(browse(log=False), f"/jobs/{QUEUE}/never")
 
 
-def test_jobs_are_listed_by_state_and_by_task(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_jobs_filters_by_state_and_by_task(busy: Scene, browse: Browse) -> None:
     page = browse()
 
     def ids(asks: str) -> list[str]:
@@ -186,7 +187,7 @@ def test_jobs_are_listed_by_state_and_by_task(busy: Scene, browse: Browse) -> No
     assert ids("&state=ready&task=other") == []
 
 
-def test_the_search_for_a_job_finds_its_page(busy: Scene, browse: Browse) -> None:
+def test_a_search_for_a_job_id_leads_to_the_page_of_the_job(busy: Scene, browse: Browse) -> None:
     document = browse().get(f"/job.json?queue={QUEUE}&id=ready").json()
 
     assert document["job"]["state"] == "ready"
@@ -224,7 +225,7 @@ def test_errors_are_counted_by_type(busy: Scene, browse: Browse) -> None:
         assert [each["job_id"] for each in claims] == ["died"]
 
 
-def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
+def test_the_page_of_the_log_shows_the_last_event_first(busy: Scene, browse: Browse) -> None:
     events = browse().get("/log.json").json()["events"]
 
     assert (events[0]["type"], events[0]["job_id"]) == ("enqueued", "scheduled")
@@ -241,7 +242,7 @@ def test_the_log_has_the_last_event_first(busy: Scene, browse: Browse) -> None:
         "/at?t=9" + "9" * 40,
     ],
 )
-def test_an_invalid_address_is_refused_with_a_sentence(
+def test_an_invalid_address_is_refused_with_a_sentence_that_says_why(
     scene: Scene, browse: Browse, path: str
 ) -> None:
     answer = browse().get(path)
@@ -252,14 +253,16 @@ def test_an_invalid_address_is_refused_with_a_sentence(
     assert "is not valid" in document.json()["error"]
 
 
-def test_an_unknown_address_has_a_page_that_says_so(scene: Scene, browse: Browse) -> None:
+def test_an_unknown_address_has_a_page_that_says_that_there_is_no_such_page(
+    scene: Scene, browse: Browse
+) -> None:
     answer = browse().get("/nothing/of/this")
 
     assert answer.status_code == 404
     assert "there is no such page" in answer.text
 
 
-def test_an_answer_that_the_browser_has_already_comes_without_a_body(
+def test_an_answer_that_the_browser_already_has_is_sent_without_its_body(
     scene: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -272,7 +275,7 @@ def test_an_answer_that_the_browser_has_already_comes_without_a_body(
 
 
 @pytest.mark.parametrize("path", ["/", f"/queues/{QUEUE}", f"/jobs/{QUEUE}/waits"])
-def test_fifty_viewers_cost_redis_one_read(busy: Scene, browse: Browse, path: str) -> None:
+def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path: str) -> None:
     page = browse(log=False)
     read(page, path)
     time.sleep(1.1)
@@ -288,10 +291,10 @@ def test_fifty_viewers_cost_redis_one_read(busy: Scene, browse: Browse, path: st
     assert _calls(busy.seed) - before <= 4 * 90
 
 
-def test_fifty_tabs_are_sent_one_document(
+def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To make it takes longer than to send it: fifty tabs would keep a core busy."""
+    """Checks the number because a document takes longer to make than to send: fifty tabs would keep a core busy."""
     made: list[str] = []
     page = PAGES[0]
 
@@ -314,7 +317,7 @@ def _calls(seed: Seed) -> int:
     return int(found["total_commands_processed"])
 
 
-def test_the_page_marks_lower_bounds(scene: Scene, browse: Browse) -> None:
+def test_the_page_marks_numbers_that_are_lower_bounds(scene: Scene, browse: Browse) -> None:
     scene.seed.configure(fair=1)
     for lane in range(3):
         scene.seed.enqueue(scene.seed.job(f"j-{lane}", scopes=[f"tenant={lane}"]))
@@ -324,7 +327,7 @@ def test_the_page_marks_lower_bounds(scene: Scene, browse: Browse) -> None:
     assert re.search(r"≥ \d+ s", text)
 
 
-def test_the_page_of_a_queue_counts_the_jobs_of_few_lanes_and_says_so(
+def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes_and_says_so(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "LANES_MAX", 40)
@@ -341,7 +344,7 @@ def test_the_page_of_a_queue_counts_the_jobs_of_few_lanes_and_says_so(
     assert (limits[0]["scope"], limits[0]["waiting_says"]) == ("tenant", "20+")
 
 
-def test_a_list_reads_few_jobs_and_says_so(
+def test_a_list_reads_a_bounded_number_of_jobs_and_says_so(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "MEMBERS_MAX", 50)

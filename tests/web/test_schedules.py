@@ -1,4 +1,4 @@
-"""The pages of schedules: when each is due, what became of its instants, and why one was late."""
+"""The pages of schedules: when each schedule is due, the outcomes of its instants, and why an instant was late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def _serve(scene: Scene) -> None:
-    """Do what a worker does about the schedules that are due."""
+    """Serve the due schedules, as a worker does."""
     run = scene.seed.client.run
     answer = run(tick(QUEUE, "w-1"))
     while answer.due:
@@ -25,7 +25,8 @@ def _serve(scene: Scene) -> None:
 
 @pytest.fixture
 def scheduled(scene: Scene) -> Scene:
-    """A schedule that has fired, one that is paused, one whose job was kept out, one that Redis cannot read."""
+    """Make a schedule that has fired, a schedule that was paused and resumed, a schedule whose job was kept out, and an
+    unreadable schedule."""
     seed = scene.seed
     scene.schedule("beat", every=1, overlap="allow", args_json=f'{{"to":"{SECRET}"}}')
     scene.schedule("kept-out", cron="0 0 29 2 *")
@@ -44,7 +45,7 @@ def scheduled(scene: Scene) -> Scene:
     return scene
 
 
-def test_all_schedules_are_listed_with_what_comes_next_and_what_came_last(
+def test_the_page_of_schedules_shows_the_next_and_the_last_instant_of_each_schedule(
     scheduled: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -63,7 +64,7 @@ def test_all_schedules_are_listed_with_what_comes_next_and_what_came_last(
     assert "schedule broken of queue" in text
 
 
-def test_a_schedule_has_its_rule_its_next_instants_and_its_changes(
+def test_the_page_of_a_schedule_shows_its_rule_its_next_instants_and_its_changes(
     scheduled: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -87,7 +88,7 @@ def test_a_schedule_has_its_rule_its_next_instants_and_its_changes(
     assert document["says"].startswith("its next instant is")
 
 
-def test_an_instant_leads_to_its_job(scheduled: Scene, browse: Browse) -> None:
+def test_an_instant_on_the_page_links_to_its_job(scheduled: Scene, browse: Browse) -> None:
     page = browse()
     ticks = page.get(f"/schedules/{QUEUE}/beat.json").json()["ticks"]
     kept_out = page.get(f"/schedules/{QUEUE}/kept-out.json").json()["ticks"]
@@ -99,7 +100,7 @@ def test_an_instant_leads_to_its_job(scheduled: Scene, browse: Browse) -> None:
     assert "asked for it: no job, since " in kept_out[0]["says"]
 
 
-def test_a_late_instant_says_why_and_leads_to_how_the_queue_stood(
+def test_the_page_says_why_an_instant_was_late_and_links_to_the_queue_at_that_moment(
     scene: Scene, browse: Browse
 ) -> None:
     scene.schedule("slow", every=60)
@@ -118,7 +119,9 @@ def test_a_late_instant_says_why_and_leads_to_how_the_queue_stood(
     assert row["last_tick"]["late"] == found["late"]
 
 
-def test_a_paused_schedule_has_no_next_instant(scheduled: Scene, browse: Browse) -> None:
+def test_the_page_of_a_paused_schedule_shows_no_next_instant(
+    scheduled: Scene, browse: Browse
+) -> None:
     scheduled.seed.client.run(scheduled.seed.client.calls.schedules.change(QUEUE, "night", "pause"))
     page = browse()
 
@@ -126,8 +129,10 @@ def test_a_paused_schedule_has_no_next_instant(scheduled: Scene, browse: Browse)
     assert "rq-core schedule resume mail night" in read(page, f"/schedules/{QUEUE}/night")
 
 
-def test_what_the_job_of_a_schedule_carries_is_hidden(scheduled: Scene, browse: Browse) -> None:
-    """The log has the job of each schedule that was changed, with its arguments."""
+def test_the_arguments_of_the_job_of_a_schedule_are_hidden(
+    scheduled: Scene, browse: Browse
+) -> None:
+    """Checks the log, which has the job of each changed schedule with its arguments."""
     shown, hidden = browse(see_arguments=True), browse()
 
     for path in (f"/schedules/{QUEUE}/beat", "/log", f"/log?queue={QUEUE}", "/schedules"):
@@ -137,7 +142,7 @@ def test_what_the_job_of_a_schedule_carries_is_hidden(scheduled: Scene, browse: 
     assert SECRET in read(shown, f"/log?queue={QUEUE}")
 
 
-def test_a_schedule_that_is_late_now_says_why(scene: Scene, browse: Browse) -> None:
+def test_the_page_of_a_schedule_that_is_late_says_why(scene: Scene, browse: Browse) -> None:
     scene.schedule("slow", every=60)
     scene.schedule("rare", cron="0 0 29 2 *")
     control: Any = scene.seed.control
@@ -156,7 +161,9 @@ def test_a_schedule_that_is_late_now_says_why(scene: Scene, browse: Browse) -> N
     assert page.get(f"/schedules/{QUEUE}/rare.json").json()["causes"] == []
 
 
-def test_a_schedule_that_is_not_there_says_so(scene: Scene, browse: Browse) -> None:
+def test_the_page_of_an_unknown_schedule_says_that_there_is_no_such_schedule(
+    scene: Scene, browse: Browse
+) -> None:
     page = browse()
 
     assert "Redis has no schedule of this name" in read(page, f"/schedules/{QUEUE}/none")

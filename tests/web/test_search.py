@@ -1,4 +1,4 @@
-"""The search of /jobs: its words, which source answers them, and the pages of claims that ended."""
+"""The search of /jobs: its words, the source that answers them, and the pages of ended claims."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.web.test_pages import parsed
 NOW_MS = 1_800_000_000_000
 
 
-def test_a_search_is_read_word_by_word() -> None:
+def test_a_search_is_parsed_word_by_word() -> None:
     text = 'queue:mail state:ready,dead  scope:"tenant=a b" since:"2027-01-15 08:00"'
 
     assert parse_search(text) == {
@@ -40,12 +40,12 @@ def test_a_search_is_read_word_by_word() -> None:
         ("state:dead error:E", "state is asked of Redis"), ("lane:2 outcome:failed queue:a", "lane is asked of Redis"),
     ],
 )  # fmt: skip
-def test_a_word_that_cannot_be_answered_is_refused_by_name(text: str, why: str) -> None:
+def test_the_error_of_an_invalid_word_in_a_search_names_the_word(text: str, why: str) -> None:
     with pytest.raises(Exception, match=re.escape(why)):
         asked_of({}, {"q": text}, NOW_MS)
 
 
-def test_the_box_and_the_address_say_the_same() -> None:
+def test_a_search_in_the_box_and_in_the_address_means_the_same() -> None:
     box = asked_of({}, {"q": "since:1h outcome:died queue:mail task:send"}, NOW_MS)
     address = asked_of(
         {}, {"queue": "mail", "task": "send", "outcome": "died", "since": "1h"}, NOW_MS
@@ -58,12 +58,12 @@ def test_the_box_and_the_address_say_the_same() -> None:
     assert parse_search(asked_of({}, {"scope": "k=a b"}, NOW_MS).text) == {"scope": "k=a b"}
 
 
-def test_the_outcomes_are_those_of_the_log() -> None:
+def test_a_search_accepts_exactly_the_outcomes_of_the_log() -> None:
     assert set(OUTCOMES) == set(LOGGED_OUTCOMES)
 
 
 @pytest.mark.parametrize("behind", ["x", "1/2", "1/2/q/", "9" * 20 + "/1-1/q/j", "1/1-1/q"])
-def test_an_invalid_place_of_a_page_is_refused(behind: str) -> None:
+def test_an_invalid_position_of_a_page_is_refused(behind: str) -> None:
     with pytest.raises(InvalidOption, match="behind"):
         asked_of({}, {"behind": behind}, NOW_MS)
 
@@ -76,7 +76,7 @@ Ids = Callable[..., list[str]]
 
 @pytest.fixture
 def ids(busy: Scene, browse: Browse) -> Ids:
-    """Searches, and returns the ids that are found."""
+    """Return a function that searches and returns the ids that are found."""
     page = browse()
 
     def search(text: str, place: str = "jobs") -> list[str]:
@@ -86,7 +86,7 @@ def ids(busy: Scene, browse: Browse) -> Ids:
     return search
 
 
-def test_jobs_that_are_alive_are_found_in_redis(ids: Ids) -> None:
+def test_a_search_finds_live_jobs_in_redis(ids: Ids) -> None:
     alive = ["holds", "later", "ready", "scheduled", "waits"]
     for text, found in (
         ("", alive), ("worker:w-1", ["holds"]), ("worker:w-2", []), ("scope:tenant=acme", ["holds", "waits"]),
@@ -96,7 +96,7 @@ def test_jobs_that_are_alive_are_found_in_redis(ids: Ids) -> None:
         assert ids(f"queue:{QUEUE} {text}") == found, text
 
 
-def test_claims_that_ended_are_found_in_the_log(ids: Ids) -> None:
+def test_a_search_finds_ended_claims_in_the_log(ids: Ids) -> None:
     for text, found in (
         ("outcome:any", ["died", "done"]), ("outcome:succeeded", ["done"]), ("outcome:failed", ["died"]),
         ("error:SmtpError", ["died"]), ("error:Other", []), ("worker:w-1 since:1h", ["died", "done"]),
@@ -106,12 +106,12 @@ def test_claims_that_ended_are_found_in_the_log(ids: Ids) -> None:
         assert ids(f"queue:{QUEUE} {text}") == []
 
 
-def test_failures_of_all_queues_are_found_without_a_queue(ids: Ids) -> None:
+def test_a_search_without_a_queue_finds_failures_of_all_queues(ids: Ids) -> None:
     assert ids("outcome:failed", "claims") == ["died"]
     assert ids("since:1h", "claims") == ["died"]
 
 
-def test_an_id_leads_to_its_job_in_whatever_queue(busy: Scene, browse: Browse) -> None:
+def test_a_search_for_an_id_leads_to_its_job_in_any_queue(busy: Scene, browse: Browse) -> None:
     other = busy.seed.of("other")
     other.enqueue("only-there", "ready")
     page = browse()
@@ -124,7 +124,7 @@ def test_an_id_leads_to_its_job_in_whatever_queue(busy: Scene, browse: Browse) -
     assert "No queue in Redis has a job with the id never" in read(page, "/jobs?q=never")
 
 
-def test_an_id_that_two_queues_have_is_shown_twice(busy: Scene, browse: Browse) -> None:
+def test_a_search_for_an_id_of_two_queues_shows_both_jobs(busy: Scene, browse: Browse) -> None:
     other = busy.seed.of("other")
     other.enqueue("done")
 
@@ -133,7 +133,9 @@ def test_an_id_that_two_queues_have_is_shown_twice(busy: Scene, browse: Browse) 
     assert {f"/jobs/{QUEUE}/done", "/jobs/other/done"} <= set(parsed(text).links)
 
 
-def test_a_search_for_what_is_past_without_a_log_says_so(busy: Scene, browse: Browse) -> None:
+def test_a_search_of_the_past_without_a_log_says_that_it_needs_a_log(
+    busy: Scene, browse: Browse
+) -> None:
     page = browse(log=False)
 
     text = read(page, f"/jobs?queue={QUEUE}&outcome=failed")
@@ -142,7 +144,7 @@ def test_a_search_for_what_is_past_without_a_log_says_so(busy: Scene, browse: Br
     assert "outcome=" not in read(page, f"/jobs?queue={QUEUE}")
 
 
-def test_pages_of_claims_lead_from_one_to_the_next(busy: Scene, browse: Browse) -> None:
+def test_pages_of_claims_link_to_the_next_page(busy: Scene, browse: Browse) -> None:
     seed = busy.seed
     for first in range(0, 250, 50):
         names = [f"n-{n}" for n in range(first, first + 50)]
@@ -166,7 +168,7 @@ def test_pages_of_claims_lead_from_one_to_the_next(busy: Scene, browse: Browse) 
     assert document["live"] is False
 
 
-def test_a_page_that_looked_at_its_fill_says_how_far_back(
+def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ended_claims, "LOOKED_MAX", 1)
@@ -181,7 +183,9 @@ def test_a_page_that_looked_at_its_fill_says_how_far_back(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_each_word_and_each_chip_leads_to_a_search(busy: Scene, browse: Browse) -> None:
+def test_each_word_and_each_choice_of_a_search_links_to_a_search(
+    busy: Scene, browse: Browse
+) -> None:
     page = browse()
     path = f"/jobs?queue={QUEUE}&task=t&state=ready"
     document = json.loads(page.get(path.replace("/jobs", "/jobs.json")).text)
@@ -207,8 +211,10 @@ def test_markup_in_a_search_is_shown_as_text(busy: Scene, browse: Browse) -> Non
         assert parsed(answer.text).open == []
 
 
-def test_what_a_search_cannot_say_is_no_condition_of_a_link(scene: Scene, browse: Browse) -> None:
-    """An error's type may have any length."""
+def test_a_link_omits_a_condition_that_a_search_cannot_express(
+    scene: Scene, browse: Browse
+) -> None:
+    """Checks an error type that is too long for a search, since it may have any length."""
     scene.die("died", json.dumps({"type": "E" * 5_000, "message": "", "traceback": ""}))
     scene.mirror()
     page = browse()

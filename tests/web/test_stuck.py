@@ -36,10 +36,10 @@ def test_the_first_page_names_the_cause_of_a_stuck_queue(name: str, valkey_url: 
     assert causes.count(SAYS[name]) == 1
 
 
-def test_a_wait_of_yesterday_is_found_by_its_time_and_explained_by_its_job(
+def test_a_past_wait_is_found_by_its_time_and_explained_on_the_page_of_its_job(
     scene: Scene, browse: Browse
 ) -> None:
-    """Yesterday at 12:03 tenant acme waited for four minutes: for which jobs?"""
+    """Checks the question for which jobs the tenant acme waited four minutes yesterday at 12:03."""
     waited(scene)
     page = browse()
 
@@ -69,7 +69,8 @@ def test_the_mark_of_a_queue_is_as_urgent_as_its_worst_cause(scene: Scene, brows
 
 
 def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url: str) -> None:
-    """A queue whose ready jobs all wait for a cap had jobs and no oldest one."""
+    """Checks a queue whose ready jobs all wait for a cap: the page once showed the jobs without the age of the oldest
+    one."""
     with stuck.scene(valkey_url, "full_cap"), open_page(valkey_url) as page:
         for path in ("/", f"/queues/{QUEUE}"):
             assert (
@@ -77,7 +78,9 @@ def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url:
             )
 
 
-def test_the_page_of_the_log_says_what_waits_for_the_mirror_without_a_log(valkey_url: str) -> None:
+def test_the_page_of_the_log_says_that_the_mirror_is_behind_though_it_has_no_log(
+    valkey_url: str,
+) -> None:
     with stuck.scene(valkey_url, "sql_away"), open_page(valkey_url) as page:
         text = html.unescape(read(page, "/audit"))
 
@@ -85,7 +88,7 @@ def test_the_page_of_the_log_says_what_waits_for_the_mirror_without_a_log(valkey
     assert "start it with --audit URL" in text
 
 
-def test_the_page_of_a_queue_leads_to_its_log_which_says_who_paused_it(
+def test_the_page_of_a_queue_links_to_its_log_which_has_the_pause(
     scene: Scene, browse: Browse
 ) -> None:
     scene.seed.configure(paused=1)

@@ -33,15 +33,15 @@ def test_parse_moment_reads_each_form_of_a_moment(text: str, ms: int) -> None:
         ("08:01", 1_799_913_660_000),
     ],
 )
-def test_a_time_of_day_is_the_last_one_that_was(text: str, ms: int) -> None:
-    """1,800,000,000,000 is 08:00 UTC on a Friday."""
+def test_a_time_of_day_means_the_last_time_that_has_passed(text: str, ms: int) -> None:
+    """Checks times of day at 08:00 UTC on a Friday, which is 1,800,000,000,000 ms."""
     assert parse_moment(text, 1_800_000_000_000) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["yesterday", "10", "1" * 16, "-5", "10 m ago ago", "2027-13-01", "m", ""]
 )
-def test_parse_moment_refuses_other_texts(text: str) -> None:
+def test_parse_moment_refuses_invalid_texts(text: str) -> None:
     if text == "10":
         assert parse_moment(text, NOW_MS) == 10
         return
@@ -54,17 +54,17 @@ def test_parse_moment_refuses_other_texts(text: str) -> None:
     [("mail", "/queues/mail"), ("a:b", "/queues/a:b"), ("..", "/queue?queue=.."), (".", "/queue?queue=."),
      ("a.json", "/queue?queue=a.json"), ("a/b", "/queue?queue=a%2Fb"), ("<x>", "/queue?queue=%3Cx%3E")],
 )  # fmt: skip
-def test_no_browser_changes_the_address_of_a_queue(queue: str, path: str) -> None:
+def test_the_path_of_a_queue_is_one_that_no_browser_changes(queue: str, path: str) -> None:
     assert queue_path(queue) == path
 
 
-def test_no_browser_changes_the_address_of_a_job() -> None:
+def test_the_path_of_a_job_is_one_that_no_browser_changes() -> None:
     assert job_path("mail", "a") == "/jobs/mail/a"
     assert job_path("mail", "..") == "/job?queue=mail&id=.."
     assert query("/at", t=None, queue="") == "/at"
 
 
-def test_texts_keep_their_lines_and_lose_control_characters() -> None:
+def test_texts_keep_their_line_breaks_and_their_control_characters_are_escaped() -> None:
     assert plain("a\n\tb") == "a\n\tb"
     assert plain("\x1b[1m\u202eé") == "\\x1b[1m\\u202eé"
     assert word("a\n b  c") == "a b c"
@@ -72,7 +72,7 @@ def test_texts_keep_their_lines_and_lose_control_characters() -> None:
     assert len(word("x" * 10_000_000)) < 400
 
 
-def test_lists_in_markdown_become_items() -> None:
+def test_lists_in_markdown_become_list_items() -> None:
     assert items("- Start `a b`\n  now.\n- Or\n") == [
         [(False, "Start "), (True, "a b"), (False, " now.")], [(False, "Or")]
     ]  # fmt: skip

@@ -84,7 +84,7 @@ def event_types(client: Client, job_id: str, queue: str = "crew") -> list[str]:
 
 
 def gone(client: Client, *ids: str) -> Callable[[], bool]:
-    """Return a condition for `wait_until`: these jobs have ended and left Redis."""
+    """Return a condition for `wait_until` that is true when these jobs have left Redis."""
     return lambda: all(client.run(client.calls.reads.job(i, ["crew"])) is None for i in ids)
 
 
@@ -120,7 +120,7 @@ def begin(
 
 
 def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
-    """End a claim that its holder still runs, and keep the job from being claimed again."""
+    """End a claim whose worker still runs the job, and prevent that the job is claimed again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
     call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

@@ -54,7 +54,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
 
 
 @pytest.mark.slow
-def test_the_mirror_copies_the_events_of_its_downtime(
+def test_the_mirror_copies_the_events_of_the_time_when_it_was_stopped(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
@@ -76,7 +76,7 @@ def test_the_mirror_copies_the_events_of_its_downtime(
 
 
 @pytest.mark.slow
-def test_a_worker_with_audit_starts_on_an_emptied_redis_and_not_on_another_redis(
+def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     """Checks that the mirror continues on the log's own server after a loss, and mirrors nothing of another server."""

@@ -126,7 +126,7 @@ def lines(app: App) -> list[str]:
     return list(lines_of(app.client.run(app.client.calls.reads.snapshot("mail"))).values())
 
 
-async def test_a_deploy_that_adds_a_cap_applies_it_to_waiting_jobs(
+async def test_a_deploy_that_adds_a_cap_applies_the_cap_to_waiting_jobs(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     old, new = make_app(), make_app()
@@ -239,7 +239,7 @@ async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
     assert order.index("small") <= 1
 
 
-async def test_a_key_function_that_fails_gives_the_job_back(
+async def test_a_job_is_given_back_if_its_key_function_fails(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     app, other = make_app(), make_app()

@@ -22,10 +22,12 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path) -> None:
+def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
+    client: Client, tmp_path: Path
+) -> None:
     """Checks N in 1, 2, 3, 10; per task, per queue, per key, and all three together; with 4 worker processes.
 
-    The log and the witness must agree that N was reached and never exceeded, and a free place is taken within 50 ms
+    The log and the witness must agree that N was reached and never exceeded. A free place must be taken within 50 ms
     (p99).
     """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
@@ -44,7 +46,7 @@ def test_the_caps_are_reached_and_never_exceeded(client: Client, tmp_path: Path)
 
 @pytest.mark.parametrize("rounds", [wakeups.race, wakeups.turns])
 @pytest.mark.slow
-def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
+def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
     """Checks 3,000 enqueues and cancels that race with the ends of the last holders, while no worker polls."""
@@ -63,7 +65,7 @@ def test_no_wake_up_is_lost_in_races_of_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks at every moment that the holders are the scope's claimed jobs, however workers end."""
+    """Checks, at each moment, that the holders of a scope are exactly its claimed jobs, however workers end."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []

@@ -1,4 +1,4 @@
-"""Workers that stop, are stopped, and are killed. Each runs in a separate process."""
+"""Workers that stop by themselves, are suspended, or are killed. Each worker runs in a separate process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.wait import wait_until
 from tests.worker.conftest import emptied, event_types, events, gone, log_of, one_engine
 
 
-def test_a_killed_workers_job_runs_again_within_a_lease(
+def test_the_job_of_a_killed_worker_runs_again_within_a_lease(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handle = crew.sleeping.enqueue(60)
@@ -45,10 +45,11 @@ def _workers(client: Client):
     return sum("cmd=blpop" in line for line in text.splitlines())
 
 
-def test_a_suspended_worker_that_continues_after_its_lease_settles_nothing(
+def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that wakes after its lease, finishes the job, and reports a claim that is no longer in force."""
+    """Checks a worker that resumes after its lease has expired, finishes its job, and reports a claim that is no longer
+    in force."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
@@ -72,10 +73,11 @@ def test_a_suspended_worker_that_continues_after_its_lease_settles_nothing(
     assert (refused["outcome"], refused["reason"]) == ("complete", "gone")
 
 
-def test_a_suspension_of_all_workers_costs_no_claim(
+def test_a_suspension_of_all_workers_does_not_cost_a_claim(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a suspended machine: the worker that wakes first must not take the others for dead."""
+    """Checks a machine that was suspended: the worker that resumes first must not end the claims of the other
+    workers."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
     with (
@@ -95,7 +97,7 @@ def test_a_suspension_of_all_workers_costs_no_claim(
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_sigterm_lets_jobs_finish_and_claims_no_more(
+def test_after_sigterm_a_worker_lets_its_jobs_finish_and_claims_no_more(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     running = crew.gated.enqueue()
@@ -132,7 +134,7 @@ def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_a_job_that_is_not_finished_after_the_grace_is_given_back_without_an_attempt(
+def test_a_job_that_is_unfinished_at_the_end_of_the_grace_is_given_back_without_using_an_attempt(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
@@ -165,7 +167,7 @@ def test_a_second_signal_ends_the_grace(
     assert handle.state() == "ready"
 
 
-def test_a_job_that_kills_its_worker_repeatedly_is_dead(
+def test_a_job_that_kills_its_worker_repeatedly_dies(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handle = crew.sleeping.with_options(max_losses=2).enqueue(60)
@@ -244,7 +246,7 @@ def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
 @one_engine
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 @pytest.mark.slow
-def test_sigterm_ends_a_worker_though_the_server_is_down(
+def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
     server = start_redis()
@@ -259,7 +261,8 @@ def test_sigterm_ends_a_worker_though_the_server_is_down(
 
 
 def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
-    """Checks each end of the supervisor: a worker without one would run on through the next deploy."""
+    """Checks each kind of end of the supervisor. A worker without a supervisor would continue to run after the next
+    deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))
         wait_until(lambda: len(witness.lines()) == 20, "the jobs are done", timeout=30)

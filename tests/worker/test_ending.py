@@ -1,4 +1,5 @@
-"""Ends of processes: a process whose work is over ends, whatever handlers left in it, and a stopped one is reported."""
+"""Ends of processes: a process whose work is over ends whatever its handlers left running, and a suspended process is
+reported."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ LEAVES = {
 def _ends(
     *lines: str, now: bool = False, force_after: float = 0.3
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process whose handlers leave something behind, which declares its work over and returns status 3."""
+    """Run a process whose handlers leave something running. The process declares that its work is over, and exits with
+    3."""
     script = textwrap.dedent(f"""
         import asyncio, atexit, logging, sys, threading, time
         from concurrent.futures import ThreadPoolExecutor

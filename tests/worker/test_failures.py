@@ -44,7 +44,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_not_a_
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
-async def test_a_success_of_a_sync_handler_after_its_timeout_is_ignored(
+async def test_a_success_of_a_sync_handler_after_its_timeout_does_not_count(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()
@@ -115,7 +115,7 @@ def _raise(how: type[BaseException]) -> Any:
 @pytest.mark.parametrize("how", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 @pytest.mark.parametrize("where", ["backoff", "redactor", "words", "notes"])
 @pytest.mark.parametrize("kind", ["async def", "def"])
-async def test_an_error_while_a_failure_is_described_does_not_end_the_worker(
+async def test_an_error_while_a_failure_is_being_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
     """Checks an exception whose text calls `sys.exit()`."""
@@ -152,7 +152,7 @@ async def test_an_error_while_a_failure_is_described_does_not_end_the_worker(
 
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
-async def test_a_cancellation_that_was_not_requested_is_a_failure(
+async def test_a_cancellation_that_no_caller_requested_counts_as_a_failure(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     """Checks a library's cancelled future: if the job were given back without an attempt, it would run for ever."""
@@ -165,7 +165,7 @@ async def test_a_cancellation_that_was_not_requested_is_a_failure(
 
 
 @pytest.mark.parametrize("task", [crew.raising, crew.raising_in_thread], ids=lambda t: t.name)
-async def test_an_error_whose_str_raises_is_reported(
+async def test_an_error_whose_method_str_raises_is_reported(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
     handle = task.enqueue("Speechless")

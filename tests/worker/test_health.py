@@ -54,7 +54,7 @@ def probe(port: int) -> tuple[int, Any]:
         return 0, None
 
 
-def test_a_machine_without_workers_is_not_healthy() -> None:
+def test_the_health_check_reports_a_machine_without_workers_as_unhealthy() -> None:
     command = [sys.executable, "-m", "rq_core.cli", "health", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -158,7 +158,9 @@ def test_a_health_directory_of_another_user_is_not_used(
     assert "belongs to another user" in caplog.text
 
 
-def test_the_age_of_a_worker_is_the_time_since_its_last_claim(tmp_path: Path) -> None:
+def test_the_age_that_health_shows_is_the_time_since_the_last_claim_of_the_worker(
+    tmp_path: Path,
+) -> None:
     pulse = health.Pulse(tmp_path / "workers")
     pulse.start("w-1", ["q"])
     os.utime(tmp_path / "workers" / "w-1.json", (1, 1))

@@ -36,7 +36,7 @@ async def begun_apart(client: Client) -> None:
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
 
-async def test_processes_are_reused_and_are_never_more_than_the_running_jobs(
+async def test_processes_of_isolated_handlers_are_reused_and_are_never_more_than_the_running_jobs(
     client: Client, run_worker: RunWorker, witness: crew.Witness, app: App
 ) -> None:
     app.enqueue_many(crew.apart.job(n=n) for n in range(40))
@@ -67,7 +67,7 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "died"]
 
 
-async def test_a_timeout_includes_the_start_of_the_process_and_the_import(
+async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_the_process_and_the_import(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a blocking import: a timeout of 1.5 s does not become one of 21.5 s."""
@@ -176,7 +176,7 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
+def test_a_signal_to_all_processes_does_not_cost_an_isolated_handler_an_attempt(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """Checks a handler whose process is just starting when the signal comes: this is no failure of its job."""
@@ -195,7 +195,7 @@ def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_process_that_an_isolated_handler_started_ends_with_the_handlers_process(
+async def test_a_process_that_an_isolated_handler_started_ends_with_the_process_of_the_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):

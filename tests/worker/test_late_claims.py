@@ -50,7 +50,7 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
     return transport, worker, ending
 
 
-async def test_a_job_whose_claim_is_answered_after_its_lease_is_not_begun(
+async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_begun(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks that the same job does not run twice at once, since the worker can know that it lost the lease."""
@@ -82,7 +82,8 @@ def long_lease(app: App) -> Iterator[float]:
 async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
-    """Checks claims after an outage, which are all late: to give them back would spend their rates."""
+    """Checks claims after an outage, which are all answered late. If they were given back, their rates would be spent
+    for nothing."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
@@ -96,7 +97,7 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_claimed_jobs_that_wait_for_a_blocked_loop_are_given_back(
+async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks jobs that wait behind a handler which blocks the event loop: no heartbeat keeps their leases."""

@@ -1,4 +1,5 @@
-"""Late ends: a run that ends after its timeout counts as timed out, also if a blocked event loop could not stop it."""
+"""Late ends: a handler that ends after its timeout counts as timed out, even if a blocked event loop could not stop it
+in time."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def timed_out(ended: Any) -> bool:
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
 @LOOPS
-def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_has_timed_out(
+def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
     """Checks that the run is not logged as succeeded."""
@@ -55,7 +56,7 @@ def test_an_async_handler_that_blocks_the_loop_beyond_its_timeout_has_timed_out(
     assert timed_out(ended)
 
 
-def test_an_async_handler_that_swallows_its_cancellation_at_the_timeout_has_timed_out(
+def test_an_async_handler_that_suppresses_its_cancellation_at_the_timeout_counts_as_timed_out(
     valkey_url: str,
 ) -> None:
     app = App(valkey_url)
@@ -111,7 +112,7 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_def_handler_that_ends_late_beside_a_blocked_loop_has_timed_out(
+def test_a_def_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
     """Checks that the timeout still runs, and that the handler is asked to stop."""
@@ -152,7 +153,7 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
-def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_loop_could_not_announce(
+def test_a_session_is_rolled_back_after_a_timeout_though_a_blocked_event_loop_could_not_announce_it(
     valkey_url: str,
 ) -> None:
     """Checks that the session does not commit, since the job runs again."""
@@ -172,7 +173,7 @@ def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_loop_could_not_
 
 
 @LOOPS
-def test_a_def_handler_that_ends_in_time_succeeds_though_a_blocked_loop_notices_late(
+def test_a_def_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_it_late(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)
@@ -191,7 +192,7 @@ def test_a_def_handler_that_ends_in_time_succeeds_though_a_blocked_loop_notices_
 
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
-def test_the_timeout_of_an_isolated_handler_is_compared_with_its_end_beside_a_blocked_loop(
+def test_an_isolated_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
     valkey_url: str,
     witness: crew.Witness,
     run: Callable[..., Any],

@@ -15,7 +15,7 @@ from tests.kit.wait import wait_until, wait_until_async
 from tests.kit.working import at_work, working
 
 
-async def test_the_lag_of_a_blocked_loop_is_published_and_later_reset(
+async def test_the_lag_of_a_blocked_event_loop_is_published_and_reset_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loop_lag, "EVERY_S", 0.01)
@@ -32,7 +32,7 @@ async def test_the_lag_of_a_blocked_loop_is_published_and_later_reset(
     assert flow.vitals().answered_at == 0
 
 
-async def test_the_log_names_the_handler_that_blocks_the_loop(
+async def test_the_log_names_the_handler_that_blocks_the_event_loop(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop_lag, "EVERY_S", 0.02)

@@ -44,7 +44,7 @@ async def test_a_sync_handler_sees_that_its_job_is_cancelled(
     assert event_types(client, handle.id)[-1] == "cancelled"
 
 
-async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
+async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks that the heartbeat runs neither on the event loop nor on the job's thread."""
@@ -102,7 +102,8 @@ async def test_a_sync_handler_whose_lease_is_lost_is_cancelled(
 
 
 def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client, app: App) -> None:
-    """Checks a handler that ignores its end: it does not keep its job, and the places in its caps, for ever."""
+    """Checks a handler that ignores its cancellation: it must not keep its job and the job's places in caps for
+    ever."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))

@@ -23,7 +23,7 @@ SECRET = "hunter2hunter2"  # noqa: S105 - made up
 
 @one_engine
 @pytest.mark.slow
-def test_no_password_is_in_a_command_line_a_log_a_row_of_sql_or_a_key(
+def test_no_command_line_log_sql_row_or_key_contains_a_password(
     start_redis: Callable[..., RedisServer],
     witness: crew.Witness,
     postgres_url: str,

@@ -1,4 +1,4 @@
-"""Hooks run for jobs that died in any way, even if the worker that saw the death dies, too."""
+"""Hooks run for jobs that died in any way, even if the worker that noticed the death is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(witness: crew.Witness, job_id: str) -> list[dict[str, Any]]:
     return [line["facts"] for line in witness.lines("mourned") if line["dead"] == job_id]
 
 
-async def test_a_hook_runs_once_and_promptly_for_each_death(
+async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
     client: Client,
     run_worker: RunWorker,
     witness: crew.Witness,
@@ -59,7 +59,7 @@ async def test_a_hook_runs_once_and_promptly_for_each_death(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_hooks_run_for_the_first_deaths_of_a_queue(
+async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_of_a_queue(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
     """Checks deaths in the first settlements, which come before the worker's first search for deaths.
@@ -81,10 +81,10 @@ async def test_hooks_run_for_the_first_deaths_of_a_queue(
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
+async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a Redis that also lost the mark from which on hooks have run."""
+    """Checks a Redis that also lost the mark up to which hooks have run."""
     async with run_worker():
         first = crew.mortal.enqueue("give up")
         await wait_until_async(lambda: told(witness, first.id), "the worker works")
@@ -98,7 +98,7 @@ async def test_hooks_run_for_the_first_deaths_after_redis_lost_everything(
     assert [len(told(witness, handle.id)) for handle in handles] == [1] * 20
 
 
-async def test_a_hook_runs_at_once_for_a_death_during_a_search_for_deaths(
+async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a death that is noticed after the search has asked Redis: the hook does not wait for the next search."""
@@ -123,8 +123,10 @@ async def test_a_hook_runs_at_once_for_a_death_during_a_search_for_deaths(
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
 
-def test_a_hook_runs_for_a_poison_job(client: Client, app: App, witness: crew.Witness) -> None:
-    """Checks a death that no worker lives to report."""
+def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    """Checks a death that no worker reports, since the job killed its workers."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -156,7 +158,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
     return handle.id
 
 
-async def test_the_next_worker_runs_the_hook_of_a_death_that_an_ended_worker_missed(
+async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_missed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks a worker that saw the death and ended before it enqueued the hook's job."""
@@ -199,7 +201,7 @@ def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
     [b"\xff{", b'{"task":"mortal","args":?}}', b'{"task":"mortal","args":[1]}'],
     ids=["no JSON", "no arguments in JSON", "no mapping"],
 )
-async def test_a_hook_runs_for_an_unreadable_job(
+async def test_the_hook_of_dead_jobs_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
     """Checks that the worker's search for dead jobs does not end at the unreadable job, so that hooks of later deaths
@@ -215,7 +217,9 @@ async def test_a_hook_runs_for_an_unreadable_job(
     assert facts["arguments"] == {}
 
 
-def test_the_hook_runs_for_each_of_many_jobs_that_died_together(client: Client, app: App) -> None:
+def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
+    client: Client, app: App
+) -> None:
     count = 2 * dead_hooks.DEATHS_MAX + 7
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
@@ -234,7 +238,8 @@ def test_the_hook_runs_for_each_of_many_jobs_that_died_together(client: Client, 
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Search for deaths while Redis' clock is this far ahead of the clock that dates deaths."""
+    """Search for deaths while Redis' clock is ahead, by this time, of the clock from which the deaths have their
+    times."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
@@ -253,7 +258,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
     [(10_000, 5.0, 0, True), (10_000, 5.0, 0, False), (2_000, 5.0, 5_000, True)],
     ids=["far", "far, and another worker", "less than a look"],
 )
-def test_a_hook_runs_for_a_death_after_the_clock_went_back(
+def test_the_hook_of_dead_jobs_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
     """Checks a death that is older than the mark, and so looks as if its hook had run."""

@@ -13,7 +13,7 @@ from tests.rigs.once.race import race
 
 
 @pytest.mark.slow
-def test_a_contended_unique_name_has_one_holder_while_workers_are_killed(
+def test_only_one_job_holds_a_contended_unique_name_while_workers_are_killed(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """Checks that two live jobs never have the name, and that the name never lacks a live job."""
@@ -28,7 +28,9 @@ def test_a_contended_unique_name_has_one_holder_while_workers_are_killed(
 
 
 @pytest.mark.alone
-def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Path) -> None:
+def test_jobs_expire_at_the_rate_at_which_they_are_enqueued(
+    valkey_url: str, tmp_path: Path
+) -> None:
     """Checks more than 2,500 jobs per second: one sweep takes 250, and ten sweeps a second would not be enough."""
     found = expire(valkey_url, tmp_path, 4_000, 4)
 
@@ -43,7 +45,7 @@ def test_jobs_expire_as_fast_as_they_are_enqueued(valkey_url: str, tmp_path: Pat
     "size, chunk, log", [(60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)]
 )
 @pytest.mark.slow
-def test_results_kept_for_a_second_expire_as_fast_as_they_are_stored(
+def test_results_that_are_kept_for_a_second_expire_at_the_rate_at_which_they_are_stored(
     valkey_url: str, size: int, chunk: int, log: str
 ) -> None:
     """Checks also the median time of the calls that end jobs; the longest one depends on the machine's load."""

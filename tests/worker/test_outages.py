@@ -64,10 +64,11 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     assert all("replid_changed" in data for data in reasons[1:])
 
 
-async def test_a_job_that_finishes_during_an_outage_is_reported_after_it(
+async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that the claim stays in force: an outage shorter than a lease costs no second run."""
+    """Checks that the claim remains in force: after an outage that is shorter than a lease, the job does not run a
+    second time."""
     server = start_redis(appendonly="yes", appendfsync="always")
     worker, running = begin(server.url, grace=1.0)
     try:
@@ -103,10 +104,11 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
     assert outages.problems(found) == []
 
 
-async def test_scripts_forgotten_within_a_pipeline_cost_no_claim(
+async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the earlier commands of the same pipeline: they have run, and must be neither lost nor repeated."""
+    """Checks the commands before the flush in the same pipeline: they have run, and must be neither lost nor
+    repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True
@@ -187,7 +189,9 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 
 
 @pytest.mark.slow
-def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: RedisServer) -> None:
+def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
+    redis_server: RedisServer,
+) -> None:
     """Checks uvloop, which the command line uses: a connection with an unfinished handshake must not be used."""
     import uvloop
 
@@ -226,10 +230,11 @@ def test_a_connection_reset_during_the_handshake_is_an_outage(redis_server: Redi
     assert found == {"three"}
 
 
-async def test_an_outage_that_lasts_two_leases_costs_no_claim(
+async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks two workers that could not extend their leases: the first to return must not take the other for dead."""
+    """Checks two workers that could not extend their leases: the worker that reaches Redis first must not end the other
+    worker's claims."""
     server = start_redis()
     crew.app.connect_to(server.url)
     options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)
@@ -279,7 +284,8 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that claims are given back only if a cap may not have counted them, since their rates are spent."""
+    """Checks that claims are given back only if a cap may not have counted them, since a rate would be spent again by
+    the next claims."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []

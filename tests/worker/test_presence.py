@@ -76,7 +76,7 @@ def test_the_doctor_does_not_report_the_list_of_workers(client: Client, app: App
     assert examine(snapshot) == []
 
 
-def test_a_silent_worker_is_no_longer_listed_and_its_row_is_swept(
+def test_a_worker_that_is_silent_is_no_longer_listed_and_its_row_is_removed(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client, "w-killed").tell()
@@ -111,7 +111,7 @@ def test_the_tasks_of_a_worker_are_known_while_it_is_listed(client: Client) -> N
     assert [known.knows(task) for task in ("coroutine", "other", "nonesuch")] == [True, True, False]
 
 
-def test_no_task_is_reported_as_unknown_while_the_tasks_of_a_worker_are_unreadable(
+def test_no_task_is_reported_as_unknown_while_the_task_list_of_a_worker_is_unreadable(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client).tell()
@@ -121,7 +121,9 @@ def test_no_task_is_reported_as_unknown_while_the_tasks_of_a_worker_are_unreadab
     assert client.run(client.calls.reads.known_tasks("crew")).knows("nonesuch") is None
 
 
-def test_a_full_server_accepts_the_rows_of_workers(client: Client, valkey: RedisServer) -> None:
+def test_a_full_server_accepts_the_presence_rows_of_workers(
+    client: Client, valkey: RedisServer
+) -> None:
     with valkey.client() as control:
         control.config_set("maxmemory", "1")
         with pytest.raises(redis.OutOfMemoryError):
@@ -185,7 +187,9 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
     assert worker_registry.read_row("w", row, 6_000) is None
 
 
-def test_a_worker_row_from_the_future_is_ignored(client: Client, valkey: RedisServer) -> None:
+def test_a_worker_row_with_a_time_in_the_future_is_ignored(
+    client: Client, valkey: RedisServer
+) -> None:
     """Checks a Redis clock that was set back, or a false row: the worker would stay listed until that time."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:

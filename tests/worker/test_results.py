@@ -184,7 +184,7 @@ async def test_keep_result_of_a_call_overrides_that_of_its_task(connected: App) 
     assert 5 == value
 
 
-async def test_each_of_many_results_of_one_turn_reaches_its_handle(connected: App) -> None:
+async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: App) -> None:
     async with working(connected, queues=("results",), concurrency=50):
         jobs = await connected.enqueue_many_async(on_loop.job(n) for n in range(600))
         by_id = {job_id: n for n, job_id in enumerate(jobs.ids)}

@@ -1,4 +1,4 @@
-"""Workers run jobs: how jobs end, when they begin, and how many commands they cost."""
+"""Workers run jobs: how jobs end, when they begin, and how many Redis commands they cost."""
 
 from __future__ import annotations
 
@@ -169,7 +169,8 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks several queues: a worker that waited for one queue's token only would sleep beside a full queue."""
+    """Checks several queues: a worker that waited only for the token of one queue would sleep though another queue has
+    jobs."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:
@@ -202,7 +203,7 @@ async def test_no_job_of_a_paused_queue_runs_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_a_worker_loads_forgotten_scripts_again_without_an_error(
+async def test_a_worker_loads_scripts_again_that_redis_forgot_and_reports_no_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -284,6 +285,6 @@ async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_ti
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
 def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
-    """Checks nan, which would leave the event loop's timers in no order."""
+    """Checks nan, which would put the timers of the event loop out of order."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

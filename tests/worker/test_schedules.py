@@ -209,3 +209,27 @@ async def test_workers_repeat_the_declarations_of_their_schedules(
         client.close()
         await wait_until_async(stored, "the schedule", timeout=5)
     assert ticker.DECLARE_S == 3600
+
+
+async def test_a_worker_that_stood_still_for_hours_declares_before_it_fires(
+    valkey_url: str,
+) -> None:
+    """A machine that was suspended: its own timer of an hour is not over, and by Redis' clock three hours are."""
+    app, _ = made(valkey_url)
+    key = f"rqc:{{{QUEUE}}}:schedules"
+    client = App(valkey_url).client
+
+    async with running(app):
+        await wait_until_async(lambda: ticked(app), "an instant")
+        program = (
+            "local entry = redis.call('HGET', KEYS[1], 'beat')"
+            " redis.call('HSET', KEYS[1], 'beat', (entry:gsub('seen=%d+', 'seen=1')))"
+        )
+        client.run(client.calls.delivery.ask([["EVAL", program, 1, key]]))
+        before = len(ticked(app))
+        await wait_until_async(lambda: len(ticked(app)) >= before + 2, "two instants", timeout=15)
+
+    (after,) = client.run(client.calls.schedules.stored(QUEUE)).values()
+    client.close()
+    assert {"fired"} == {each["outcome"] for each in ticked(app)}
+    assert after.seen_ms > 1

@@ -35,7 +35,7 @@ app = App()
 
 @app.task(queue=QUEUE)
 def deliver(n: int) -> None:
-    """A task that never runs here: these tests are about producers and mirrors."""
+    """Do nothing. This task never runs here, since these tests are about producers and mirrors."""
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Checks two failovers, so that the old primary has returned as a replica and is promoted in turn."""
+    """Checks two failovers. In the second failover, the old primary, which has returned as a replica, is promoted
+    again."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )
@@ -65,7 +66,7 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_worker_stops_using_a_live_primary_that_was_replaced(
+def test_a_worker_stops_using_a_primary_that_was_replaced_though_it_is_alive(
     tmp_path: Path, place: int, kind: str
 ) -> None:
     """Checks a primary that takes writes, or answers NOREPLICAS, for ten seconds until Sentinel makes it a replica."""
@@ -75,7 +76,7 @@ def test_a_worker_stops_using_a_live_primary_that_was_replaced(
 
 
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
-    """Checks that each call gets an answer, and each job whose acknowledgement was replicated exists once."""
+    """Checks that each call gets an answer, and that each job that was acknowledged and replicated exists once."""
     told: list[str] = []
     stop = threading.Event()
     troubles: list[Exception] = []
@@ -232,7 +233,7 @@ def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGr
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {first, second}
 
 
-def test_commands_accept_a_sentinel_url(group: SentinelGroup, tmp_path: Path) -> None:
+def test_commands_accept_the_url_of_a_sentinel(group: SentinelGroup, tmp_path: Path) -> None:
     url = group.url
     with Client(url) as client:
         (job_id,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids

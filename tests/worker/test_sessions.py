@@ -65,7 +65,7 @@ def job(n: int) -> NewJob:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.slow
-def test_jobs_that_fail_time_out_or_are_killed_leave_no_database_connection(
+def test_jobs_that_fail_or_time_out_or_are_killed_leave_no_database_connection(
     app: App, valkey_url: str, postgres_url: str, database: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)

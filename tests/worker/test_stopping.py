@@ -45,7 +45,7 @@ async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
     await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
 
 
-async def test_a_job_that_falls_due_during_the_grace_does_not_end_the_grace(
+async def test_a_job_that_becomes_due_during_the_grace_does_not_end_the_grace(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks that the worker has nothing to report when it wakes, and still lets the other jobs finish."""

@@ -73,7 +73,8 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that a claim without an answer and the running jobs share one grace, before the worker would be killed."""
+    """Checks that the worker waits for an unanswered claim and for its running jobs in one grace, so that it ends
+    before it would be killed."""
     server = start_redis()
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=3.0)
@@ -113,7 +114,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that has forgotten its scripts, and a user of it who may not load any."""
+    """A server that has forgotten its scripts, and a user that has no right to load scripts."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -155,7 +156,7 @@ def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 
 
 @pytest.mark.parametrize("reportable", [True, False])
-async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
+async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_jobs(
     forgetful: Forgetful,
     witness: crew.Witness,
     caplog: pytest.LogCaptureFixture,
@@ -189,7 +190,7 @@ async def test_a_worker_that_may_not_load_forgotten_scripts_finishes_its_jobs(
 async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
-    """Checks that the worker has the time that its jobs need, but a limited time to report them."""
+    """Checks that the worker waits as long as its jobs need, but reports them only for a limited time."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
@@ -206,7 +207,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 @pytest.mark.slow
-def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
+def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
     """Checks that the event loop does not wait for that handler, so that the process can be replaced."""
@@ -229,7 +230,7 @@ def test_a_worker_that_the_server_refuses_ends_though_a_handler_continues(
             assert "worker cannot run: " in witness.log().splitlines()[-1]
 
 
-async def test_a_worker_without_a_server_reports_that_and_ends(witness: crew.Witness) -> None:
+async def test_a_worker_without_a_server_reports_the_outage_and_ends(witness: crew.Witness) -> None:
     crew.app.connect_to("redis://127.0.0.1:1/0")
 
     with pytest.raises(ServerUnavailable, match="Is it running"):

@@ -125,7 +125,7 @@ def test_a_worker_that_ignores_signals_is_killed_after_the_grace(
 
 
 @pytest.mark.parametrize("beyond", [False, True])
-def test_a_stuck_worker_is_killed_only_if_a_claim_has_passed_its_time_limit(
+def test_a_stuck_worker_is_killed_only_after_a_claim_has_passed_its_time_limit(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
     monkeypatch.setattr(lease_guard, "STUCK_S_MIN", 0.05)

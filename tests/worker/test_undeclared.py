@@ -1,4 +1,4 @@
-"""Undeclared queues: a worker says that its app does not declare a queue, and creates nothing in Redis for it."""
+"""Undeclared queues: a worker reports a queue that its app does not declare, and creates nothing in Redis for it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_without_a_declared_queue_is_refused_unless_forced(
+def test_a_worker_without_a_declared_queue_is_refused_unless_the_operator_forces_it(
     valkey: RedisServer, processes: str
 ) -> None:
     words = ("-p", processes, "--redis", valkey.url, "--queues", "mail,other")
@@ -128,7 +128,7 @@ def test_a_worker_without_queues_option_serves_the_declared_queues(
     assert not any("default" in key for key in keys(valkey))
 
 
-def test_a_worker_whose_app_declares_no_queue_is_refused(tmp_path: Path) -> None:
+def test_a_worker_is_refused_if_its_app_declares_no_queue(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("from rq_core import App\napp = App()\n")
 
     ran = processes.rq_core("worker", "tasks", "--burst", cwd=tmp_path)
@@ -137,7 +137,7 @@ def test_a_worker_whose_app_declares_no_queue_is_refused(tmp_path: Path) -> None
     assert "must name a queue: the app declares none" in ran.stderr
 
 
-def test_a_worker_with_a_declared_and_an_undeclared_queue_is_not_refused(
+def test_a_worker_is_not_refused_if_one_of_its_queues_is_declared(
     valkey: RedisServer,
 ) -> None:
     assert run("--redis", valkey.url, "--queues", "crew,other")[0] == 0

@@ -15,9 +15,9 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """Return the queues of the jobs in the order in which they ran.
+    """Run jobs of two queues, and return the queue of each job in the order in which the jobs ran.
 
-    The numbers of jobs of mail, with this weight, and of reports are given.
+    ``mail`` and ``reports`` are the numbers of jobs of the two queues, and the queue mail has the given weight.
     """
     app = App(url)
     ran: list[str] = []
@@ -38,7 +38,8 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that a queue without jobs leaves its places to the other queue, whose last jobs do not run one by one."""
+    """Checks that a queue without jobs leaves its places to the other queue, so that the last jobs of that queue run in
+    parallel."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)
@@ -46,7 +47,7 @@ async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
     assert 80 <= first["mail"] <= 100, first
 
 
-async def test_no_queue_starves_at_a_worker_with_one_place(valkey_url: str) -> None:
+async def test_no_queue_starves_on_a_worker_with_one_place(valkey_url: str) -> None:
     queues = await ran(valkey_url, jobs=40, weight=9, places=1)
 
     assert 3 <= Counter(queues[:40])["reports"] <= 5

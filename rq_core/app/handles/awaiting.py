@@ -173,7 +173,9 @@ class Ends(Generic[H]):
             known = len(self._alive) + len(self._missing) + len(self._waiting_rows)
             if self._alive and known == len(self._left):
                 raise self._timed_out(next(iter(self._alive.values())))
-            last = self._deadline + (0 if self._missing else GRACE_S)
+            looked = self._rows_trouble is not None or all(self._waiting_rows.values())
+            is_told = self._missing or (known == len(self._left) and looked)
+            last = self._deadline + (0 if is_told else GRACE_S)
             if self.clock() >= last and self._known:
                 for handle, outcome in self._known.items():
                     del self._missing[handle]
@@ -330,10 +332,8 @@ class Ends(Generic[H]):
         many = f"{len(self._left):,} of the jobs have" if len(self._left) > 1 else "has"
         what = f"job {handle.id} {many} not ended" if many == "has" else f"{many} not ended"
         why = "wait again, or cancel what is no longer wanted"
-        if handle in self._waiting_rows:
-            where = self._waiting_rows[handle]
-            why = _WHY_ROW.get(where, _WHY_ROW[""])
-            trouble = trouble if where else self._rows_trouble or trouble
+        if (where := self._waiting_rows.get(handle)) is not None:
+            why, trouble = _WHY_ROW[where], trouble if where else self._rows_trouble or trouble
         if handle in self._missing:
             trouble = self._log_trouble
             what = f"job {handle.id} has ended, but the audit database did not tell how"

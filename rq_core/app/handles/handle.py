@@ -83,7 +83,7 @@ class JobHandle(Generic[R_co]):
         self.keeps = keeps
         """Whether the job's result is kept; None if unknown."""
         self.may_be_in_inbox = may_be_in_inbox
-        """Whether the job may be a row of an inbox, and not in Redis yet."""
+        """The job may be a row of an inbox, and not in Redis yet."""
         self.seen: Outcome[R_co] | None = None
         """The outcome of the job; None until a wait with this handle has found it."""
 

@@ -54,20 +54,33 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """The common part of the objects for blocking connections."""
+    """The common part of all objects."""
 
-    def __init__(self, app: Producer, door: Door) -> None:
+    _is_async = False
+
+    def __init__(self, app: Producer, door: Any, of: Any) -> None:
+        """``of`` is a task, or makes the jobs of an app."""
         self._app = app
         self._door = door
+        self._of = of
 
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; InvalidOption for a method of asynchronous connections."""
-            twin = name.removesuffix("_async")
+            """Raise AttributeError; InvalidOption for a method of the other kind of connection."""
+            twin = f"{name}_async" if self._is_async else name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
-                raise _wrong_kind(name, f"the connection blocks: call {twin}(…), without await")
-            raise _no_attribute(self, name)
+                must = f"the connection blocks: call {twin}(…), without await"
+                if self._is_async:
+                    must = f"the connection is asynchronous: await {twin}(…)"
+                raise InvalidOption.of("method", name, must)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class _Blocking(_Producing):
+    """The common part of the objects for blocking connections."""
+
+    _door: Door
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
@@ -100,32 +113,21 @@ class _Producing:
 
     def _drive(self, statements: Statements) -> Any:
         answer: Any = None
-        while True:
-            try:
-                statement = statements.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = self._door.run(*statement)
-            except Exception as error:
-                raise_if_missing(self._app, error)
-                raise
+        try:
+            while True:
+                answer = self._door.run(*statements.send(answer))
+        except StopIteration as end:
+            return end.value
+        except Exception as error:
+            raise_if_missing(self._app, error)
+            raise
 
 
-class _AsyncProducing:
+class _Awaited(_Producing):
     """The common part of the objects for asynchronous connections."""
 
-    def __init__(self, app: Producer, door: AsyncDoor) -> None:
-        self._app = app
-        self._door = door
-
-    if not TYPE_CHECKING:  # Type checkers know what the object has.
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; InvalidOption for a method of blocking connections."""
-            if hasattr(type(self), f"{name}_async"):
-                raise _wrong_kind(name, f"the connection is asynchronous: await {name}_async(…)")
-            raise _no_attribute(self, name)
+    _is_async = True
+    _door: AsyncDoor
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
         """Insert rows for jobs, as task.job(…) makes them, and return their ids, in the order given.
@@ -154,24 +156,20 @@ class _AsyncProducing:
 
     async def _drive(self, statements: Statements) -> Any:
         answer: Any = None
-        while True:
-            try:
-                statement = statements.send(answer)
-            except StopIteration as end:
-                return end.value
-            try:
-                answer = await self._door.run(*statement)
-            except Exception as error:
-                raise_if_missing(self._app, error)
-                raise
+        try:
+            while True:
+                answer = await self._door.run(*statements.send(answer))
+        except StopIteration as end:
+            return end.value
+        except Exception as error:
+            raise_if_missing(self._app, error)
+            raise
 
 
-class TaskWithin(_Producing, Generic[P, R]):
+class TaskWithin(_Blocking, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of a connection."""
 
-    def __init__(self, task: Prepares[P, R], door: Door) -> None:
-        super().__init__(task.app, door)
-        self._task = task
+    _of: Prepares[P, R]
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
@@ -180,31 +178,27 @@ class TaskWithin(_Producing, Generic[P, R]):
         only then whether the job is a duplicate, or another job holds its name. Raises the errors of PreparedTask.job,
         InvalidOption for a job that the queue might reject, NotInTransaction and InboxMissing.
         """
-        job = self._task.job(*args, **kwargs)
+        job = self._of.job(*args, **kwargs)
         self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
 
-class AsyncTaskWithin(_AsyncProducing, Generic[P, R]):
+class AsyncTaskWithin(_Awaited, Generic[P, R]):
     """Enqueues jobs of a task within the transaction of an asynchronous connection."""
 
-    def __init__(self, task: Prepares[P, R], door: AsyncDoor) -> None:
-        super().__init__(task.app, door)
-        self._task = task
+    _of: Prepares[P, R]
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See TaskWithin.enqueue."""
-        job = self._task.job(*args, **kwargs)
+        job = self._of.job(*args, **kwargs)
         await self._insert([row_of(job)])
         return handle_in_inbox(self._app, job)
 
 
-class Within(_Producing):
+class Within(_Blocking):
     """Enqueues jobs of an app within the transaction of a connection."""
 
-    def __init__(self, app: Producer, own_job: OwnJob, door: Door) -> None:
-        super().__init__(app, door)
-        self._own_job = own_job
+    _of: OwnJob
 
     @spelling_out_options
     def enqueue(
@@ -221,17 +215,15 @@ class Within(_Producing):
         If this process lacks the task's code, it does not ask Redis for the task's options and caps. The relay applies
         those that workers have registered, and parks a row that does not fit them.
         """
-        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])
         return handle
 
 
-class AsyncWithin(_AsyncProducing):
+class AsyncWithin(_Awaited):
     """Enqueues jobs of an app within the transaction of an asynchronous connection."""
 
-    def __init__(self, app: Producer, own_job: OwnJob, door: AsyncDoor) -> None:
-        super().__init__(app, door)
-        self._own_job = own_job
+    _of: OwnJob
 
     @spelling_out_options
     async def enqueue_async(
@@ -244,7 +236,7 @@ class AsyncWithin(_AsyncProducing):
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
         """See Within.enqueue."""
-        row, handle = _by_name(self._app, self._own_job, queue, task, args, keys, options)
+        row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         await self._insert([row])
         return handle
 
@@ -252,13 +244,13 @@ class AsyncWithin(_AsyncProducing):
 def task_within(task: Any, connection: object) -> Any:
     """Return the object for a task and a connection. Raises InvalidOption for an object that is no connection."""
     door = door_to(connection)
-    return AsyncTaskWithin(task, door) if door.is_async else TaskWithin(task, door)
+    return (AsyncTaskWithin if door.is_async else TaskWithin)(task.app, door, task)
 
 
 def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
     """Return the object for an app and a connection. Raises InvalidOption for an object that is no connection."""
     door = door_to(connection)
-    return AsyncWithin(app, own_job, door) if door.is_async else Within(app, own_job, door)
+    return (AsyncWithin if door.is_async else Within)(app, door, own_job)
 
 
 def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
@@ -314,11 +306,3 @@ def raise_if_missing(app: Producer, error: BaseException) -> None:
         if code == _NO_TABLE or "no such table: rqc_" in str(each):
             raise InboxMissing(url=app.inbox_url or "URL") from error
         each = getattr(each, "orig", None) or each.__cause__
-
-
-def _wrong_kind(method: str, must: str) -> InvalidOption:
-    return InvalidOption.of("method", method, must)
-
-
-def _no_attribute(of: object, name: str) -> AttributeError:
-    return AttributeError(f"{type(of).__name__!r} object has no attribute {name!r}")

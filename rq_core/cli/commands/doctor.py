@@ -15,6 +15,7 @@ from rq_core.cli.options import (
     by_option,
     connect,
     force_option,
+    inbox_url_option,
     json_option,
     known_queues,
     print_json,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--repair", "mend", is_flag=True, help="Repair the differences that are found.")
 @by_option
 @audit_url_option("Compare mirrored queues with this database, too.")
+@inbox_url_option("Check the inbox in this database, too, by the URL of its relay.")
 @server_options
 @force_option()
 @json_option
@@ -44,6 +46,7 @@ def doctor(
     queues: Sequence[str],
     by: str | None,
     audit_url: str | None,
+    inbox_url: str | None,
     redis_url: str,
     prefix: str,
     *,
@@ -52,7 +55,9 @@ def doctor(
 ) -> None:
     """Check the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    The doctor also reports a mirror that lags by more than a minute. It changes nothing without --repair. The exit
+    The doctor also reports a mirror that lags by more than a minute. Of an inbox it checks the tables, the rights of
+    its relay, rows that wait for more than a minute or are parked, and whether the last batches are those that Redis
+    has; it mends none of these. It changes nothing without --repair. The exit
     status is 1 if differences are left, a mirror lags, or the database does not answer, is empty or has no row of a
     queue whose log is on; and 2 if it found nothing but could not compare with SQL. `rq-core audit restore` restores
     jobs that Redis lost and SQL has. The doctor reads whole queues, large queues in pages: it compares sums, wake
@@ -62,10 +67,10 @@ def doctor(
     reports: list[dict[str, Any]] = []
     unknown: list[str] = []
 
-    def tell(report: dict[str, Any], *, mend: bool) -> None:
+    def tell(report: dict[str, Any], *, mend: bool, name: str = "server") -> None:
         reports.append(report)
         if not as_json:
-            _print(report, mend=mend, compared=not unknown)
+            _print(report, name, mend=mend, compared=not unknown)
 
     with connect(redis_url, prefix) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
@@ -74,6 +79,8 @@ def doctor(
         report = _report_on_list(client, mend=mend)
         if report["found"]:
             tell(report, mend=mend)
+        if inbox_url is not None:
+            tell(_report_on_inbox(client, inbox_url, queues), mend=False, name="inbox")
         of_log, why = _queues_of_log(client, audit_url)
         unknown += why
         if unknown:
@@ -162,6 +169,30 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
     return {**_report(None, found=found), "left": left}
 
 
+def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> dict[str, Any]:
+    """Return the report on an inbox, in the form of a queue's report. With ``queues``, other queues are left out."""
+    from rq_core.metrics.causes import causes_of_inbox
+
+    report = _report(None)
+    said: list[tuple[str | None, str]] = []
+    try:
+        with contextlib.closing(plugins.inbox_reader_opener()(inbox_url)) as reader:
+            said += [(each.queue, each.says) for each in reader.examine(client)]
+            overview = reader.look()
+        said += [(each.queue, each.damage) for each in overview.queues if each.damage is not None]
+        said += [(each.queue, each.says) for each in causes_of_inbox(overview)]
+    except RqCoreError as error:
+        report["error"] = str(error)
+    for queue, says in said:
+        if queue is None or not queues or queue in queues:
+            of_queue = "" if queue is None else f"queue {queue}: "
+            found: dict[str, Any] = {"kind": "inbox", "job": None, "keys": []}
+            found |= {"says": of_queue + says, "mendable": False}
+            report["found"].append(found)
+            report["left"].append(found)
+    return report
+
+
 def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
     """Report a queue that exists and is missing in the list of queues; with ``mend``, add it to the list."""
     if queue in client.run(client.calls.reads.queues()):
@@ -237,10 +268,11 @@ def _document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _print(report: dict[str, Any], *, mend: bool, compared: bool) -> None:
-    """Print a report. ``compared``: the audit database was read, if one was named."""
+def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> None:
+    """Print a report; ``name``: what it is about, if not a queue. ``compared``: the audit database was read, if one was
+    named."""
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
-    queue, found, left = report["queue"] or "server", report["found"], report["left"]
+    queue, found, left = report["queue"] or name, report["found"], report["left"]
     if report["error"] is not None:
         say(f"{queue}: {report['error']}")
     elif not found and not report["unknown"]:

@@ -14,6 +14,7 @@ import click
 from rq_core.cli.commands.lists import show
 from rq_core.cli.lazy import CommandGroup
 from rq_core.cli.options import (
+    Instant,
     actor,
     audit_url_option,
     audited_options,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from rq_core.app.schedules import ScheduleOptions
     from rq_core.connections.client import Client
     from rq_core.model.recurrence import Recurrence
+    from rq_core.model.schedule import Schedule
     from rq_core.protocol.calls.schedules import Declaration
 
 
@@ -68,23 +70,37 @@ def _audited(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "-n", "count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many."
 )
+@click.option(
+    "--from",
+    "from_ms",
+    type=Instant(),
+    metavar="TIME",
+    help="Show the instants from this time on, such as '2026-10-25 02:00+02:00' (UTC if no zone is given).",
+)
 @_named
-def next_command(queue: str, name: str, count: int, **given: Any) -> None:
+def next_command(queue: str, name: str, count: int, from_ms: int | None, **given: Any) -> None:
     """Show the next instants of NAME in QUEUE, in its time zone and in UTC.
 
     Where daylight saving changes between two of them, the offsets differ: a wall time that does not exist fires at
-    the end of the gap, one that comes twice fires the first time.
+    the end of the gap, one that comes twice fires the first time. With --from, these are the instants by the rule that
+    is stored now, also in the past and for a schedule that is paused.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
-        rule, state, after = _stored_rule(client, queue, name)
-    if state == "removed":
+        rule, stored = _stored_rule(client, queue, name)
+    if stored.state == "removed":
         raise click.ClickException(_is_removed(queue, name))
+    if from_ms is not None:
+        after = from_ms - 1
+    else:
+        after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
     instants = [at for at, _ in zip(rule.instants(after), range(count), strict=False)]
     if given["as_json"]:
         print_json([{"nominal_ms": at, "due_ms": at + rule.shift_ms} for at in instants])
         return
     for at in instants:
         say(_words(at, rule))
+    if not instants:
+        say(f"{name} fires no more: the next instant would lie after the year 2285")
 
 
 @schedule.command("history")
@@ -160,16 +176,15 @@ def _words(at: int, rule: Recurrence) -> str:
 
 def _stored_rule(
     client: Client, queue: str, name: str, hint: str = ""
-) -> tuple[Recurrence, str, int]:
-    """Return a schedule's rule, its state, and the moment after which its next instants lie. Raises ClickException."""
+) -> tuple[Recurrence, Schedule]:
+    """Return a schedule's rule, and the schedule. Raises ClickException."""
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
     stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
     if stored is None:
         raise click.ClickException(f"queue {queue} has no schedule {name}{hint}")
-    after = stored.next_ms - 1 if stored.state == "on" else round(time.time() * 1000)
-    return from_json(name, stored.rule), stored.state, after
+    return from_json(name, stored.rule), stored
 
 
 @schedule.command("set")
@@ -211,17 +226,31 @@ def set_command(
     }
     options = {key: value for key, value in how.items() if value is not None}
     with connect(given["redis_url"], given["prefix"]) as client:
+        expected = -1
         if task is None:
             known_queues(client, queue)
-            made = _with_stored_job(client, queue, name, options)
+            made, expected = _with_stored_job(client, queue, name, options)
         else:
             made = _with_job(given, queue, name, task, json_args, options)
-        expected = -1 if version is None else version
         how_made = {"by": actor(given["by"]), "why": given["reason"]}
-        changes = client.run(
-            client.calls.schedules.put(queue, [made], version=expected, **how_made)
-        )
+        version = expected if version is None else version
+        changes = client.run(client.calls.schedules.put(queue, [made], version=version, **how_made))
+        warning = task and _unregistered(client, queue, task)
     _print(queue, name, changes[name].outcome, changes[name].version, given)
+    if warning:
+        say(f"rq-core: warning: {warning}", err=True)
+
+
+def _unregistered(client: Client, queue: str, task: str) -> str:
+    """Return a sentence that no worker has registered a task in a queue; empty if one has."""
+    registered = client.run(client.calls.caps.registered(queue))
+    if task in registered:
+        return ""
+    known = ", ".join(registered) or "none"
+    waits = "so its jobs wait until a worker with this task runs"
+    return (
+        f"no worker has registered the task {task} in queue {queue}, {waits}. Registered: {known}"
+    )
 
 
 def _with_job(
@@ -241,21 +270,24 @@ def _with_job(
         return declaration_of(name, app.job(queue, task, args), said)
 
 
-def _with_stored_job(client: Client, queue: str, name: str, options: dict[str, Any]) -> Declaration:
-    """Return a schedule with its stored job and another rule. Raises ClickException."""
+def _with_stored_job(
+    client: Client, queue: str, name: str, options: dict[str, Any]
+) -> tuple[Declaration, int]:
+    """Return a schedule with its stored job and another rule, and the version that it was made from: the change must
+    not undo another one of the job. Raises ClickException."""
     from rq_core.model.keys import queue_keys
     from rq_core.model.recurrence import recurrence
     from rq_core.model.schedule import JOB_FIELD
     from rq_core.protocol.calls.schedules import Declaration
 
-    before, _, _ = _stored_rule(client, queue, name, hint=": --task makes one")
+    before, stored = _stored_rule(client, queue, name, hint=": --task makes one")
     rule = recurrence(name, **{"overlap": before.overlap, **options})
     if rule.overlap != before.overlap:
         raise click.UsageError("--overlap needs --task: it is part of the stored job")
     key = queue_keys(queue, client.calls.delivery.prefix)("schedules")
     read = client.calls.delivery.ask([["HGET", key, f"{name}{JOB_FIELD}"]], queue)
     (packed,) = client.run(read)
-    return Declaration(rule, packed or "", 0)
+    return Declaration(rule, packed or "", 0), stored.version
 
 
 @schedule.command()
@@ -309,6 +341,9 @@ def run(queue: str, name: str, **given: Any) -> None:
         say(f"{name} is enqueued")
     if answer.outcome == "gone":
         raise click.ClickException(missing)
+    if answer.outcome == "later":
+        how = f"`rq-core schedule set {queue} {name} --task TASK …` stores another one"
+        raise click.ClickException(f"{name} is not enqueued: its stored job cannot be read; {how}")
     if answer.outcome != "run":
         why = f": {answer.holder} is in its place" if answer.holder else ""
         raise click.ClickException(f"{name} is not enqueued ({answer.outcome}{why})")

@@ -2,6 +2,8 @@
 
 - ``checks``: checks of options that users give.
 - ``durations``: durations as users write them (seconds), and in Redis and SQL (ms).
+- ``moments``: times as people write them.
+- ``zones``: time zones.
 - ``text``: makes text from jobs and servers safe to show.
 - ``logs``: log lines.
 - ``url``: URLs of servers.

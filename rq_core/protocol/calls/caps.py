@@ -13,7 +13,16 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys
 from rq_core.model.lib.checks import check_whole
 from rq_core.model.limits.limit import DECLARED, CapEntry, Limit, check_limit, shown
 from rq_core.model.limits.policy import families_of
-from rq_core.model.limits.scopes import FAIR, QUEUE, TASK, WEIGHT, family_of, is_scope
+from rq_core.model.limits.scopes import (
+    FAIR,
+    QUEUE,
+    RESERVED,
+    TASK,
+    TICK,
+    WEIGHT,
+    family_of,
+    is_scope,
+)
 from rq_core.model.settings import BATCH_MAX
 from rq_core.model.state_line import read_state_lines
 from rq_core.model.table.machine import PRIORITIES
@@ -73,6 +82,12 @@ class Caps:
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
+
+    def registered(self, queue: str) -> Plan[list[str]]:
+        """Return the tasks that workers have registered in a queue, by name."""
+        keys = queue_keys(queue, self._delivery.prefix)
+        (names,) = yield from self._delivery.ask([["HKEYS", keys("tasks")]], queue)
+        return sorted(names)
 
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
         """Return the stored limits of a queue, by scope or family."""
@@ -262,13 +277,13 @@ class Caps:
             [["HMGET", keys("caps"), *names], ["HVALS", keys("tasks")]], queue
         )
         stored = entries_of(queue, zip(names, texts, strict=True))
-        known = {family_of(name) for name in stored} | {*declared, QUEUE, TASK, WEIGHT}
+        known = {family_of(name) for name in stored} | {*declared, QUEUE, TASK, WEIGHT, TICK}
         for policy in tasks:
             known.update(families_of(policy))
         # `queue` has no keys; of the others here, only the keys have limits.
         odd = family in (QUEUE, TASK, WEIGHT) and (family == QUEUE) == ("=" in scope)
         if odd or family not in known:
-            told = ["queue", "task=NAME", *sorted(known - {QUEUE, TASK, WEIGHT, FAIR})]
+            told = ["queue", "task=NAME", *sorted(known - RESERVED)]
             raise errors.UnknownScope(queue=queue, scope=scope, known=", ".join(told))
         return stored
 

@@ -49,8 +49,8 @@ class Declaration(NamedTuple):
         made = job_of(job, rule)
         kinds, ((_, _, digest, lane, spec),) = pack_jobs([made])
         packed = f"{kinds[1:-1]}\n{lane}\n{digest}\n{spec}"
-        if len(packed) > JOB_MAX:
-            must = f"must take {JOB_MAX:,} bytes at most: it takes {len(packed):,}"
+        if (size := _bytes_in(packed)) > JOB_MAX:
+            must = f"must take {JOB_MAX:,} bytes at most: it takes {size:,}"
             raise errors.InvalidOption.of("job", job.profile.task, must)
         return cls(rule, packed, made.spec_max)
 
@@ -289,11 +289,26 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap of the family that makes jobs of a schedule run one at a time. Code stores the cap, and an
-        operator may change it."""
-        if any(each.rule.overlap in ("queue", "replace") for each in declarations):
+        """Store the cap of the family that makes jobs of a schedule run one at a time, unless it is stored. Code stores
+        the cap, and an operator may change it.
+
+        Raises ServerUnsuitable if the user may not store it: the role producer may store schedules, but no caps.
+        """
+        if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
+            return
+        keys = queue_keys(queue, self._delivery.prefix)
+        (stored,) = yield from self._delivery.ask([["HGET", keys("caps"), TICK]], queue)
+        if stored is not None:
+            return
+        try:
             limit = [(TICK, str(Limit(1)), -1)]
             yield from self._caps.set(queue, limit, source="code", why=DECLARED_WHY)
+        except errors.ServerUnsuitable as error:
+            why = (
+                f"overlap queue and replace need the cap {TICK} of queue {queue}, and {error.why}. A worker stores it"
+                f" whose code declares such a schedule, or an operator: `rq-core cap {queue} {TICK} 1`"
+            )
+            raise errors.ServerUnsuitable(url=error.url, why=why) from None
 
     def _args(
         self, what: str, source: str, by: str | None, why: str, spec_max: int
@@ -337,6 +352,11 @@ def _record(rule: Recurrence, after: int, packed: str | None, version: int) -> R
     return (rule.name, version, instant, due_ms, rule.to_json(), packed)
 
 
+def _bytes_in(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 class _Chunk:
     """The schedules of one queue that are collected for a call, and the bytes of their jobs."""
 
@@ -368,7 +388,7 @@ def _chunks(
             chunk = waiting[queue] = _Chunk()
         chunk.schedules.append(each)
         chunk.names.add(each.rule.name)
-        chunk.size += len(each.packed)
+        chunk.size += _bytes_in(each.packed)
         if len(chunk.schedules) == PUT_MAX or chunk.size >= PUT_BYTES:
             yield queue, waiting.pop(queue).schedules
     for queue, chunk in waiting.items():

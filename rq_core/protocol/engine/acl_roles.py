@@ -87,6 +87,14 @@ ROLES: Final = {
         lists=ADDING,
         inbox=("blpop", *WAKING),
     ),
+    "relay": Role(
+        "hands over the rows of an inbox: `rq-core inbox run`",
+        ("handshake", "enqueue"),
+        ("hget",),
+        ("tasks",),
+        lists=ADDING,
+        inbox=("blpop",),
+    ),
     "mirror": Role(
         "writes the events into SQL, trims them, and switches a queue's log on or off",
         ("handshake", "attach", "baseline", "trim"),
@@ -102,7 +110,7 @@ ROLES: Final = {
             *_COUNTS, *LISTENING, "multi", "exec", "eval",
             "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
             "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
-            "zscore", "zcount",
+            "zscore", "zmscore", "zcount",
         ),
         writes=("workers",),
         lists=(*ADDING, "smembers", "srem"),
@@ -113,7 +121,8 @@ ROLES: Final = {
         (),
         (
             *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zcount",
+            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zmscore",
+            "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),

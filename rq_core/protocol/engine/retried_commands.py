@@ -113,7 +113,7 @@ class Asking:
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
         """Send plain reads in one round trip. A command that fails has its error in the place of its reply: an error
         from one part of a cluster, or from one key, must not hide the other replies. Raises ServerUnavailable or
-        ServerUnsuitable if no read was answered."""
+        ServerUnsuitable if no read was answered, unless each of them read a key of another type."""
         if not commands:
             return []
         first, attempt = self.clock(), 0
@@ -125,7 +125,7 @@ class Asking:
                 break
             yield pause(attempt, self.patience.unsent - (self.clock() - first))
             attempt += 1
-        if len(failed) == len(replies):
+        if len(failed) == len(replies) and not all(str(r).startswith("WRONGTYPE") for r in failed):
             if later:
                 raise errors.ServerUnavailable(url=self.url, why=str(later[0])) from later[0]
             raise self.unsuitable(failed[0]) from failed[0]

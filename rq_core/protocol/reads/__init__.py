@@ -6,6 +6,7 @@ Read ``steps`` first.
 - ``steps``: carries out one read for many queues, and reads state lines.
 - ``overview``: a bounded read of all queues.
 - ``queue_load``: the numbers that this read returns.
+- ``ranges``: ranges of the indexes of lanes and scopes, many in one command.
 - ``scope_reads``: scopes, with exact numbers.
 - ``job_reads``: jobs, page by page.
 - ``whole_queue``: all data of a queue, for the doctor.

@@ -31,13 +31,7 @@ from rq_core.protocol.reads.queue_load import (
     ScopeLoad,
     Unserved,
 )
-from rq_core.protocol.reads.scope_reads import (
-    count_of_holders,
-    count_of_lane,
-    head_of_lane,
-    job_of,
-    members,
-)
+from rq_core.protocol.reads.ranges import answers, job_of, of_lane, of_scope, within
 from rq_core.protocol.reads.steps import Command, Steps, ask, beside, jobs_of, time_ms
 from rq_core.protocol.reads.worker_registry import (
     KnownTasks,
@@ -47,7 +41,7 @@ from rq_core.protocol.reads.worker_registry import (
 )
 from rq_core.scripts.plain import plain_text
 
-COMMANDS_MAX: Final = 70
+COMMANDS_MAX: Final = 40
 """Maximum number of commands that one read sends for one queue."""
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
@@ -134,7 +128,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         opened=[["ZRANGEBYSCORE", keys("open"), *rank, "LIMIT", 0, 1] for rank in ranks],
         waited_for=[
             ["ZRANGEBYLEX", keys("blocked"), *bounds, "LIMIT", 0, BLOCKED_MAX]
-            for bounds in (members("task"), ("-", "+"))
+            for bounds in (of_scope("task")[:2], ("-", "+"))
         ],
         workers=rows_command(keys),
         died=["ZRANGE", keys("dead"), 0, 0, "REV"],
@@ -152,7 +146,9 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     blocked = [member.split("|") for each in first.waited_for for member in each]
     lanes = [_Lane("", lane) for found in first.opened for lane in found]
     lanes += dict.fromkeys(_Lane(scope, lane) for scope, _, lane in blocked)
+    blocked_lanes = [lane.name for lane in lanes if lane.scope]
     names = _without_keys(limits, {lane.scope for lane in lanes if lane.scope})
+    counts = [of_scope(name) for name in names[:SCOPES_MAX]]
     events_wait = counted["audit"] and counted["backlog"] > 0
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
@@ -161,12 +157,12 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         if "schedules" in facts
         else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
-        holders=[count_of_holders(keys, name) for name in names[:SCOPES_MAX]],
-        lanes=[["ZLEXCOUNT", keys("blocked"), *members(name)] for name in names[:SCOPES_MAX]],
-        heads=[head_of_lane(keys, lane.name) for lane in lanes],
-        jobs=[count_of_lane(keys, lane.name) for lane in lanes if lane.scope],
+        holders=within(keys("holders"), counts),
+        lanes=within(keys("blocked"), counts),
+        heads=within(keys("waiting"), [of_lane(lane.name, 1) for lane in lanes]),
+        jobs=within(keys("waiting"), map(of_lane, blocked_lanes)),
     )
-    heads = [job_of(found[0]) if found else "" for found in then.heads]
+    heads = [job_of(found[0]) if found else "" for found in answers(then.heads)]
     ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
     # One damaged job must not hide its queue. The worker that claims the job reports it, and so does the doctor.
     schedules, first_due = then.ticks or (None, [])
@@ -176,7 +172,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     )
     jobs = {job.id: job for job in read}
     ages = {job.id: max(0, now_ms - since) for job in read if (since := job.since_ms) is not None}
-    of_lanes = iter(then.jobs)
+    of_lanes = iter(answers(then.jobs))
     lanes = [
         lane._replace(age_ms=ages.get(head), jobs=next(of_lanes) if lane.scope else 0)
         for lane, head in zip(lanes, heads, strict=True)
@@ -218,11 +214,13 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
             ScopeLoad(
                 scope=name,
                 limit=limits[name].limit,
-                holders=holders,
-                blocked_lanes=blocked_lanes,
-                **_waiting(name, blocked_lanes, waits),
+                holders=counted["running"] if name == QUEUE else holders,
+                blocked_lanes=lanes_wait,
+                **_waiting(name, lanes_wait, waits),
             )
-            for name, holders, blocked_lanes in zip(names, then.holders, then.lanes, strict=False)
+            for name, holders, lanes_wait in zip(
+                names, answers(then.holders), answers(then.lanes), strict=False
+            )
         ),
         scopes_exact=limits_exact and len(names) <= SCOPES_MAX,
         workers=workers,

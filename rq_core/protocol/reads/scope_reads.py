@@ -17,17 +17,30 @@ from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
-from rq_core.protocol.reads.steps import Command, QueueReader, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.ranges import (
+    Range,
+    answers,
+    count_of_holders,
+    job_of,
+    of_lane,
+    of_scope,
+    scopes_in,
+    within,
+)
+from rq_core.protocol.reads.steps import PAGE, Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Maximum number of lanes whose jobs are counted for one answer, all its scopes together."""
 RATES_MAX: Final = 1_000
 """Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Maximum number of lanes, and of jobs of each list, that are read to count the jobs before a job."""
+"""Maximum number of lanes that are read to count the jobs before a job."""
+LISTED_MAX: Final = PAGE
+"""Maximum number of jobs of each list that are read for the same purpose: some may be cancelled."""
+PLACE_MAX: Final = 100_000
+"""Maximum number of entries of a list that are compared to find a job's place: Redis does nothing else meanwhile."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
-_PAGE: Final = 500
 
 
 class ScopeStatus(NamedTuple):
@@ -107,7 +120,8 @@ class ScopeReads(QueueReader):
         then the weights of a fair queue.
 
         At most ``limit`` are returned. ``waiting`` counts the jobs in lanes that are blocked on the scope, in at most
-        ``lanes`` lanes; ``partial`` says that there are more.
+        ``lanes`` lanes; ``partial`` says that there are more. At most about ``lanes`` stored
+        limits are read, and any others are left out.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 
@@ -117,39 +131,7 @@ class ScopeReads(QueueReader):
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
-# Commands about one scope or lane, and their replies.
-
-
-def members(scope: str) -> tuple[str, str]:
-    """Return the bounds in `holders` and `blocked` of the members of a scope, or of all scopes of a family."""
-    if "=" in scope:
-        return f"[{scope}|", f"({scope}}}"
-    return f"[{scope}=", f"({scope}>"
-
-
-def count_of_holders(keys: QueueKeys, scope: str) -> Command:
-    """Return the command that counts the running jobs of a scope or a family.
-
-    The queue's own cap counts all running jobs.
-    """
-    if scope == QUEUE:
-        return ["ZCARD", keys("leases")]
-    return ["ZLEXCOUNT", keys("holders"), *members(scope)]
-
-
-def count_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """Return the command that counts the jobs of a lane."""
-    return ["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}}}"]
-
-
-def head_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """Return the command that reads the first member of a lane."""
-    return ["ZRANGEBYLEX", keys("waiting"), f"[{lane}|", f"({lane}}}", "LIMIT", 0, 1]
-
-
-def job_of(member: str) -> str:
-    """Return the job of a member of `waiting` or `holders`."""
-    return member.rpartition("|")[2]
+# Stored limits.
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
@@ -188,12 +170,12 @@ def _resume_of(stored: Any, limit: Limit, now_ms: int) -> int | None:
 
 
 def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
-    names, weights = yield from _limited(keys, most)
+    names, weights = yield from _limited(keys, most, counted)
     for index in ("blocked", "holders"):
-        names += yield from _scopes_in(keys, index, most - len(names), {*names})
+        names += yield from scopes_in(keys(index), most - len(names), {*names})
     names += weights[: most - len(names)]
     wanted = list(dict.fromkeys([*names, *map(family_of, names)]))
-    pages = [wanted[at : at + _PAGE] for at in range(0, len(wanted), _PAGE)]
+    pages = [wanted[at : at + PAGE] for at in range(0, len(wanted), PAGE)]
     found = yield from ask(
         tasks=["HGETALL", keys("tasks")], caps=[["HMGET", keys("caps"), *page] for page in pages]
     )
@@ -204,33 +186,19 @@ def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
     return [each._replace(keyless=each.scope in keyless) for each in statuses]
 
 
-def _limited(keys: QueueKeys, most: int) -> Steps[tuple[list[str], list[str]]]:
+def _limited(keys: QueueKeys, most: int, read_max: int) -> Steps[tuple[list[str], list[str]]]:
     """Return scopes and families that have a limit of their own, and keys that have a weight; if there are very
-    many, not necessarily the first by name."""
+    many, not necessarily the first by name. The read ends after about ``read_max`` stored limits, so
+    that very many weights cost little."""
     names: set[str] = set()
     weights: set[str] = set()
     cursor = ""
-    while cursor != "0" and len(names) < most:
-        ((cursor, flat),) = yield [["HSCAN", keys("caps"), cursor or "0", "COUNT", _PAGE]]
+    while cursor != "0" and len(names) < most and len(names) + len(weights) < read_max:
+        ((cursor, flat),) = yield [["HSCAN", keys("caps"), cursor or "0", "COUNT", PAGE]]
         cursor = str(cursor)
         for name in pairs_of(flat):
             (weights if family_of(name) == WEIGHT else names).add(name)
     return sorted(names)[:most], sorted(weights)[:most]
-
-
-def _scopes_in(keys: QueueKeys, index: str, most: int, seen: set[str]) -> Steps[list[str]]:
-    """Return scopes that have members in an index, in the index's order, without those in ``seen``. Only the first
-    members of a scope are read."""
-    found: list[str] = []
-    start = "-"
-    while len(found) < most:
-        (page,) = yield [["ZRANGEBYLEX", keys(index), start, "+", "LIMIT", 0, _PAGE]]
-        if not page:
-            break
-        scopes = dict.fromkeys(member.partition("|")[0] for member in page)
-        found += [scope for scope in scopes if scope not in seen]
-        start = f"[{next(reversed(scopes))}}}"
-    return sorted(found[:most])
 
 
 def _statuses(
@@ -241,19 +209,19 @@ def _statuses(
     stored = sum(name in entries for name in names)
     shares = [most // 2 // max(1, n) for n in (len(names) - stored, stored)]
     bounds = [max(10, shares[name in entries]) for name in names]
-    blocked: list[Command] = [
-        ["ZRANGEBYLEX", keys("blocked"), *members(name), "LIMIT", 0, bound + 1]
-        for name, bound in zip(names, bounds, strict=True)
-    ]
+    blocked = [of_scope(name, bound + 1) for name, bound in zip(names, bounds, strict=True)]
     first = yield from ask(
         now=["TIME"],
-        held=[count_of_holders(keys, name) for name in names],
-        blocked=blocked,
-        resumes=[["ZSCORE", keys("scheduled"), f"rate|{name}"] for name in names],
+        running=["ZCARD", keys("leases")],
+        held=within(keys("holders"), map(of_scope, names)),
+        blocked=within(keys("blocked"), blocked),
+        resumes=_resumes(keys, names),
         opened=["ZRANGE", keys("open"), 0, 0],
     )
-    now_ms, held = time_ms(first.now), dict(zip(names, map(int, first.held), strict=True))
-    of_name = dict(zip(names, first.blocked, strict=True))
+    now_ms, held = time_ms(first.now), dict(zip(names, answers(first.held), strict=True))
+    if QUEUE in held:
+        held[QUEUE] = first.running
+    of_name = dict(zip(names, answers(first.blocked), strict=True))
     lanes = {
         name: [job_of(member) for member in of_name[name][:bound]]
         for name, bound in zip(names, bounds, strict=True)
@@ -277,9 +245,9 @@ def _statuses(
     ]
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))] if at_gate else []
     then = yield from ask(
-        counts=[count_of_lane(keys, lane) for lane in counted],
-        heads=[head_of_lane(keys, lane) for _, lane in firsts],
-        rates=[["ZSCORE", keys("scheduled"), f"rate|{scope}"] for _, scope in rates],
+        counts=within(keys("waiting"), map(of_lane, counted)),
+        heads=within(keys("waiting"), [of_lane(lane, 1) for _, lane in firsts]),
+        rates=_resumes(keys, [scope for _, scope in rates]),
         lists=[["LINDEX", key, 0] for key in lists],
         ready=[
             *(["LLEN", key] for key in lists),
@@ -287,7 +255,9 @@ def _statuses(
         ],
     )
     heads = [
-        (name, job_of(head[0])) for (name, _), head in zip(firsts, then.heads, strict=True) if head
+        (name, job_of(head[0]))
+        for (name, _), head in zip(firsts, answers(then.heads), strict=True)
+        if head
     ]
     heads += [(QUEUE, job_id) for job_id in then.lists if job_id]
     jobs, _ = yield from jobs_of(keys, [job_id for _, job_id in heads])
@@ -296,11 +266,11 @@ def _statuses(
     for name, job_id in heads:
         if job_id in since:
             waits[name] = max(waits.get(name, 0), now_ms - since[job_id])
-    resumes = dict(zip(names, first.resumes, strict=True))
-    for (family, _), score in zip(rates, then.rates, strict=True):
+    resumes = dict(zip(names, answers(first.resumes), strict=True))
+    for (family, _), score in zip(rates, answers(then.rates), strict=True):
         scores = [float(each) for each in (score, resumes[family]) if each is not None]
         resumes[family] = min(scores, default=None)
-    waiting = dict(zip(counted, then.counts, strict=True))
+    waiting = dict(zip(counted, answers(then.counts), strict=True))
     result = []
     for name, bound in zip(names, bounds, strict=True):
         own, entry = entries.get(name), _entry_of(entries, name)
@@ -323,6 +293,15 @@ def _statuses(
             )
         )
     return result
+
+
+def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
+    """Return the commands that read when exhausted rates admit jobs again."""
+    members = [f"rate|{scope}" for scope in scopes]
+    return [
+        ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]
+        for at in range(0, len(members), PAGE)
+    ]
 
 
 # One job.
@@ -359,8 +338,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         held=count_of_holders(keys, scope),
         some=["ZRANGE", keys("leases"), 0, last]
         if scope == QUEUE
-        else ["ZRANGEBYLEX", keys("holders"), *members(scope), "LIMIT", 0, HOLDERS_SHOWN],
-        resumes=["ZSCORE", keys("scheduled"), f"rate|{scope}"],
+        else ["ZRANGEBYLEX", keys("holders"), *of_scope(scope)[:2], "LIMIT", 0, HOLDERS_SHOWN],
+        resumes=_resumes(keys, [scope] if is_rate(scope) else []),
         now=["TIME"],
     )
     entry = _entry_of(entries_of(keys.queue, zip(names, found.caps, strict=True)), scope)
@@ -372,7 +351,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         limit=limit,
         holders=int(found.held),
         shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
-        resumes_ms=_resume_of(found.resumes, limit, now_ms),
+        resumes_ms=_resume_of(next(iter(answers(found.resumes)), None), limit, now_ms),
         now_ms=now_ms,
     )
 
@@ -385,30 +364,35 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.
     before = "-inf", f"({rank * RANK + seq}"
     found = yield from ask(
-        heads=[["LRANGE", key, 0, AHEAD_MAX - 1] for key in lists],
+        heads=[["LRANGE", key, 0, LISTED_MAX - 1] for key in lists],
         lengths=[["LLEN", key] for key in lists],
-        index=["LPOS", lists[rank], job.id],
+        index=[] if lane else [["LPOS", lists[rank], job.id, "MAXLEN", PLACE_MAX]],
         lanes=["ZRANGEBYSCORE", keys("open"), *before, "LIMIT", 0, AHEAD_MAX],
     )
-    own = found.heads[-1]
-    if not lane and found.index is not None:
-        found.heads[-1], found.lengths[-1] = own[: found.index], found.index
+    own, at_least = found.heads[-1], len(found.lanes) == AHEAD_MAX
+    for index in found.index:
+        # A job that is not found is further behind, or was claimed meanwhile.
+        at_least |= index is None and found.lengths[-1] > PLACE_MAX
+        before_it = min(found.lengths[-1], PLACE_MAX) if index is None else index
+        found.heads[-1], found.lengths[-1] = own[:before_it], before_it
     ids = [job_id for head in found.heads for job_id in head]
     # Cancelled jobs are in the list until claim passes over them.
     alive, _ = yield from jobs_of(keys, ids)
     beyond = sum(found.lengths) - len(ids)
-    at_least = len(found.lanes) == AHEAD_MAX
     if lane:
         # A job in a lane has no place in its priority's list: their places in line are compared.
         came_first = [j for j in alive if _rank(j) < rank or _seq(j) < seq]
         beyond -= found.lengths[-1] - len(own)
         at_least |= len(own) < found.lengths[-1] and len(came_first) == len(alive)
         alive = came_first
-    in_lanes = yield [
-        ["ZLEXCOUNT", keys("waiting"), f"[{each}|", f"({each}" + ("}" if int(each[0]) < rank else f"|{seq:016d}")]
-        for each in found.lanes
-    ]  # fmt: skip
-    return len(alive) + beyond + sum(in_lanes), at_least
+    in_lanes = yield within(
+        keys("waiting"),
+        [
+            of_lane(each) if int(each[0]) < rank else Range(f"[{each}|", f"({each}|{seq:016d}")
+            for each in found.lanes
+        ],
+    )
+    return len(alive) + beyond + sum(answers(in_lanes)), at_least
 
 
 def _seq(job: JobState) -> int:

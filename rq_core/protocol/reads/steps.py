@@ -109,7 +109,7 @@ class _Contained(Generic[T]):
         for answer, command in zip(answers or (), asked, strict=True):
             if isinstance(answer, Exception):
                 # Redis does not say which key has another type.
-                key = f"key {command[1]}: " if str(answer).startswith("WRONGTYPE") else ""
+                key = f"key {_keys_in(command)}: " if str(answer).startswith("WRONGTYPE") else ""
                 self.why = _fit(f"{key}{answer}")
                 return
         try:
@@ -120,6 +120,11 @@ class _Contained(Generic[T]):
             self.why = _fit(str(error))
         except (ValueError, TypeError, LookupError, ArithmeticError) as error:
             self.why = _fit(f"a key holds something unexpected ({type(error).__name__}: {error})")
+
+
+def _keys_in(command: Command) -> str:
+    """Return the keys of a command; those of a program of ``lua/plain`` stand behind its text and their number."""
+    return " or ".join(command[3 : 3 + command[2]] if command[0] == "EVAL_RO" else command[1:2])
 
 
 def _fit(text: str) -> str:

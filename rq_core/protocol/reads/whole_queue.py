@@ -15,7 +15,7 @@ from rq_core.model.keys import KEY_TYPES, KEYS, QueueKeys
 from rq_core.model.state_line import line_of_job
 from rq_core.protocol.engine.plan import Plan, pairs_of, says_full
 from rq_core.protocol.engine.retried_commands import in_one_step
-from rq_core.protocol.reads.scope_reads import head_of_lane
+from rq_core.protocol.reads.ranges import head_of_lane
 from rq_core.protocol.reads.steps import Command, QueueReader
 
 AT_ONCE_MAX: Final = 2_000

@@ -1,7 +1,7 @@
 """A picture of the dashboard for Grafana: its own panels, titles and legends, drawn with recorded values.
 
-It is no screenshot. The panels come from :mod:`scripts.docs.panels`, which also makes the dashboard's file; the values
-from ``recorded.json``, which ``scripts/docs/pictures/record.py`` writes.
+The picture is drawn and is not a screenshot. The panels come from :mod:`scripts.docs.panels`, which also makes the
+dashboard's file. The values come from ``recorded.json``, which ``scripts/docs/pictures/record.py`` writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Charts of the run that the page on performance speaks of: rq-core beside other queues."""
+"""Draws charts of the benchmark run on the page about performance, which compares rq-core with other queues."""
 
 from __future__ import annotations
 

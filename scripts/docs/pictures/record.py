@@ -1,4 +1,5 @@
-"""Records what the picture of the Grafana dashboard shows: asks a Prometheus for the panels' expressions.
+"""Records the values for the picture of the Grafana dashboard, from a Prometheus that evaluates the panels'
+expressions.
 
 python -m scripts.docs.pictures.record http://localhost:9090 --minutes 15
 """

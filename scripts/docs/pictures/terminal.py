@@ -69,7 +69,7 @@ def _colour(style: Style | None) -> str:
 
 
 def _before() -> Frame:
-    """The same queues a second before, for the rates."""
+    """Return the state of the same queues one second before, from which the rates are computed."""
     return _frame(second=-1)
 
 

@@ -1,7 +1,7 @@
 """Timelines of Throttle, Debounce and Latest: which calls run, and when.
 
-The scenes are written by hand; ``tests/docs/test_pictures.py`` plays their calls through the scripts and fails if
-another call runs than the one that is drawn, or at another time.
+The scenes are written by hand; ``tests/docs/test_pictures.py`` plays their calls through the scripts and fails if the
+calls that run, or the times at which they run, differ from the drawing.
 """
 
 from __future__ import annotations

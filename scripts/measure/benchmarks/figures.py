@@ -1,4 +1,4 @@
-"""Measured figures: several values each, shown as their median with the spread."""
+"""Measured figures. Each figure has several values, and is shown as their median with the spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Figures:
-    """The values of each figure by name, with those of the peers apart.
+    """The values of each figure, by name. Values of peers are kept separately.
 
     A failed measurement is kept with its reason.
     """
@@ -58,7 +58,7 @@ class Figures:
 
 
 def _short(value: float) -> float:
-    """Return a number with four digits, since the machine's figures are no more exact."""
+    """Return a number with four digits, since measurements on a machine are not more exact."""
     return float(f"{value:.4g}") if abs(value) < 1e4 else round(value)
 
 

@@ -1,4 +1,5 @@
-"""Measures the cost of waiting jobs for the server: bytes, time at any depth, and the longest call.
+"""Measures the cost of waiting jobs for the server: bytes per job, time at any depth of the queue, and the longest
+call.
 
 Also measures what an idle worker asks of the server.
 """
@@ -161,7 +162,8 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Return the longest call (ms) of functions and scripts; 0.2 if all were shorter, since those are not kept."""
+    """Return the longest call (ms) of functions and scripts. Return 0.2 if all calls were shorter, since Redis does not
+    record shorter calls."""
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")

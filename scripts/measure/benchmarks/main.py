@@ -1,4 +1,4 @@
-"""Measures the queue against its targets, beside its floors and, with --peers, beside other queues."""
+"""Measures rq-core and compares it with its targets, with the floors and, with --peers, with other queues."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent / "contenders"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import end_to_end
+import inboxes
 import keeping
 import mirroring
 import peers
@@ -131,7 +132,7 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Measure the mirror beside plain SQL, and everything at once."""
+    """Measure the mirror, compared with plain SQL, and a producer, a worker and a mirror together."""
 
     def mirror() -> dict[str, float]:
         stage.empty()
@@ -149,14 +150,29 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
         )
 
 
-PARTS = ("enqueue", "work", "redis", "audit", "start")
+def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
+    """Measure inboxes: what a relay hands over, and how long a commit takes to its handler."""
+    made = inboxes.Inboxes(databases)
+    for dialect in made.dialects:
+        yield (
+            f"inbox, {dialect}",
+            lambda d=dialect: inboxes.relayed(stage, made, d, sizes.relayed),  # type: ignore[misc]
+        )
+        for hooked, jobs in ((True, sizes.paced), (False, sizes.polled)):
+            yield (
+                f"inbox, {dialect}, from commit to handler, {'with' if hooked else 'without'} hook",
+                lambda d=dialect, h=hooked, j=jobs: inboxes.latency(stage, made, d, j, hooked=h),  # type: ignore[misc]
+            )
+
+
+PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
     """Measure all parts, repeat by repeat, so that a slow moment of the machine affects all of them."""
     place = stage.place / "audit"
     place.mkdir()
-    postgres = DurablePostgres().start() if "audit" in only else None
+    postgres = DurablePostgres().start() if {"audit", "inbox"} & set(only) else None
     try:
         databases = Databases(place, postgres)
         for repeat in range(sizes.repeats):
@@ -165,6 +181,7 @@ def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> No
                 "work": working(stage, sizes),
                 "redis": server_side(stage, sizes, figures),
                 "audit": auditing(stage, sizes, databases),
+                "inbox": relaying(stage, sizes, databases),
                 "start": iter([("start", start_up.measure)] * (sizes.starts if not repeat else 1)),
             }
             for name in only:
@@ -195,6 +212,8 @@ def show(document: Mapping[str, Any]) -> None:
     print("\nfloors of the same run")
     for what, found, spread in targets.floor_rows(document):
         print(f"  {what:64} {found:>12} {spread:>22}")
+    for row in targets.inbox_rows(document):
+        print(f"  {row[0]:64} {row[1]:>10} best {row[2]:>12} median {row[3]:>12} {row[4]:>22}")
     for name, peer in document["peers"].items():
         told = ", ".join(f"{figure} {targets.number(value)}" for figure, value in peer.items())
         print(f"  {name}: {told}")
@@ -242,7 +261,6 @@ def main() -> None:
         document = json.loads(given.source.read_text())
         show(document)
         if given.report:
-            report.FIGURES.write_text(given.source.read_text())
             told(document)
         return
     name = "quick" if given.quick else "tiny" if given.tiny else "full"
@@ -272,12 +290,14 @@ def main() -> None:
     if given.json:
         given.json.write_text(text)
     if given.report:
-        report.FIGURES.write_text(text)
         told(document)
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Write the new figures into the documents."""
+    """Keep the new figures, and write them into the documents. Figures of inboxes alone replace no others."""
+    if "inbox_sqlite_per_s" in document and "enqueue_bulk_per_s" not in document:
+        document = {**json.loads(report.FIGURES.read_text()), "inbox": document}
+    report.FIGURES.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     for path in report.write(document):
         print(f"wrote {path}", file=sys.stderr)
 

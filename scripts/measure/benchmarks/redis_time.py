@@ -148,8 +148,8 @@ def timed(client: Client, work: Callable[[], None]) -> float:
 def spent_us(client: Client) -> float:
     """Return the processor time (µs) that the server's main thread has used.
 
-    Other programs on the machine do not affect it, as they would the duration of calls; it includes what a call costs
-    in addition to its script (some 10 µs).
+    Unlike the duration of calls, this time does not depend on other programs on the machine. It includes the costs of a
+    call in addition to its script (some 10 µs).
     """
     (text,) = client.run(client.calls.delivery.ask([["INFO", "cpu"]]))
     facts = dict(line.split(":") for line in str(text).splitlines() if ":" in line)

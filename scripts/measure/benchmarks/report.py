@@ -43,6 +43,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
         ),
         "aimed": _table(("what", "aimed at", "median", "spread", ""), targets.aimed_rows(document)),
         "floors": _table(("floor", "median", "spread"), targets.floor_rows(document)),
+        "inbox": _inbox(document),
         "redis": _redis(document),
         "microsecond": _stages(document),
         "peers": _peers(document),
@@ -87,6 +88,14 @@ def _facts(document: Mapping[str, Any]) -> str:
         f"{facts['redis']}, Python {facts['python']}, {facts['cores']} cores ({facts['processor']}), "
         f"load {facts['load_before']} before the run."
     )
+
+
+def _inbox(document: Mapping[str, Any]) -> Iterator[str]:
+    run = document.get("inbox", document)
+    if "inbox_sqlite_per_s" not in run:
+        return
+    yield from (_facts(run), "")
+    yield from _table(("what", "aimed at", "best", "median", "spread"), targets.inbox_rows(run))
 
 
 def _redis(document: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Measures Redis under turns of one job each, as a busy fleet of workers with one place each sends them.
 
-A call of a single client costs Redis mostly a wake-up and cold caches. Sixteen connections keep Redis busy, as many
-workers do: each reports its last job and claims the next as soon as it is answered.
+With a single client, most of the cost of a call is that Redis is woken and its caches are cold. Sixteen connections
+keep Redis busy, as many workers do: each reports its last job and claims the next as soon as it is answered.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class _Worker:
 
 
 def measure(client: Client, turns: int) -> dict[str, float]:
-    """Return Redis' µs per turn, the turns per second, and Redis' load, which must be high for the others to count."""
+    """Return Redis' µs per turn, the turns per second, and the load of Redis. The first two figures are valid only if
+    the load is high."""
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
     connections = [Connection(source) for _ in range(WORKERS)]

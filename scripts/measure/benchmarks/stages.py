@@ -1,4 +1,4 @@
-"""Shares of a job's processor time by stage, from profiles of a producer and a worker.
+"""Measures the shares of a job's processor time by stage, with profiles of a producer and a worker.
 
 A profile slows small functions down more than large ones. So it gives shares only, which are applied to the processor
 time of the same work without a profile.

@@ -1,6 +1,7 @@
 """Targets: each row's figures, its bound, and whether a run met it; some rows are promised, the others are goals.
 
-A row is promised if budgets hold what it depends on (``held``) and the run met it; all others are goals.
+A row is promised if the run met it and budgets limit the costs on which it depends (``held``). All other rows are
+goals.
 """
 
 from __future__ import annotations
@@ -137,6 +138,18 @@ def _rows() -> Iterator[Target]:
         yield Target(
             f"end to end into {database}", f"end_to_end_{database}_per_s", least(25_000), "25,000"
         )
+    for database, rows in (("sqlite", 40_000), ("postgres", 20_000)):
+        yield Target(
+            f"inbox in {database}, jobs handed over", f"inbox_{database}_per_s", least(rows), f"{rows:,}"
+        )  # fmt: skip
+        for name, said, bound in (
+            ("hook", "the commit wakes the relay", 5),
+            ("poll", "no hook", 600),
+        ):
+            yield Target(
+                f"inbox in {database}, COMMIT to handler, p50, {said}",
+                f"inbox_{database}_{name}_p50_ms", least(bound), f"{bound} ms", most=True, unit=" ms",
+            )  # fmt: skip
     for kind, said in (("cpu", "1 ms of processor"), ("sleep", "5 ms asleep")):
         for workers in (2, 4):
             yield Target(
@@ -161,8 +174,23 @@ FLOORS = {
     "mirror_sqlite_per_s": "beside it: the mirror into SQLite, events",
     "mirror_postgres_floor_per_s": "the mirror's rows by COPY into PostgreSQL, events",
     "mirror_postgres_per_s": "beside it: the mirror into PostgreSQL, events",
+    **{
+        f"inbox_{name}_{figure}": f"inbox in {said}: {what}"
+        for name, said in (("sqlite", "SQLite"), ("postgres", "PostgreSQL"))
+        for figure, what in (
+            ("inserts_per_s", "plain INSERTs, each with its COMMIT"),
+            ("evalshas_per_s", "calls of a script that does nothing, one after the other"),
+            ("hook_p99_ms", "beside it: COMMIT to handler with the hook, p99, ms"),
+            ("hook_commit_ms", "the COMMIT itself, p50, ms"),
+            ("poll_p99_ms", "beside it: COMMIT to handler without a hook, p99, ms"),
+        )
+    },
 }
 """The ground of the same run, and beside it what has no target of its own."""
+
+
+INBOX = "inbox_"
+"""The beginning of the figures of inboxes, which have a table of their own."""
 
 
 def number(value: float) -> str:
@@ -176,17 +204,19 @@ def _spread(document: Document, figure: str) -> str:
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the promised rows: target, bound, median, spread, and the budgets that hold what the target depends on."""
+    """Return the promised rows: target, bound, median, spread, and the budgets for the costs on which the target
+    depends."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Return the other rows: target, bound, median, spread, and whether it was met."""
+    """Return the rows that are not promised: target, bound, median, spread, and whether the target was met."""
     for target in TARGETS:
         met = target.met(document)
-        if target.found(document) is not None and not (target.held and met):
+        is_apart = target.figure.startswith(INBOX)
+        if target.found(document) is not None and not (target.held and met) and not is_apart:
             yield (*_row(document, target), {True: "met", False: "not met", None: "?"}[met])
 
 
@@ -201,5 +231,17 @@ def _row(document: Document, target: Target) -> tuple[str, str, str, str]:
 
 def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
     for figure, what in FLOORS.items():
-        if figure in document:
+        if figure in document and not figure.startswith(INBOX):
             yield what, number(document[figure]), _spread(document, figure)
+
+
+def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
+    """Return the rows of inboxes: each figure, its bound if it has one, its best value, its median, and its spread."""
+    for target in TARGETS:
+        if target.figure.startswith(INBOX) and target.found(document) is not None:
+            what, bound, found, spread = _row(document, target)
+            best = (min if target.most else max)(document["spread"][target.figure])
+            yield what, bound, f"{number(best)}{target.unit}", found, spread
+    for figure, what in FLOORS.items():
+        if figure.startswith(INBOX) and figure in document:
+            yield what, "", "", number(document[figure]), _spread(document, figure)

@@ -83,7 +83,8 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
-    """Return the percentage of the ideal: a core per worker for computing jobs, a place per job for sleeping ones."""
+    """Return the throughput of several workers as a percentage of the ideal. For computing jobs, the ideal is one core
+    per worker; for sleeping jobs, one place per job."""
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places
     rate, _ = drain(stage, OURS, jobs * workers, kind, workers=workers, concurrency=places)

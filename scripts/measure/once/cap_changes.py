@@ -1,4 +1,5 @@
-"""Measures how long it takes to raise or remove a cap for which very many jobs wait, and when the first one runs.
+"""Measures how long it takes to raise or remove a cap for which very many jobs wait, and when the first of these jobs
+runs.
 
 scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
 """
@@ -187,7 +188,7 @@ def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
 
 
 def first_cap(server: RedisServer, jobs: int) -> Change:
-    """Set a task's first cap while all its jobs wait as plain ones; a claim moves each into a lane once.
+    """Set a task's first cap while all its jobs wait as plain jobs. Claims then move each job into a lane once.
 
     One job of another task waits behind them.
     """

@@ -49,7 +49,7 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Return how many claims it takes until a job runs that was enqueued after all jobs that wait for a full scope."""
+    """Return the number of claims until a job runs that was enqueued after all the jobs that wait for a full scope."""
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):
@@ -135,7 +135,7 @@ def completions(
 @click.option("--tenants", default=2_000, show_default=True)
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
 def main(jobs: int, tenants: int, engine: str) -> None:
-    """Check that no call costs more because more jobs wait, in counts of the calls that scripts make."""
+    """Check, in counts of the calls that scripts make, that no call costs more because more jobs wait."""
     problems = []
     with directory() as place, served({e.name: e for e in engines()}[engine], place) as server:
         for line in itertools.chain(claim_costs(server, (0, 1_000, jobs)), beside(server, jobs)):

@@ -1,4 +1,4 @@
-"""Forks while another thread makes an app's first calls, at one moment after another; see tests/app/test_forks.py.
+"""Forks at one moment after another while another thread makes an app's first calls. See tests/app/test_forks.py.
 
     scripts/measure/once/run forks URL MOMENTS
 

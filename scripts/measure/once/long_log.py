@@ -1,8 +1,8 @@
 """A long, realistic log: the entries that three queues would have appended to their outboxes in some days.
 
-No server and no waiting: the days are simulated, and :class:`LongLog` is the source that a mirror reads. Jobs wait for
-workers, for tenants' caps and for their retries; a few die, are cancelled, or lose their worker. The same seed gives
-the same log.
+The days are simulated, without a server and without waiting. :class:`LongLog` is the source that a mirror reads. Jobs
+wait for workers, for tenants' caps and for their retries; a few die, are cancelled, or lose their worker. The same seed
+gives the same log.
 
     >>> log = LongLog(events=1000)
     >>> log.queues()

@@ -31,7 +31,8 @@ QUEUES = ("plain", "lanes")
 
 
 def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[NewJob]:
-    """Yield jobs: half of them plain, the other half in this number of lanes. ``names`` are those of two queues."""
+    """Yield jobs for two queues, whose ``names`` are given: plain jobs for one queue, and jobs in this number of lanes
+    for the other."""
     plainly, laned = names
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):

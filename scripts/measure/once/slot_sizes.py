@@ -2,8 +2,9 @@
 
     scripts/measure/once/run slot-sizes 10000 100000
 
-Each number is a number of waiting jobs, with arguments of 200 bytes. MIGRATE sends a key whole, and both nodes do
-nothing else in that time, which must be shorter than `cluster-node-timeout`, or the other nodes take them for dead.
+Each number is a number of waiting jobs, with arguments of 200 bytes. MIGRATE sends a key as a whole, and both nodes do
+nothing else meanwhile. This time must be shorter than `cluster-node-timeout`; otherwise the other nodes regard the two
+as failed.
 """
 
 import sys

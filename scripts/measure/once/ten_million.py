@@ -1,4 +1,4 @@
-"""Measures questions to a log of ten million events: see scripts/measure/once/run ten-million.
+"""Measures queries of a log of ten million events: see scripts/measure/once/run ten-million.
 
 The log is simulated (scripts/measure/once/long_log.py) and written by the mirror itself. Then it runs every everyday
 query of docs/how-to/audit-log.md, one job's history, `why` and `at`, each with its time and query plan. At last `audit

@@ -53,7 +53,7 @@ RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class CannotTell(Exception):
-    """Redis and SQL cannot be compared, although neither need be wrong. ``str()`` is the reason."""
+    """Redis and SQL cannot be compared, which does not mean that either is wrong. ``str()`` is the reason."""
 
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)

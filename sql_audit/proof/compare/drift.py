@@ -207,8 +207,8 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Yield a finding if a job's line differs from its record by the log. The reason is unknown, since the quarantined
-    entry ``at`` names the job."""
+    """Yield a finding if a job's state line differs from the job's record in the log. Which of the two is wrong is
+    unknown, since the quarantined entry ``at`` names the job."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
@@ -254,7 +254,7 @@ _Event = tuple[int, str, int, str | None, dict[str, Any]]
 
 
 def _by_redis(told: Intake) -> Iterator[_Event]:
-    """Yield the events of an entry, except those that the mirror puts into quarantine."""
+    """Yield the events of an entry in Redis, except those that the mirror puts into quarantine."""
     kind, why = str(told.event), {} if told.why is None else {"why": told.why}
     of_job = [
         zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
@@ -270,7 +270,7 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """Return the event of a row.
+    """Return the event in a row of SQL.
 
     If the event in Redis has no task or claim, those of the row are left out, since the mirror took them from the job's
     row.

@@ -213,7 +213,7 @@ class Replacing:
         """Whether the entry with which the call enqueues jobs was replayed already."""
 
     def forget(self) -> None:
-        """Expect no job any more."""
+        """Stop expecting jobs to begin."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
@@ -222,8 +222,8 @@ class Replacing:
         self._is_enqueued = False
 
     def pass_entry(self, kind: str) -> Iterator[Fault]:
-        """Pass an entry of type ``kind``. Yield a fault for each job that has not begun if the call's entries are
-        over."""
+        """Note an entry of type ``kind``. If it is after the entries of the call, yield a fault for each job that has
+        not begun."""
         if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
             self._is_enqueued = kind == Event.ENQUEUED
             return

@@ -179,7 +179,7 @@ class Holders:
     ) -> list[str]:
         """Return a sentence for each difference between the limits in a claim and those of ``cap_changed`` events.
 
-        ``text`` is the event's detail, by which combinations that are in order are cached.
+        ``text`` is the event's detail. Details without a difference are cached by it.
         """
         key = task, lane, text
         if key in self._agreed:

@@ -168,7 +168,8 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Give the job its name, if a job in its state holds its name. Report another job that holds the name."""
+        """Record that the job holds its name, unless a job in this state holds none. Report another job that holds the
+        name."""
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands

@@ -11,8 +11,8 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Record:
-    """A live job after the events that were replayed. ``state`` and the counters have the value None until an event has
-    them.
+    """A live job after the events that were replayed. ``state`` and the counters have the value None until an event
+    states them.
 
     Each trait is an attribute, named as in a state line; None if the job does not have the trait, or if the log does
     not have the job's beginning.

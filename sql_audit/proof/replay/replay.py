@@ -352,8 +352,8 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Return a phrase that names the server that has had the queue since the epoch began, as far as the ids of the
-    servers' histories show."""
+    """Return a phrase that says which server the queue has been on since the epoch began, as far as the ids of the
+    servers' histories show it."""
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

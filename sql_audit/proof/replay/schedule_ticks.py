@@ -1,6 +1,6 @@
-"""The schedules of one queue, replayed: each instant is the instant that the log named as the next one (I15).
+"""Replays the schedules of one queue: each instant must be the one that the event before it named as the next (I15).
 
-A schedule that the log meets in its middle begins with its first event.
+The replay of a schedule begins with the schedule's first event in the log, also if earlier events are missing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from rq_core.model.schedule import job_digest
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
@@ -20,6 +21,9 @@ _ENQUEUED: Final = frozenset({"fired", "run"})
 
 _KEPT_OUT: Final = frozenset({"skipped", "missed", "undeclared"})
 """Outcomes of instants whose jobs were never enqueued."""
+_OUTCOMES: Final = _RUNS | _ENQUEUED | _KEPT_OUT | {"duplicate"}
+_STATES: Final = frozenset({"on", "paused", "undeclared", "removed"})
+_SOURCES: Final = frozenset({"code", "live", "released"})
 
 
 class _Schedule(NamedTuple):
@@ -54,6 +58,13 @@ class ScheduleTicks:
         elif known is not None and version != known.version + 1:
             says = f"skips versions {known.version + 1} to {version - 1} of schedule {name}"
             self._violated("I15", says)
+        if facts["state"] not in _STATES:
+            self._violated("I15", f"has the unknown state {facts['state']}")
+        if facts["source"] not in _SOURCES:
+            self._violated("I15", f"comes from {facts['source']}, and no change does")
+        pack = facts.get("pack")
+        if pack is not None and job_digest(pack) != facts.get("job_digest"):
+            self._violated("I15", "has another digest than its job")
         old = facts.get("old")
         # A restore puts back what Redis lost: the next version, of a schedule that was not there.
         if known is not None and known.rule is not None and old not in (None, known.rule):
@@ -74,6 +85,8 @@ class ScheduleTicks:
             self._violated("I15", f"is of schedule {name} at {nominal}, and names another job")
         if facts["due_ms"] < nominal or row[5] < facts["due_ms"]:
             self._violated("I15", f"happens {facts['due_ms'] - row[5]} ms before it is due")
+        if outcome not in _OUTCOMES:
+            self._violated("I15", f"has the unknown outcome {outcome}")
         record = self._jobs.get(job_id)
         is_new = record is not None and not record.claims
         if outcome in _ENQUEUED and not is_new:
@@ -85,10 +98,27 @@ class ScheduleTicks:
         if outcome == "run":
             self._asked_for.add(job_id)
         known = self._schedules.get(name)
-        if outcome not in _RUNS:
+        if outcome in _RUNS:
+            self._run(facts, known)
+        else:
             self._tell(facts, known)
             rule = None if known is None else known.rule
             self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
+
+    def _run(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
+        """Replay a run that an operator asked for: it moves no instant."""
+        if facts["missed"]:
+            self._violated("I15", f"passes over {facts['missed']} instants")
+        if known is None:
+            return
+        self._check_version(facts["version"], known.version)
+        if facts.get("next_ms") != known.next_ms:
+            says = f"says another next instant than schedule {facts['name']} has: {known.next_ms}"
+            self._violated("I15", says)
+
+    def _check_version(self, version: int, known: int) -> None:
+        if version != known:
+            self._violated("I15", f"is of version {version} of its schedule, which has {known}")
 
     def _tell(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
         nominal, outcome, missed = facts["nominal_ms"], facts["outcome"], facts["missed"]
@@ -101,9 +131,7 @@ class ScheduleTicks:
         if known.next_ms is None:
             self._violated("I15", "is of a schedule that is not on")
             return
-        if facts["version"] != known.version + is_undeclared:
-            says = f"is of version {facts['version']} of its schedule, which has {known.version}"
-            self._violated("I15", says)
+        self._check_version(facts["version"], known.version + is_undeclared)
         # An instant that is itself missed is counted, too.
         passed = missed - (outcome == "missed")
         is_next = nominal == known.next_ms and (passed == 0 or outcome == "missed")

@@ -26,7 +26,7 @@ class Rows(list[Row]):
 
 
 class EventRows(Rows):
-    """Rows of ``job_event`` whose plain lines are made already."""
+    """Rows of ``job_event`` whose plain lines were made before."""
 
     def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
         """``lines`` are the lines that :func:`plain_line` makes of the rows."""

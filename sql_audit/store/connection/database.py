@@ -396,10 +396,10 @@ class Database:
 
 
 def _insert_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Insert rows into SQLite: most of them SQLITE_ROWS per INSERT, the last ones one by one.
+    """Insert rows into SQLite: most rows in blocks with one INSERT per block, the last rows with one INSERT per row.
 
-    For two or more rows, two different statements are used. Fewer rows are inserted in blocks of a smaller power of
-    two, so that only few different statements are ever prepared.
+    A block has SQLITE_ROWS rows, or a smaller power of two if there are fewer rows, so that only few different
+    statements are ever prepared.
     """
     if not rows:
         return

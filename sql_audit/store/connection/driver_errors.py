@@ -21,7 +21,11 @@ from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
 _OF_SCHEMA: Final = frozenset({"22001", "22P05"})
 """SQLSTATEs of data exceptions that rows of the mirror cannot cause with the migration's columns and encoding: a text
 is too long for its column, a character is missing in the database's encoding."""
-_AWAY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR")
+_LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
+"""Prefixes of the names of SQLite's errors about a lock of another connection."""
+_LOCK_TIMEOUT: Final = "55P03"
+"""The SQLSTATE of a lock that was not to be had within PostgreSQL's ``lock_timeout``."""
+_AWAY: Final = (*_LOCKED, "SQLITE_CANTOPEN", "SQLITE_IOERR")
 """Prefixes of the names of SQLite's errors that another process or the disk causes."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
@@ -106,12 +110,19 @@ def failure(url: str, error: BaseException) -> AuditError:
 
 
 def answered(error: BaseException) -> bool:
-    """Return whether an error of a driver is an answer of the database, which then is there."""
+    """Return whether an error of a driver is an answer of the database, which is then reachable."""
     original = getattr(error, "orig", None) or error
     if isinstance(original, sqlite3.Error):
         return not getattr(original, "sqlite_errorname", "").startswith(_AWAY)
     # If PostgreSQL refuses a new connection, the error has only a text, no SQLSTATE.
     return getattr(original, "sqlstate", None) is not None or "FATAL:" in str(original)
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Return whether a statement failed since another connection held a lock for longer than this one waits."""
+    original = getattr(error, "orig", None) or error
+    of_sqlite = getattr(original, "sqlite_errorname", "").startswith(_LOCKED)
+    return of_sqlite or getattr(original, "sqlstate", None) == _LOCK_TIMEOUT
 
 
 def describe_error(error: BaseException) -> str:

@@ -98,7 +98,7 @@ async def test_a_full_scope_discards_or_rejects_a_new_job(app: App, policy: Any)
     assert len(app.client.run(app.client.calls.reads.snapshot("mail"))["jobs"]) == 2
 
 
-def test_a_lane_that_has_max_waiting_jobs_rejects_a_new_job(app: App) -> None:
+def test_a_lane_rejects_a_new_job_once_max_waiting_jobs_wait_in_it(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", max_waiting=2)])(send)
     app.apply_settings()
 

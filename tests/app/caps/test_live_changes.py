@@ -41,10 +41,11 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
-def test_set_cap_to_code_restores_the_limit_that_code_declared_last(
+def test_set_cap_to_code_restores_the_limit_that_the_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Checks a limit that code declared while the live limit was set, and that an old worker's limit is not used."""
+    """Checks a limit that newer code declared while a live limit was in force. The limit that an old worker declares
+    afterwards is not used."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")
@@ -68,7 +69,7 @@ def test_set_cap_to_code_restores_the_limit_that_code_declared_last(
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
-def test_set_cap_to_code_makes_a_key_follow_its_family_again(app: App) -> None:
+def test_set_cap_to_code_gives_a_key_the_limit_of_its_family_again(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.apply_settings()
     app.set_cap("mail", "send.tenant=a", 0)
@@ -90,7 +91,7 @@ def test_set_cap_to_code_makes_a_key_follow_its_family_again(app: App) -> None:
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
-def test_set_cap_to_code_is_refused_where_code_declares_no_limit(
+def test_set_cap_to_code_is_refused_if_the_code_declares_no_limit(
     app: App, other: App, scope: str
 ) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
@@ -110,8 +111,10 @@ def test_set_cap_to_code_is_refused_where_code_declares_no_limit(
     ) == before
 
 
-def test_a_cap_that_code_no_longer_declares_is_kept_and_reported(app: App, redis_url: str) -> None:
-    """Checks that such a cap still limits the jobs of new code, and that a warning names it."""
+def test_a_cap_that_the_code_no_longer_declares_is_kept_and_reported(
+    app: App, redis_url: str
+) -> None:
+    """Checks that the cap still limits the jobs of the new code, and that a warning names the cap."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     with App(redis_url) as newer:
@@ -218,7 +221,7 @@ def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, o
     assert other.set_cap("mail", "tenant=acme", 5).limit == Limit(5)
 
 
-def test_set_cap_reads_a_plain_number_as_a_rate_per_the_scopes_window(app: App) -> None:
+def test_set_cap_on_a_rate_reads_a_plain_number_as_jobs_per_window_of_that_rate(app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant", burst=4)])(
         send
     )

@@ -6,7 +6,7 @@ from rq_core import App, Cap, Rate
 from tests.app.caps.tasks import claim, send
 
 
-async def test_caps_shows_the_number_of_holders_and_of_waiting_jobs(app: App) -> None:
+async def test_app_caps_shows_the_numbers_of_holders_and_of_waiting_jobs(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(5), Cap(1, per="tenant"), Rate(1, per_seconds=3600)])(
         send
     )
@@ -37,7 +37,7 @@ async def test_caps_shows_the_number_of_holders_and_of_waiting_jobs(app: App) ->
     await app.aclose()
 
 
-def test_caps_lists_many_keys_in_bounded_steps(app: App) -> None:
+def test_app_caps_lists_many_keys_in_bounded_steps(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", name="k")])(send)
     app.apply_settings()
     app.enqueue_many(task.job(f"t{n:04}") for n in range(1_200) for _ in range(2))
@@ -60,7 +60,7 @@ def test_caps_lists_many_keys_in_bounded_steps(app: App) -> None:
     assert len(some) == 10
 
 
-def test_caps_shows_when_an_exhausted_rate_admits_again(app: App) -> None:
+def test_app_caps_shows_when_an_exhausted_rate_admits_a_job_again(app: App) -> None:
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=3600)])(send)
     app.apply_settings()
     for _ in range(3):
@@ -77,8 +77,9 @@ def test_caps_shows_when_an_exhausted_rate_admits_again(app: App) -> None:
     assert 0 < status.resumes_ms / 1000 - int(now_s) <= 3601
 
 
-def test_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """Checks that a queue's own cap counts the waiting jobs of all lists and lanes, though none is marked blocked."""
+def test_app_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
+    """Checks that the status of a queue's own cap counts the waiting jobs of all lists and lanes, though no lane is
+    marked as blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

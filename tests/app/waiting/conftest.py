@@ -1,4 +1,4 @@
-"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror that the test turns."""
+"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror whose turns the test makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Waits that a message wakes when a job ends. The polls are an hour apart, so that only a message ends a wait."""
+"""Waits for jobs that end when a message about the job's end arrives. The polls are an hour apart, so that only a
+message ends a wait."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
+def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_all_awaited_jobs(
     app: App, control: Any
 ) -> None:
     """Checks that a job which ended during the interruption is found at once."""
@@ -186,7 +187,9 @@ def test_a_killed_listener_subscribes_again_and_checks_all_waiting_jobs(
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_killed_listener_receives_later_messages(app: App, control: Any) -> None:
+def test_a_listener_whose_connection_was_killed_receives_later_messages(
+    app: App, control: Any
+) -> None:
     handle = app.tasks["note"].enqueue(1)
     waiting = in_thread(handle, app)
     for _ in range(5):
@@ -198,7 +201,7 @@ def test_a_killed_listener_receives_later_messages(app: App, control: Any) -> No
     assert Failed is type(waiting.result(LONG_S))
 
 
-def test_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
+def test_the_wait_of_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
     as_: As, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = as_("producer", without="&rqc:{*}:ended")
@@ -215,7 +218,7 @@ def test_a_user_without_the_right_to_the_channel_polls_and_logs_one_warning(
     assert "`rq-core acl producer` prints" in said[0]
 
 
-def test_waits_poll_if_workers_may_not_publish_and_log_one_warning(
+def test_waits_poll_and_log_one_warning_if_workers_may_not_publish(
     app: App,
     as_: As,
     redis_server: RedisServer,
@@ -309,7 +312,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 @pytest.mark.usefixtures("rare")
 def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
-    """Checks that the second of two waits also wakes the thread, and does not sleep until the next poll."""
+    """Checks that the second of two waits also wakes the thread, which otherwise would sleep until its next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
     handles = [task.enqueue(n) for n in range(2)]

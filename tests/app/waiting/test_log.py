@@ -24,7 +24,7 @@ Mirror = Callable[[], Any]
 def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     app: App, audited: Mirror
 ) -> None:
-    """Checks that the wait reads the log, though Redis no longer says that a mirror reads the queue."""
+    """Checks that the wait reads the log, though Redis has lost the fact that a mirror reads the queue."""
     handle = app.tasks["note"].enqueue(1)
     succeed(app, *take(app))
     audited()
@@ -45,7 +45,7 @@ def test_a_wait_for_a_job_that_is_not_in_the_log_returns_gone_at_once(
 def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
-    """Checks an id whose row in SQL belongs to its next job, which has not ended or has ended otherwise."""
+    """Checks an id whose row in SQL belongs to a later job, which has not ended or has ended in another way."""
     task = app.tasks["note"].with_options(id="again", max_attempts=1)
     task.enqueue(1)
     succeed(app, *take(app))
@@ -64,7 +64,7 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
 
 
-def test_the_outcomes_of_more_jobs_than_one_statement_takes_are_read(
+def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
     audited: Mirror, sqlite_url: str
 ) -> None:
     """Checks more jobs than the 65,535 parameters that PostgreSQL accepts in one statement."""
@@ -122,7 +122,8 @@ def test_a_forked_child_opens_its_own_reader_of_the_log(
 def test_a_fork_waits_for_a_read_of_an_sqlite_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that no child is forked while SQLite holds its internal locks, which would block the child's reads."""
+    """Checks that no child is forked while SQLite holds internal locks, since the child's reads would wait for them for
+    ever."""
     reads, goes_on, read = threading.Event(), threading.Event(), LogEndings.read
 
     def slow(reader: LogEndings, *asked: Any) -> Any:

@@ -61,7 +61,7 @@ def test_a_result_that_was_evicted_is_read_from_the_log(
     assert [3.5] == handle.result(LONG_S)
 
 
-def test_without_an_audit_database_an_evicted_value_is_missing(
+def test_without_an_audit_database_an_evicted_result_is_reported_as_missing(
     app: App, audited: Mirror, task: Any
 ) -> None:
     handle = task.enqueue(3)
@@ -72,7 +72,7 @@ def test_without_an_audit_database_an_evicted_value_is_missing(
     assert Succeeded(handle.id, missing="full") == handle.wait(LONG_S)
 
 
-def test_a_log_with_only_the_digest_reports_the_value_as_lost_or_expired(
+def test_a_log_with_only_the_digest_of_a_result_reports_the_result_as_lost_or_expired(
     app: App, audited: Mirror, task: Any
 ) -> None:
     lost = task.with_options(audit_result="digest").enqueue(3)
@@ -90,7 +90,7 @@ def test_a_log_with_only_the_digest_reports_the_value_as_lost_or_expired(
         found[0].value  # noqa: B018 - it raises
 
 
-def test_the_log_returns_the_result_of_the_earlier_job_of_an_id(
+def test_the_log_has_the_result_of_the_earlier_of_two_jobs_with_one_id(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     from sql_audit.queries.endings import LogEndings
@@ -109,7 +109,7 @@ def test_the_log_returns_the_result_of_the_earlier_job_of_an_id(
     assert "not_kept" == second.missing  # type: ignore[attr-defined]
 
 
-def test_a_value_of_an_earlier_job_of_an_id_is_read_as_its_own_tasks_type(
+def test_the_result_of_an_earlier_job_with_the_same_id_is_read_as_the_type_of_that_jobs_task(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     """Checks that the result type of the task which used the id later is not applied."""
@@ -154,7 +154,7 @@ def test_an_invalid_audit_result_is_refused_where_the_task_is_defined(app: App, 
         app.task(queue=QUEUE, name="other", keep_result=True, audit_result=said)(total)
 
 
-def test_audit_result_full_needs_keep_result(app: App) -> None:
+def test_the_option_audit_result_full_needs_the_option_keep_result(app: App) -> None:
     with pytest.raises(InvalidOption, match="needs keep_result"):
         app.task(queue=QUEUE, name="other", audit_result="full")(total)
     plain = app.task(queue=QUEUE, name="plain")(total)
@@ -163,7 +163,7 @@ def test_audit_result_full_needs_keep_result(app: App) -> None:
     plain.with_options(audit_result="full", keep_result=60)
 
 
-def test_state_reports_the_end_of_a_remembered_job_before_the_mirror_has_it(
+def test_a_handle_reports_the_end_of_a_remembered_job_before_the_mirror_has_copied_that_end(
     app: App, audited: Mirror, task: Any
 ) -> None:
     """Checks that the state is not "gone" while the mirror has not yet copied the job's end."""

@@ -1,4 +1,4 @@
-"""handle.wait on real servers: it returns when the job ends, in whatever way."""
+"""The method ``wait`` of a handle on real servers: it returns when the job ends in any way."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_wait_returns_the_error_of_a_dead_job_without_an_audit_database(app: A
     assert isinstance(caught.value, NoResult)
 
 
-def test_a_wait_for_a_job_that_expires_ends(app: App, audited: Mirror) -> None:
+def test_a_wait_ends_when_its_job_expires(app: App, audited: Mirror) -> None:
     handle = app.tasks["note"].with_options(expires=0.05).enqueue(1)
     waiting = meanwhile(handle, LONG_S)
     wait_until(lambda: not take(app, 0) and handle.state() == "gone", "its deadline is over")
@@ -140,7 +140,9 @@ def test_a_wait_for_a_pruned_job_returns_its_reason_and_error(app: App, audited:
     assert expected == handle.wait(LONG_S)
 
 
-def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_gone(app: App) -> None:
+def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_reported_as_gone(
+    app: App,
+) -> None:
     handle = app.tasks["note"].enqueue(1)
     succeeds(app, handle)
 
@@ -151,7 +153,7 @@ def test_without_an_audit_database_the_outcome_of_a_job_that_left_redis_is_gone(
         outcome.value  # noqa: B018 - it raises
 
 
-def test_the_error_of_a_value_that_was_not_kept_names_keep_result(
+def test_the_error_for_a_result_that_was_not_kept_names_the_option_keep_result(
     app: App, audited: Mirror
 ) -> None:
     handle = app.tasks["note"].enqueue(1)
@@ -164,7 +166,7 @@ def test_the_error_of_a_value_that_was_not_kept_names_keep_result(
     assert "not_kept" == caught.value.reason  # type: ignore[attr-defined]
 
 
-def test_a_wait_that_times_out_leaves_the_job_alone(app: App) -> None:
+def test_a_wait_that_times_out_does_not_change_its_job(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
 
     with pytest.raises(TimeoutError, match=f"job {handle.id} has not ended within 0.2 s") as caught:
@@ -250,10 +252,11 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert seen in ([2], [3])
 
 
-def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last(
+def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks 260,000 jobs: a short timeout does not end before the first poll, and the error does not blame Redis."""
+    """Checks 260,000 jobs: the first poll is made even if the timeout is short, and the error does not say that Redis
+    does not answer."""
     taken: list[int] = []
     look = Waiter._look
 
@@ -362,7 +365,7 @@ def test_enqueue_many_returns_a_handle_for_each_new_or_existing_job(app: App) ->
     assert {known.id, *accepted.ids} == {job_id for job_id, _, _ in told}
 
 
-def test_a_wait_in_a_handler_is_refused_unless_allowed(app: App) -> None:
+def test_a_wait_in_a_handler_is_refused_unless_the_caller_allows_it(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     with testing.job_running():
@@ -490,7 +493,8 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
 def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that later waits of the process are not given to the thread that failed to start."""
+    """Checks that later waits of the process start a new thread, and are not given to the thread that failed to
+    start."""
     handle = app.tasks["note"].enqueue(1)
     begin = threading.Thread.start
 
@@ -577,7 +581,9 @@ def test_the_timeout_of_a_wait_names_a_server_that_hangs(
     assert error.__cause__ is not None
 
 
-def test_result_of_a_task_without_keep_result_is_refused_before_its_job_has_ended(app: App) -> None:
+def test_result_is_refused_for_a_task_without_keep_result_before_the_job_has_ended(
+    app: App,
+) -> None:
     handle = app.tasks["note"].with_options(delay=100).enqueue(1)
 
     with pytest.raises(ResultUnavailable) as raised:

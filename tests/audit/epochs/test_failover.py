@@ -84,7 +84,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
 def test_a_returning_old_primary_revives_orphaned_jobs(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks primary A, then B, which lagged behind, then A again, which has none of B's events."""
+    """Checks three primaries in a row: A, then its lagging replica B, then A again, which has none of B's events."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, "before")
@@ -137,7 +137,7 @@ def test_the_mirror_notices_a_double_failover_on_open_connections(
 
 
 @pytest.mark.parametrize("who", ["the mirror", "a producer", "a producer at the same moment"])
-def test_a_promoted_server_with_a_slow_clock_begins_an_epoch_above_the_last_one_in_sql(
+def test_a_promoted_server_with_a_slow_clock_begins_an_epoch_greater_than_the_last_epoch_in_sql(
     start_redis: Callable[..., RedisServer], database: Database, who: str
 ) -> None:
     pair = Pair(start_redis)

@@ -1,4 +1,4 @@
-"""Redis forgets all or part of its data by real means (flush, old snapshot), and the log records what was lost."""
+"""Redis really forgets all or part of its data (by a flush or an old snapshot), and the log records the loss."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_all_live_jobs_are_lost_when_redis_is_emptied(
     assert auditlog.rows(database, f"{open_claims} AND a.outcome IS NULL") == []
 
 
-def test_the_mirror_detects_an_empty_redis_before_any_client_reconnects(
+def test_the_mirror_detects_an_emptied_redis_before_any_client_reconnects(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -208,13 +208,12 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 
 
 @pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
-def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
+def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
-    """Checks a Redis that loads a state from before the mirror came, twice.
+    """Checks a Redis that twice loads a state from before the mirror was attached.
 
-    The second time is between the commit of the mirror's new epoch and the call that stores in Redis who mirrors the
-    queue.
+    The second time is between the mirror's commit of a new epoch and its call that attaches the queue in Redis.
     """
     server = start_redis()
     broken: list[str] = []
@@ -248,7 +247,7 @@ def test_a_forgotten_mirror_attaches_again_after_a_failed_first_try(
 def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a Redis that loads an old state twice, the second one from before it noticed the first loss."""
+    """Checks a Redis that loads an old state twice. The second state is from before Redis noticed the first loss."""
     server = start_redis(appendonly="yes", appendfsync="always")
 
     def go_back(content: bytes) -> None:

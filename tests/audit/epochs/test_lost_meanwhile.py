@@ -62,7 +62,7 @@ def found_by(done: Result) -> list[str]:
             if report["queue"] is not None]  # fmt: skip
 
 
-def test_a_starting_mirror_records_the_loss(
+def test_a_mirror_that_starts_after_a_loss_records_the_loss(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """Checks that the mirror also looks for the queues of the log, not only for those in Redis' list."""
@@ -140,7 +140,8 @@ def test_a_queue_that_was_created_again_and_is_not_mirrored_counts_as_lost(
 def test_a_deleted_queue_agrees_with_its_log(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks that the comparison of the other queues can hold, though the deleted queue cannot be compared."""
+    """Checks that verify can still report agreement for the other queues, though the deleted queue cannot be
+    compared."""
     with client:
         enqueue(client, "a", "b")
         mirror_once(client, database)
@@ -155,7 +156,7 @@ def test_a_deleted_queue_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_verify_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
+def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """Checks that verify does not say that the whole log holds because the other queues hold."""

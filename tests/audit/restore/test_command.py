@@ -73,7 +73,7 @@ def test_the_command_exits_with_0_when_no_lost_job_is_left(
     assert survey(client, database, QUEUE).lost == []
 
 
-def test_the_command_exits_with_1_when_the_mirror_is_behind(
+def test_the_command_exits_with_1_when_the_mirror_is_behind_redis(
     client: Client, database: Database, redis_url: str
 ) -> None:
     client.run(client.calls.enqueue.many([job("full")]))
@@ -126,6 +126,6 @@ def test_a_worker_runs_a_restored_job_with_its_original_arguments(
 
 
 @pytest.mark.parametrize("said", ["all", "", None, True])
-def test_an_app_refuses_an_unknown_value_of_audit_payload(said: Any) -> None:
+def test_an_app_refuses_an_invalid_value_of_audit_payload(said: Any) -> None:
     with pytest.raises(errors.InvalidOption, match="audit_payload"):
         App(audit_payload=said)

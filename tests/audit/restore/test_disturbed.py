@@ -35,7 +35,8 @@ from tests.kit.fleet import QUEUE
 def test_a_job_whose_keys_were_deleted_by_hand_is_logged_as_gone_before_its_restore(
     client: Client, database: Database
 ) -> None:
-    """Checks deleted keys without an interruption of Redis' history, so that the log still takes the job for alive."""
+    """Checks keys that are deleted while Redis' history continues, so that the job is still alive according to the
+    log."""
     client.run(client.calls.enqueue.many([job("deleted", delay_ms=HOUR_MS), job("other")]))
     drain(client, database)
     keys = queue_keys(QUEUE)
@@ -85,7 +86,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_notices_an_empty_redis_itself(
+def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Checks a restore that is the first client after the loss, while a mirror runs."""

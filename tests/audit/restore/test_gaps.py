@@ -31,7 +31,7 @@ FINISHED = [f"done-{n}" for n in range(7)]
 
 @pytest.fixture
 def engine() -> object:
-    """Use one engine: what a gap hides does not depend on the engine."""
+    """Use one engine: the effects of a gap do not depend on the engine."""
     from tests.kit.servers import engines
 
     return engines()[0]
@@ -39,7 +39,7 @@ def engine() -> object:
 
 @contextlib.contextmanager
 def behind_a_gap(client: Client, database: Database) -> Iterator[Database]:
-    """Restore a backup of SQL from before seven jobs ended, and mirror until it is level with Redis again."""
+    """Restore a backup of SQL from before seven jobs ended, and mirror until it has all entries of Redis again."""
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))
     drain(client, database)
     with copied(database) as backup:
@@ -110,7 +110,7 @@ def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
     assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
 
 
-def test_the_loss_of_a_job_is_uncertain_if_no_baseline_followed_the_gap_after_its_last_event(
+def test_the_loss_of_a_job_is_uncertain_if_a_gap_follows_its_last_event_and_no_baseline_follows_the_gap(
     client: Client, database: Database
 ) -> None:
     """Checks a Redis that is flushed before its baseline after the gap has listed the live jobs."""
@@ -143,7 +143,7 @@ def _dies_after_commit():  # type: ignore[no-untyped-def]
     return die
 
 
-def test_a_mirror_killed_after_a_gap_still_asks_for_a_baseline(
+def test_a_mirror_that_was_killed_after_a_gap_asks_for_a_baseline_when_it_starts_again(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))

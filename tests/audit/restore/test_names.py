@@ -94,10 +94,11 @@ def test_a_restored_job_holds_its_name_again(client: Client, database: Database,
 
 
 @every_rule
-def test_the_holder_of_a_name_among_two_lost_jobs_is_restored_with_the_name(
+def test_of_two_lost_jobs_with_one_name_the_holder_of_the_name_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
-    """Checks a debounced job whose claim freed its name: both jobs are restored, but only the holder with the name."""
+    """Checks also a debounced job whose claim freed its name, so that a second job took it. Both jobs are restored, but
+    only the holder of the name gets the name again."""
     enqueue(client, "first", rule)
     held = claim(client, 1)
     second = enqueue(client, "second", rule).ids
@@ -155,7 +156,8 @@ def holder(client: Client) -> str | None:
 def test_a_restored_job_takes_its_name_back_from_a_revived_job_that_is_removed(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that the revived job is removed first; otherwise the lost job would get no name, or not be restored."""
+    """Checks that the revived job is removed first; otherwise the lost job would not get its name, or would not be
+    restored."""
     server = start_redis()
     with Client(server.url) as client:
         client.run(client.calls.enqueue.many([unique("first"), job("other")]))
@@ -201,7 +203,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_throttle_window_holds_after_a_restore(
+def test_a_throttle_window_is_in_force_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
     """Checks the window of a throttled job that has ended, so that no restored job holds the name."""
@@ -246,7 +248,8 @@ def test_a_window_is_restored_if_redis_forgot_both_its_beginning_and_the_end_of_
 
 
 def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
-    """Checks two windows that both began because an operator freed the name; a window that is over blocks no job."""
+    """Checks two windows of one name, where an operator freed the name between them. A window that is over blocks no
+    job."""
     throttle(client, "first")
     run_all(client)
     client.run(client.calls.names.free(QUEUE, [NAME], by="ada"))
@@ -279,7 +282,7 @@ def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database:
 def test_restore_does_not_read_expired_names(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that ended throttled jobs are not all read, also with an expiry that has more digits than today's."""
+    """Checks that not all ended throttled jobs are read, even if an expiry has more digits than the present time."""
     windows_ms = {"over-1": 1, "over-2": 1, "hour": 3_600_000, "ages": 9_000_000_000_000}
     for job_id, window_ms in windows_ms.items():
         ties = ties_of(unique="keep", window_ms=window_ms)

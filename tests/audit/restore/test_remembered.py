@@ -1,4 +1,4 @@
-"""Remembered ids after a loss: a call that a producer repeats runs its job once, whatever Redis forgot."""
+"""Remembered ids after a loss: if a producer repeats a call, its job runs once, whatever data Redis forgot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def results(client: Client) -> dict[str, str]:
 def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks that a job that was lost with the primary and enqueued again on the new one runs once.
+    """Checks that a job that was lost with the old primary and enqueued again on the new primary runs once.
 
     The producer repeats its call on the new primary, and the job runs there. Then an operator restores the lost jobs.
     """
@@ -94,7 +94,7 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
 def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a replica on which one ended job is still alive, and another ended job is unknown."""
+    """Checks a promoted replica that still has one ended job as alive and does not have another ended job at all."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -186,7 +186,7 @@ def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
 def test_an_id_is_remembered_again_after_a_second_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
-    """Checks a job that the first restore removed: only the part of the log that Redis forgot says how it ended."""
+    """Checks a job that the first restore removed. How it ended is only in the part of the log that Redis forgot."""
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:
         enqueue(old, order("revived"))
@@ -207,7 +207,7 @@ def test_an_id_is_remembered_again_after_a_second_loss(
 
 
 @pytest.mark.parametrize("damaged", ["removed", "enqueued"])
-def test_restore_ends_with_one_error_at_a_damaged_row(
+def test_restore_ends_with_one_error_if_a_row_is_damaged(
     damaged: str, start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks that the damaged row is not read as empty, which could let a job run again."""

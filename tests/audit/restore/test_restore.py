@@ -1,6 +1,6 @@
 """After a loss `audit restore --apply` restores lost jobs and removes revived ones.
 
-The servers are real and forget by real means. The tests end when `audit verify` holds and workers have run every job.
+The servers are real and really lose data. The tests end when `audit verify` holds and workers have run every job.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_a_restored_job_can_be_lost_and_restored_again(client: Client, database:
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_after_an_old_snapshot_restore_restores_lost_jobs_and_removes_revived_jobs(
+def test_restore_restores_lost_jobs_and_removes_revived_jobs_after_redis_loads_an_old_snapshot(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

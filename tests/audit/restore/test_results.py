@@ -67,7 +67,8 @@ def test_verify_accepts_the_result_of_a_job_whose_successor_redis_forgot(
 ) -> None:
     """Checks a replica that lagged behind its primary.
 
-    The replica has the first job of an id; SQL also has the second job, which only the lost primary had.
+    The replica has only the first job of an id. SQL also has the second job of this id, which only the lost primary
+    had.
     """
     pair = Pair(start_redis)
     with Client(pair.first.url) as old, Client(pair.second.url) as new:

@@ -1,4 +1,4 @@
-"""Restores what an operator set about schedules and Redis lost; workers declare those of their code again."""
+"""Restores the live changes of schedules that Redis lost; workers declare the schedules of their code again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scene:
         drain(self.client, self.database)
 
     def declare(self) -> None:
-        """A worker starts."""
+        """Declare the schedules of the code, as a worker does at its start."""
         for name in ("nightly", "beat"):
             self.put(name, "code", spec_max=0)
 
@@ -80,7 +80,7 @@ def brief(lost: list[LostSchedule]) -> list[tuple[str, str]]:
     return [(each.name, each.wants) for each in lost]
 
 
-def test_live_schedules_are_put_back_after_a_flush(scene: Scene) -> None:
+def test_restore_puts_live_schedules_back_after_a_flush(scene: Scene) -> None:
     scene.put("tenant", every=60)
     scene.put("halted", cron="0 8 * * *", tz="Europe/Berlin", overlap="queue")
     scene.change("halted", "pause")
@@ -107,7 +107,9 @@ def test_live_schedules_are_put_back_after_a_flush(scene: Scene) -> None:
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_what_was_set_over_code_is_put_back_over_what_code_declared_again(scene: Scene) -> None:
+def test_restore_puts_an_operators_changes_back_over_what_workers_declared_again(
+    scene: Scene,
+) -> None:
     scene.declare()
     scene.put("nightly", every=7200)
     scene.change("beat", "pause")
@@ -126,7 +128,7 @@ def test_what_was_set_over_code_is_put_back_over_what_code_declared_again(scene:
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_a_removal_that_redis_lost_is_made_again(scene: Scene) -> None:
+def test_restore_removes_a_schedule_again_whose_removal_redis_lost(scene: Scene) -> None:
     scene.declare()
     scene.change("beat", "remove")
     scene.lose()
@@ -139,7 +141,9 @@ def test_a_removal_that_redis_lost_is_made_again(scene: Scene) -> None:
     assert {} == scene.lost()
 
 
-def test_what_was_released_belongs_to_code(scene: Scene) -> None:
+def test_restore_does_not_put_back_a_schedule_that_an_operator_gave_back_to_the_code(
+    scene: Scene,
+) -> None:
     scene.declare()
     scene.put("nightly", every=7200)
     scene.declare()
@@ -150,7 +154,9 @@ def test_what_was_released_belongs_to_code(scene: Scene) -> None:
     assert {} == scene.lost()
 
 
-def test_a_schedule_whose_job_the_log_does_not_keep_is_named_and_left(scene: Scene) -> None:
+def test_restore_reports_and_leaves_out_a_schedule_whose_job_is_not_in_the_log(
+    scene: Scene,
+) -> None:
     scene.put("secret", spec_max=0)
     scene.lose()
     url = scene.database.address.render_as_string(hide_password=False)
@@ -168,7 +174,7 @@ def test_a_schedule_whose_job_the_log_does_not_keep_is_named_and_left(scene: Sce
     assert {} == scene.stored()
 
 
-def test_a_job_that_redis_still_has_needs_no_arguments_in_the_log(scene: Scene) -> None:
+def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: Scene) -> None:
     scene.declare()
     scene.put("nightly", spec_max=0, every=7200)
     scene.lose()
@@ -178,7 +184,34 @@ def test_a_job_that_redis_still_has_needs_no_arguments_in_the_log(scene: Scene) 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
-def test_an_entry_that_a_hand_removed_is_put_back_with_the_next_version(scene: Scene) -> None:
+def test_a_rule_that_was_set_alone_is_put_back_with_the_job_that_the_log_has(scene: Scene) -> None:
+    """`rq-core schedule set` without --task does not know whether the log should have the job's arguments."""
+    scene.put("tenant", every=60)
+    scene.put("tenant", spec_max=0, every=90)
+    scene.lose()
+
+    assert [("tenant", "put")] == brief(scene.restore().schedules)
+
+    assert "90000" in scene.stored()["tenant"].rule
+
+
+def test_a_schedule_that_no_code_declares_and_was_resumed_is_put_back(scene: Scene) -> None:
+    """The resume makes it a rule that was set live: no worker declares it after a loss."""
+    scene.put("nightly", "code", every=60)
+    entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)
+    scene.client.run(scene.client.calls.delivery.ask([["HSET", KEY, "nightly", entry]]))
+    scene.change("nightly", "resume")
+    assert "live" == scene.stored()["nightly"].source
+    scene.lose()
+
+    assert [("nightly", "put")] == brief(scene.restore().schedules)
+
+    assert ("on", "live") == (scene.stored()["nightly"].state, scene.stored()["nightly"].source)
+
+
+def test_restore_puts_a_deleted_entry_of_a_schedule_back_under_the_next_version(
+    scene: Scene,
+) -> None:
     scene.put("tenant")
     scene.change("tenant", "pause")
     scene.change("tenant", "resume")
@@ -194,7 +227,7 @@ def test_an_entry_that_a_hand_removed_is_put_back_with_the_next_version(scene: S
     assert_agree(scene.client, scene.database, LogVerdict.HOLDS)
 
 
-def test_a_change_that_is_not_mirrored_yet_is_not_taken_back(
+def test_restore_does_not_take_back_a_change_that_is_not_mirrored_yet(
     scene: Scene, client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.put("tenant")
@@ -206,7 +239,9 @@ def test_a_change_that_is_not_mirrored_yet_is_not_taken_back(
     assert "7200000" in scene.stored()["tenant"].rule
 
 
-def test_the_survey_prints_what_would_be_put_back_and_no_arguments(scene: Scene) -> None:
+def test_the_survey_prints_which_schedules_restore_would_put_back_but_no_arguments(
+    scene: Scene,
+) -> None:
     scene.put("tenant")
     scene.lose()
     url = scene.database.address.render_as_string(hide_password=False)

@@ -39,7 +39,7 @@ def test_a_job_whose_priority_is_edited_back_is_claimed_once(seed: Seed) -> None
     assert ids(seed) == []
 
 
-def test_an_edited_priority_moves_a_job_to_the_lane_of_that_priority(seed: Seed) -> None:
+def test_an_edited_priority_moves_a_job_in_a_lane_to_the_lane_of_that_priority(seed: Seed) -> None:
     seed.enqueue("a", "b", lane=LANE)
     seed.enqueue("c", lane="1+host=i")
 
@@ -68,7 +68,9 @@ def test_an_edit_that_delays_a_job_keeps_its_place_in_line(seed: Seed, lane: str
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail(seed: Seed, lane: str) -> None:
+def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail_of_its_list(
+    seed: Seed, lane: str
+) -> None:
     seed.enqueue("a", delay_ms=60_000, lane=lane)
     seed.enqueue("b", lane=lane)
     seed.take_token()
@@ -83,7 +85,7 @@ def test_a_delayed_job_that_is_edited_to_run_now_joins_the_tail(seed: Seed, lane
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_retry_that_is_edited_to_run_now_keeps_its_place(seed: Seed, lane: str) -> None:
+def test_a_retry_that_is_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
     seed.fail(seed.claim_one("a"), delay_ms=60_000)
     seed.take_token()
@@ -96,7 +98,7 @@ def test_a_retry_that_is_edited_to_run_now_keeps_its_place(seed: Seed, lane: str
     assert ["a", "b"] == ids(seed)
 
 
-def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_when_it_is_due(
+def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_in_line_when_it_is_due(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -124,7 +126,7 @@ def test_an_edit_to_an_earlier_due_time_wakes_a_worker(seed: Seed) -> None:
 
 
 def test_an_edited_deadline_is_written_to_the_line_and_to_the_index(seed: Seed) -> None:
-    """Checks that no old member stays in the index, which would grow, and that no member is missing."""
+    """Checks that the index has the new member, and that the old member is removed; otherwise the index would grow."""
     seed.enqueue("a", "b")
     changes = seed.changes(lambda: seed.edit("a", expires="+1000"))
 
@@ -244,8 +246,8 @@ def test_invalid_arguments_of_an_edit_are_refused_without_a_change(
     assert seed.changes(edit) == {}
 
 
-def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
-    """Checks the bound because a loop of edits would fill Redis with events while the mirror is away."""
+def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: Seed) -> None:
+    """Checks the bound, without which a loop of edits would fill Redis with events while no mirror runs."""
     seed.enqueue("a")
     seed.attach()
     seed.configure(backlog_max_jobs=1)
@@ -256,7 +258,7 @@ def test_an_edit_is_refused_while_the_audit_log_is_full(seed: Seed) -> None:
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Checks both orders: no job is claimed under its old priority and edited as well."""
+    """Checks both orders of the two calls: a job is never both edited and claimed under its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)
@@ -330,7 +332,7 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_a_first_cap_of_a_task_moves_an_edited_job_into_a_lane(seed: Seed) -> None:
+def test_the_first_cap_of_a_task_moves_an_edited_job_into_a_lane(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.cap("task=t", 1)
 
@@ -353,7 +355,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """Checks a retry whose deadline comes before its due time: a dead job needs no new place in line."""
+    """Checks a retry whose deadline is before its due time. Its place in line was discarded, which a dead job does not
+    need."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

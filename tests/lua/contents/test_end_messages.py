@@ -24,7 +24,9 @@ def listens(seed: Seed) -> None:
     seed.client.run(seed.calls.endings.listen(seed.queue))
 
 
-def test_all_ends_of_one_call_are_sent_in_one_message(seed: Seed, listener: Listener) -> None:
+def test_a_call_sends_the_ends_of_all_its_jobs_in_one_message(
+    seed: Seed, listener: Listener
+) -> None:
     seed.enqueue("a", "b", "c")
     held = seed.claim().jobs
     listener.listen(seed)
@@ -45,7 +47,7 @@ def test_no_message_is_sent_for_a_job_that_has_not_ended(seed: Seed, listener: L
     assert [] == listener.told()
 
 
-def test_no_message_is_sent_without_a_waiting_client(seed: Seed, listener: Listener) -> None:
+def test_no_message_is_sent_if_no_client_waits(seed: Seed, listener: Listener) -> None:
     seed.enqueue("a", "b")
     first, second = seed.claim().jobs
     listener.listen(seed.of("other"))
@@ -80,10 +82,10 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_listening_client_does_not_change_the_version_of_the_queues_facts(
+def test_a_second_client_that_listens_does_not_change_the_version_of_the_facts_of_the_queue(
     seed: Seed,
 ) -> None:
-    """Checks the version because each new version makes all calls read the facts again."""
+    """Checks the version of the facts, since all calls must read the facts again after each new version."""
     seed.enqueue("a")
     listens(seed)
     version = seed.meta("v")
@@ -99,7 +101,9 @@ def test_a_second_listening_client_does_not_change_the_version_of_the_queues_fac
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_messages_stop_after_a_minute_though_the_clock_went_back(seed: Seed) -> None:
+def test_messages_stop_a_minute_after_the_last_listen_call_though_the_clock_went_back(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     listens(seed)
     seed.clock.set(seed.now - 86_400_000)
@@ -122,10 +126,10 @@ def test_a_refused_settlement_sends_no_message(seed: Seed, listener: Listener, m
 
 
 @pytest.mark.damaged
-def test_a_call_that_stops_before_its_first_write_sends_no_message(
+def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed: Seed, listener: Listener
 ) -> None:
-    """Checks a call whose job has not ended."""
+    """Checks a call that would end a job but fails, so that the job has not ended."""
     seed.enqueue("a", "b")
     seed.dead("c")
     (held,) = seed.claim(1).jobs
@@ -154,7 +158,7 @@ def test_a_call_that_stops_before_its_first_write_sends_no_message(
     assert [] == listener.told()
 
 
-def test_a_worker_without_rights_to_the_channel_settles_and_causes_no_denials_in_the_acl_log(
+def test_a_worker_without_rights_to_the_channel_settles_jobs_and_causes_no_denials_in_the_acl_log(
     seed: Seed, listener: Listener
 ) -> None:
     """Checks the ACL LOG, in which Redis records each denied publish."""
@@ -180,7 +184,7 @@ def test_a_worker_without_rights_to_the_channel_settles_and_causes_no_denials_in
 
 
 def test_a_listen_call_creates_no_job(seed: Seed) -> None:
-    """Checks the client's first call to the queue, as with any other call."""
+    """Checks a listen call that is the first call of a client to the queue."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
     listens(seed)
@@ -188,7 +192,7 @@ def test_a_listen_call_creates_no_job(seed: Seed) -> None:
     assert {} == seed.snapshot()["jobs"]
 
 
-def test_jobs_end_on_a_server_without_spublish(
+def test_a_job_can_end_on_a_server_without_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """Checks that the call does not stop half-way after it appended its event."""

@@ -55,8 +55,11 @@ def test_enqueue_stores_a_job_gives_it_a_place_in_line_and_logs_it(seed: Seed) -
     }
 
 
-def test_a_due_instant_is_kept_exactly_and_a_past_instant_makes_the_job_ready(seed: Seed) -> None:
-    """Checks the instant to the millisecond, however long the call took; a delay counts from the call's arrival."""
+def test_a_job_is_due_exactly_at_a_given_instant_and_a_past_instant_makes_it_ready(
+    seed: Seed,
+) -> None:
+    """Checks that the instant is exact to the millisecond, however long the call took. A delay is counted from the
+    call's arrival."""
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     ahead, at, past = (
         seed.job(name)._replace(due_ms=due) for name, due in (("a", T + 1), ("b", T), ("c", 1))
@@ -115,7 +118,7 @@ def test_claim_writes_the_state_line_the_lease_and_the_event(seed: Seed) -> None
     }
 
 
-def test_a_claim_returns_all_that_a_worker_needs(seed: Seed) -> None:
+def test_the_answer_of_a_claim_has_all_that_a_worker_needs(seed: Seed) -> None:
     seed.enqueue("a", args_json='{"x":"ü\\n"}')
     seed.enqueue("later", delay_ms=5_000)
     seed.fail(seed.claim_one("a"))
@@ -155,7 +158,8 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 def test_a_claim_keeps_the_fields_of_a_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
-    """Checks a claim that takes the job after other jobs, of the same and of other kinds, and a second claim."""
+    """Checks a claim that takes other jobs before the job, of the same kind and of other kinds. Also checks a second
+    claim."""
     seed.enqueue(*first, priority=options.get("priority", "normal"))
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     ids = ["a", "b", "c"]
@@ -181,7 +185,8 @@ def test_a_claim_keeps_the_fields_of_a_state_line(
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, long: bool) -> None:
-    """Checks a line with more fields than the task, which does not match the pattern that gives the priority."""
+    """Checks a state line with more fields than the task, which does not match the Lua pattern for the priority of
+    plain jobs."""
     arguments = f'{{"text":"{"y" * 500}"}}' if long else "{}"
     seed.enqueue("a", attempts=5, priority="high", args_json=arguments)
     seed.cancel("a")
@@ -191,7 +196,7 @@ def test_an_old_list_entry_of_a_job_with_a_new_priority_is_skipped(seed: Seed, l
     assert ["b", "a"] == [job.id for job in seed.claim().jobs]
 
 
-def test_a_rolled_back_job_keeps_its_place(seed: Seed) -> None:
+def test_a_rolled_back_job_keeps_its_place_in_line(seed: Seed) -> None:
     seed.enqueue("a", "b", "c", "d")
     a, b, _c = seed.claim(3).jobs
     seed.rollback(b, a)
@@ -199,7 +204,7 @@ def test_a_rolled_back_job_keeps_its_place(seed: Seed) -> None:
     assert ["a", "b", "d"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place(seed: Seed) -> None:
+def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place_in_line(seed: Seed) -> None:
     """Checks a suspect, which waits until another job has run, and has spent no attempt."""
     seed.enqueue("a", "b", "c")
     a, _b = seed.claim(2).jobs
@@ -213,8 +218,9 @@ def test_a_job_that_is_rolled_back_with_a_delay_keeps_its_place(seed: Seed) -> N
     assert "seq=1" in seed.state("a")
 
 
-def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
-    """Checks a retry with and without a delay: the place dates from when the job first became ready."""
+def test_a_retried_job_keeps_its_place_in_line(seed: Seed) -> None:
+    """Checks a retry with and without a delay: its place in line is the one that the job got when it first became
+    ready."""
     seed.enqueue("a", "b", "c")
     a, b = seed.claim(2).jobs
     seed.fail(b)
@@ -224,7 +230,7 @@ def test_a_retried_job_keeps_its_place(seed: Seed) -> None:
     assert ["a", "b", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_job_whose_lease_expired_keeps_its_place(seed: Seed) -> None:
+def test_a_job_whose_lease_expired_keeps_its_place_in_line(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     seed.claim(2)
     seed.live(LEASE_MS)
@@ -232,7 +238,7 @@ def test_a_job_whose_lease_expired_keeps_its_place(seed: Seed) -> None:
     assert ["a", "b", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_requeued_job_joins_the_tail(seed: Seed) -> None:
+def test_a_requeued_job_joins_the_tail_of_its_list(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.fail(seed.claim_one("a"), verdict="final")
     seed.requeue("a")
@@ -241,7 +247,7 @@ def test_a_requeued_job_joins_the_tail(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
+def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)
@@ -253,8 +259,8 @@ def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_claim_promotes_due_jobs_beyond_its_limit(seed: Seed) -> None:
-    """Checks step 0 of the claim, which runs whatever number of jobs the worker asks for."""
+def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
+    """Checks step 0 of the claim, which promotes due jobs regardless of the number of jobs that the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
     seed.advance(1_000)
@@ -298,7 +304,7 @@ def test_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) ->
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
+def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
     """Checks that each kind has its own limit, and that later claims do the rest."""
     for n in range(5):
         seed.running(f"lost-{n}")
@@ -317,7 +323,7 @@ def test_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
     assert kinds == [("lease_expired", 3), ("promoted", 3)]
 
 
-def test_claim_skips_a_bounded_number_of_tombstones(seed: Seed) -> None:
+def test_a_claim_skips_a_bounded_number_of_list_entries_without_a_job(seed: Seed) -> None:
     ids = [f"t-{n}" for n in range(30)]
     seed.enqueue(*ids, "alive")
     seed.cancel(*ids)
@@ -333,7 +339,7 @@ def test_claim_skips_a_bounded_number_of_tombstones(seed: Seed) -> None:
     assert seed.meta("tombstones") == "0"
 
 
-def test_a_cancelled_job_that_was_enqueued_again_is_claimed_once(seed: Seed) -> None:
+def test_a_job_that_was_cancelled_and_enqueued_again_is_claimed_once(seed: Seed) -> None:
     """Checks a job that was enqueued over its tombstone, and so has two entries in its list."""
     seed.enqueue("a", "b")
     seed.cancel("a")

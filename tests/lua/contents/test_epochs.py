@@ -50,7 +50,7 @@ def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_failover_keeps_the_settings(seed: Seed, name: str) -> None:
+def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
     """Checks that a new epoch does not reset three settings to their defaults without an event."""
     value = SETTINGS[name].default + 1
     seed.client.run(seed.client.calls.admin.configure("q", {name: value}))
@@ -61,7 +61,7 @@ def test_a_failover_keeps_the_settings(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
-def test_the_event_of_a_new_epoch_has_null_for_an_unreadable_old_epoch(
+def test_the_event_of_a_new_epoch_has_null_in_place_of_an_unreadable_old_epoch(
     seed: Seed, garbage: str
 ) -> None:
     """Checks that the event is valid JSON, so that the mirror does not put it into quarantine."""
@@ -75,7 +75,9 @@ def test_the_event_of_a_new_epoch_has_null_for_an_unreadable_old_epoch(
     assert (started.data["reason"], started.data["old_epoch"]) == ("replid_changed", None)
 
 
-def test_a_new_epoch_is_greater_than_every_earlier_one_regardless_of_the_clock(seed: Seed) -> None:
+def test_a_new_epoch_is_greater_than_every_earlier_epoch_regardless_of_the_clock(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     seed.clock.set(T - 10**9)
     fail_over(seed.control)
@@ -106,8 +108,8 @@ def test_a_lost_outbox_starts_an_epoch(seed: Seed) -> None:
     assert entries[0].id > (T, 1)
 
 
-def test_jobs_keep_their_order_when_meta_is_lost(seed: Seed) -> None:
-    """Checks that new jobs follow the old ones, though the counter of places is lost."""
+def test_jobs_keep_their_order_when_the_key_meta_is_lost(seed: Seed) -> None:
+    """Checks that new jobs come after the old jobs, though the counter of places in line is lost."""
     claim = seed.running("held", priority="normal")
     seed.enqueue("a")
     seed.control.delete(seed.keys("meta"))
@@ -129,7 +131,7 @@ def test_a_queue_starts_a_first_epoch_after_flushall(seed: Seed) -> None:
     assert ["q"] == seed.client.run(seed.client.calls.reads.queues())
 
 
-def test_a_queue_with_another_layout_is_refused(seed: Seed) -> None:
+def test_a_queue_with_another_layout_of_keys_is_refused(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.hset(seed.keys("meta"), "layout", str(LAYOUT + 1))
     seed.advance(1_000)

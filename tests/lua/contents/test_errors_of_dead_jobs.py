@@ -20,7 +20,7 @@ def value(seed: Seed, job_id: str = "a") -> str:
     return str(seed.control.hget(seed.keys("jobs"), job_id))
 
 
-def test_a_dead_job_stores_its_error_before_its_json(seed: Seed) -> None:
+def test_the_value_of_a_dead_job_has_its_error_before_its_json(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, verdict="final"))
@@ -58,7 +58,7 @@ def test_a_dead_job_stores_only_a_short_traceback_of_its_error(seed: Seed) -> No
     assert "test_errors_of_dead_jobs" in seed.snapshot()["outbox"][-1][1]["jobs"]
 
 
-def test_a_job_that_died_without_an_error_keeps_its_value_unchanged(seed: Seed) -> None:
+def test_the_value_of_a_job_that_died_without_an_error_does_not_change(seed: Seed) -> None:
     claim = seed.running("a")
     before = value(seed)
 

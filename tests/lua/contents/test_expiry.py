@@ -43,7 +43,7 @@ def test_enqueue_writes_a_deadline_into_the_line_the_event_and_the_index(seed: S
 
 
 @pytest.mark.parametrize("options", [{}, {"lane": "2+host=h"}, {"priority": "low"}])
-def test_a_claim_can_begin_before_the_deadline_and_not_at_the_deadline(
+def test_a_claim_can_begin_before_the_deadline_of_its_job_but_not_at_the_deadline(
     seed: Seed, options: dict[str, str]
 ) -> None:
     seed.enqueue("early", "late", expires_in_ms=1_000, **options)
@@ -57,7 +57,7 @@ def test_a_claim_can_begin_before_the_deadline_and_not_at_the_deadline(
     assert ["enqueued", "expired"] == events_of(seed.entries(), "late")
 
 
-def test_a_claim_checks_deadlines_that_passed_after_the_last_sweep(seed: Seed) -> None:
+def test_a_claim_checks_deadlines_that_have_passed_since_the_last_sweep(seed: Seed) -> None:
     """Checks that a claim compares each job with the clock; sweeps look for expired jobs only ten times a second."""
     for n in range(3):
         seed.enqueue(f"plain-{n}", expires_in_ms=50)
@@ -74,7 +74,7 @@ def test_a_claim_checks_deadlines_that_passed_after_the_last_sweep(seed: Seed) -
 
 
 def test_a_job_that_failed_before_its_deadline_is_dead_when_it_expires(seed: Seed) -> None:
-    """Checks that the failed job stays visible to operators, and is not removed with its failure."""
+    """Checks that operators can still see the failed job and its error, which are not removed when the job expires."""
     claim = seed.running("a", expires_in_ms=1_000)
     seed.fail(claim, delay_ms=5_000)
     seed.advance(1_000)
@@ -95,8 +95,9 @@ def test_a_requeued_job_has_no_deadline(seed: Seed) -> None:
     assert ["a"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_job_due_at_its_deadline_expires_without_a_promotion(seed: Seed) -> None:
-    """Checks that the log has no promotion of the job: an event of a job that is gone would contradict the log."""
+def test_a_job_that_is_due_at_its_deadline_expires_without_becoming_ready(seed: Seed) -> None:
+    """Checks that the log has no event ``promoted`` of the job, since an event about an expired job would contradict
+    the log."""
     for job_id, lane in (("plain", ""), ("lane", "2+host=h")):
         seed.enqueue(job_id, lane=lane, delay_ms=1_000, expires_in_ms=1_000)
     seed.advance(1_000)
@@ -149,8 +150,9 @@ def test_many_expired_jobs_are_removed_by_a_few_bounded_calls(seed: Seed, lane: 
     assert 1 == len(seed.snapshot()["jobs"])
 
 
-def test_a_full_sweep_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
-    """Checks that sweeps are not limited to ten per second, in which more jobs could expire than they remove."""
+def test_a_sweep_that_reached_its_limit_asks_for_the_next_sweep_at_once(seed: Seed) -> None:
+    """Checks that there can be more than ten sweeps per second, since more jobs may expire in a second than ten sweeps
+    remove."""
     seed.enqueue(*(f"j-{n}" for n in range(25)), delay_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.take_token()
@@ -173,7 +175,7 @@ def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_a_queue_without_deadlines_has_no_ties(seed: Seed) -> None:
+def test_a_queue_without_deadlines_has_no_field_ties_in_its_key_meta(seed: Seed) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

@@ -9,7 +9,7 @@ from tests.kit.seed import Seed
 from tests.lua.contents.entries import T
 
 
-def test_a_pause_stops_only_claims(seed: Seed) -> None:
+def test_a_pause_stops_claims_and_no_other_calls(seed: Seed) -> None:
     held = seed.running("held")
     seed.enqueue("a")
     seed.configure(paused=1)
@@ -43,7 +43,7 @@ def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.meta("paused") == "1"
 
 
-def test_at_the_backlog_bound_an_enqueue_call_is_refused_as_a_whole(seed: Seed) -> None:
+def test_when_the_backlog_reaches_its_bound_a_whole_enqueue_call_is_refused(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=4)
     seed.enqueue("a", "b", "c")
@@ -55,7 +55,9 @@ def test_at_the_backlog_bound_an_enqueue_call_is_refused_as_a_whole(seed: Seed) 
     assert before == seed.snapshot()
 
 
-def test_at_the_bound_of_backlog_bytes_an_enqueue_call_is_refused(seed: Seed) -> None:
+def test_when_the_bytes_of_the_backlog_reach_their_bound_an_enqueue_call_is_refused(
+    seed: Seed,
+) -> None:
     seed.attach()
     seed.configure(backlog_max_bytes=200)
     seed.enqueue("a", "b", "c")
@@ -76,7 +78,7 @@ def shut_gate(seed: Seed) -> list:
     return held
 
 
-def test_at_twice_the_backlog_bound_claims_stop_and_settlements_continue(seed: Seed) -> None:
+def test_at_twice_the_bound_of_the_backlog_claims_stop_and_settlements_continue(seed: Seed) -> None:
     a, b = shut_gate(seed)
 
     claimed = seed.claim()
@@ -87,7 +89,7 @@ def test_at_twice_the_backlog_bound_claims_stop_and_settlements_continue(seed: S
     assert seed.cancel("c") == {"c": "cancelled"}
 
 
-def test_a_trim_of_an_unmirrored_queue_is_refused_with_audit_off(seed: Seed) -> None:
+def test_a_trim_of_an_unmirrored_queue_is_refused_with_the_error_audit_off(seed: Seed) -> None:
     """Checks that the refusal is not reported as a bug of rq-core."""
     seed.attach()
     seed.enqueue("a")
@@ -102,8 +104,8 @@ def test_a_trim_of_an_unmirrored_queue_is_refused_with_audit_off(seed: Seed) -> 
 
 @pytest.mark.parametrize("opener", ["trim", "detach", "a wider bound"])
 @pytest.mark.damaged
-def test_the_end_of_a_full_backlog_wakes_a_worker(seed: Seed, opener: str) -> None:
-    """Checks the token because no other call would wake a worker: the waiting jobs were enqueued long before."""
+def test_a_worker_is_woken_when_a_full_backlog_has_room_again(seed: Seed, opener: str) -> None:
+    """Checks the wake token. No other call would wake a worker, since the waiting jobs were enqueued long before."""
     shut_gate(seed)
 
     match opener:
@@ -130,7 +132,8 @@ def test_resuming_a_queue_with_a_full_backlog_wakes_no_worker(seed: Seed) -> Non
 
 @pytest.mark.damaged
 def test_the_backlog_counts_the_events_that_the_mirror_has_not_trimmed(seed: Seed) -> None:
-    """Checks the unit that trim uses: the jobs of an entry, or 1 for an event about the queue."""
+    """Checks the unit in which a trim counts events: the number of jobs of an entry, or 1 for an event about the
+    queue."""
     seed.enqueue("first")
     seed.attach()
     start = len(seed.snapshot()["outbox"])

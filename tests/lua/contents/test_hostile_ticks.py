@@ -1,4 +1,4 @@
-"""Schedules where much goes wrong: workers that stop, clocks that jump, a log or a server that is full."""
+"""Schedules under faults: workers that stop, clocks that jump, and a log or a server that is full."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def instants(seed: Seed) -> list[tuple[int, str, int]]:
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 
-def test_a_worker_that_was_stopped_for_an_hour_with_a_schedule_in_hand_fires_nothing_again(
+def test_a_worker_that_is_stopped_for_an_hour_after_it_was_given_a_schedule_fires_nothing_twice(
     seed: Seed,
 ) -> None:
     first = put(seed, every=10, overlap="allow").next_ms
@@ -54,7 +54,7 @@ def test_a_worker_that_was_stopped_for_an_hour_with_a_schedule_in_hand_fires_not
     assert 1 == len(seed.claim().jobs)
 
 
-def test_three_instants_that_pass_while_the_log_has_no_room_are_one_run_that_counts_them(
+def test_three_instants_that_pass_while_the_backlog_is_full_cause_one_run_that_counts_them(
     seed: Seed,
 ) -> None:
     first = put(seed).next_ms
@@ -76,7 +76,7 @@ def test_three_instants_that_pass_while_the_log_has_no_room_are_one_run_that_cou
     assert missed == (nominal - first) // EVERY_MS >= 2
 
 
-def test_a_full_server_takes_no_schedule_and_no_instant_and_loses_neither(seed: Seed) -> None:
+def test_a_full_server_refuses_schedules_and_instants_and_loses_none_of_them(seed: Seed) -> None:
     first = put(seed).next_ms
     until_due(seed)
     handed = send(seed)
@@ -102,7 +102,7 @@ def test_a_full_server_takes_no_schedule_and_no_instant_and_loses_neither(seed: 
 
 
 @pytest.mark.parametrize("source", ["code", "live"])
-def test_a_clock_that_jumps_an_hour_on_and_back_fires_no_instant_twice(
+def test_a_clock_that_jumps_an_hour_ahead_and_back_fires_no_instant_twice(
     seed: Seed, source: str
 ) -> None:
     first = put(seed, source=source).next_ms
@@ -127,8 +127,10 @@ def test_a_clock_that_jumps_an_hour_on_and_back_fires_no_instant_twice(
     ] == instants(seed)
 
 
-def test_a_clock_that_jumps_back_before_an_instant_does_not_keep_it_for_an_hour(seed: Seed) -> None:
-    """The code of a worker declares the schedule again at its start, and hourly."""
+def test_a_clock_that_jumps_back_before_an_instant_does_not_delay_its_schedule_for_an_hour(
+    seed: Seed,
+) -> None:
+    """Checks that a declaration moves the instant back: each worker declares its schedules at its start, and hourly."""
     put(seed)
     seed.clock.set(seed.now - HOUR_MS)
 
@@ -140,7 +142,8 @@ def test_a_clock_that_jumps_back_before_an_instant_does_not_keep_it_for_an_hour(
 
 
 def test_workers_whose_time_zones_differ_fire_each_instant_once(seed: Seed) -> None:
-    """One has old data: it says another next instant. The others go on from there."""
+    """Checks a worker with old time zone data, which reports another next instant. The other workers continue from
+    there."""
     first = put(seed).next_ms
     until_due(seed)
     send(seed)
@@ -156,7 +159,7 @@ def test_workers_whose_time_zones_differ_fire_each_instant_once(seed: Seed) -> N
     assert [(first, 0), (first + EVERY_MS, 0)] == [(n, m) for n, _, m in instants(seed)]
 
 
-def test_a_job_of_64_kib_is_fired(seed: Seed) -> None:
+def test_a_schedule_can_fire_a_job_of_64_kib(seed: Seed) -> None:
     args = '{"text":"' + "x" * 65_536 + '"}'
     put(seed, job=seed.job("-", task="ping", args_json=args))
     until_due(seed)
@@ -168,14 +171,14 @@ def test_a_job_of_64_kib_is_fired(seed: Seed) -> None:
 
 
 def as_script(name: str) -> Script:
-    """The same text, sent with EVALSHA: every call begins from nothing."""
+    """Return the same script sent with EVALSHA, so that every call begins without variables."""
     made = timed(name).instead
     assert made is not None
     return made
 
 
 def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
-    """The queue after each step of some schedules."""
+    """Return snapshots of a queue after each step of some schedules."""
     with Seed(redis_url, scripts=scripts) as seed:
         seed.control.flushall()
         seed.clock.set(seed.now)
@@ -194,15 +197,17 @@ def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
     return found
 
 
-def test_schedules_are_the_same_where_scripts_are_sent_with_evalsha(redis_url: str) -> None:
+def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha(
+    redis_url: str,
+) -> None:
     functions, scripts = story(redis_url, timed), story(redis_url, as_script)
 
     assert functions == scripts
     assert any(each["ticks"] for each in functions)
 
 
-def test_a_repeated_hand_out_gives_each_schedule_to_one_worker(seed: Seed) -> None:
-    """Two workers whose claims both saw schedules due."""
+def test_several_ticks_in_a_row_give_each_due_schedule_to_one_worker(seed: Seed) -> None:
+    """Checks several workers whose claims all reported due schedules."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)
 
@@ -213,10 +218,11 @@ def test_a_repeated_hand_out_gives_each_schedule_to_one_worker(seed: Seed) -> No
 
 
 @pytest.mark.parametrize("what", ["put", "resume"])
-def test_a_change_whose_next_instant_has_passed_meanwhile_is_not_taken(
+def test_a_change_is_refused_if_its_next_instant_has_passed_meanwhile(
     seed: Seed, what: str
 ) -> None:
-    """The caller was slow, or its clock is: it gets the moment after which the instant must lie."""
+    """Checks a caller that was slow or has a slow clock: the answer has the time after which the next instant must
+    be."""
     put(seed)
     until_due(seed)
     fire(seed)
@@ -237,7 +243,7 @@ def test_a_change_whose_next_instant_has_passed_meanwhile_is_not_taken(
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
-def test_a_job_that_is_poison_frees_its_schedule(seed: Seed, overlap: str) -> None:
+def test_a_job_that_dies_as_poison_lets_its_schedule_fire_again(seed: Seed, overlap: str) -> None:
     put(seed, job=seed.job("-", task="ping", losses=1), every=10, overlap=overlap)
     until_due(seed)
     fire(seed)

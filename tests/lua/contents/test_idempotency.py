@@ -79,10 +79,11 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
     assert all(expected == head[-3:] for head in heads)
 
 
-def test_a_call_without_the_needed_keys_changes_nothing_and_is_sent_again(
+def test_a_call_without_the_keys_that_it_needs_changes_nothing_and_is_sent_again_with_them(
     seed: Seed, redis_url: str
 ) -> None:
-    """Checks a worker whose first call reports that the queue remembers ids; the repeated call has the same number."""
+    """Checks a worker whose first call is answered that the queue remembers ids. The repeated call has the same
+    number."""
     enqueue(seed, "a")
     with Seed(redis_url, name="c-2") as other:
         other.client.run(other.client.calls.delivery.handshake("q"))
@@ -94,7 +95,7 @@ def test_a_call_without_the_needed_keys_changes_nothing_and_is_sent_again(
 
 
 @LANES
-def test_a_remembered_id_is_a_duplicate_while_its_job_lives_and_until_its_window_ends(
+def test_a_remembered_id_is_a_duplicate_while_its_job_is_alive_and_until_its_window_ends(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -114,7 +115,7 @@ def test_a_remembered_id_is_a_duplicate_while_its_job_lives_and_until_its_window
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
 
 
-def test_an_id_whose_window_has_passed_is_a_duplicate_while_its_job_lives(
+def test_an_id_whose_window_has_passed_is_a_duplicate_while_its_job_is_alive(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a", delay_ms=3 * DAY)
@@ -158,7 +159,7 @@ DEATHS = [end_by_a_final_failure, end_by_an_unknown_task, end_by_poison]
 
 @pytest.mark.parametrize("end", DEATHS, ids=lambda end: end.__name__)
 @pytest.mark.parametrize("swept", [False, True], ids=["pruned", "retired"])
-def test_a_dead_job_is_remembered_as_dead_after_its_removal(
+def test_a_dead_job_is_remembered_as_dead_after_it_was_removed(
     seed: Seed, end: Callable[[Seed], None], swept: bool
 ) -> None:
     seed.configure(dead_retention_ms=DAY)
@@ -199,7 +200,7 @@ def test_a_retry_that_is_cancelled_keeps_its_id_remembered(seed: Seed) -> None:
     assert ("a",) == enqueue(seed, "a").duplicates
 
 
-def test_a_refused_settlement_leaves_no_remembered_outcome(seed: Seed) -> None:
+def test_a_refused_settlement_writes_no_remembered_outcome(seed: Seed) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     seed.live(LEASE_MS)
@@ -228,7 +229,9 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_an_id_that_a_unique_name_kept_out_refers_to_the_holder_of_the_name(seed: Seed) -> None:
+def test_if_a_unique_name_keeps_an_id_out_the_id_refers_to_the_holder_of_the_name(
+    seed: Seed,
+) -> None:
     """Checks that a repeated call with the id gets the earlier answer and starts no job.
 
     A POST with key K is answered with job A, which holds the name. A ends. The browser then repeats the POST.
@@ -254,7 +257,9 @@ def test_a_call_that_a_unique_name_rejects_remembers_nothing(seed: Seed) -> None
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_an_id_that_comes_twice_and_is_kept_out_by_a_name_is_recorded_once(seed: Seed) -> None:
+def test_if_a_unique_name_keeps_out_an_id_that_a_call_has_twice_the_id_is_recorded_once(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", name="t/x")
     found = enqueue(seed, "k", "k", name="t/x")
 
@@ -272,7 +277,7 @@ def test_an_id_that_a_call_recorded_is_a_duplicate_for_the_rest_of_the_call(seed
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_a_window_and_a_remembered_id_without_a_digest(
+def test_an_enqueued_event_has_a_window_and_a_remembered_id_without_its_digest(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -294,7 +299,7 @@ def test_a_replaced_id_refers_to_the_new_job(seed: Seed) -> None:
     assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
 
 
-def test_claims_forget_expired_ids_and_report_whether_more_are_left(seed: Seed) -> None:
+def test_a_claim_forgets_expired_ids_and_reports_whether_more_are_left(seed: Seed) -> None:
     ids = [f"j{n}" for n in range(7)]
     enqueue(seed, *ids)
     seed.complete(*seed.claim().jobs)
@@ -321,7 +326,7 @@ def test_an_id_is_not_forgotten_before_its_window_ends(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("setting", ["results_max", "results_max_bytes"])
-def test_a_full_results_store_refuses_new_jobs_with_remembered_ids(
+def test_when_results_are_full_new_jobs_with_remembered_ids_are_refused(
     seed: Seed, setting: str
 ) -> None:
     enqueue(seed, "a", "b")
@@ -363,8 +368,8 @@ def test_a_baseline_has_the_remembered_ids_of_live_jobs(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_remembered_ids_survive_a_deleted_meta(seed: Seed) -> None:
-    """Checks that deleting `meta` by hand removes no protection from live jobs."""
+def test_remembered_ids_survive_the_loss_of_the_key_meta(seed: Seed) -> None:
+    """Checks that the ids of live jobs remain remembered after the key `meta` was deleted by hand."""
     enqueue(seed, "a", "b")
     seed.complete(*seed.claim(1).jobs)
     seed.control.delete(seed.keys("meta"))
@@ -374,7 +379,7 @@ def test_remembered_ids_survive_a_deleted_meta(seed: Seed) -> None:
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_is_remembered_and_a_remembered_job_is_not_restored(
+def test_a_restored_job_is_remembered_and_the_job_of_a_remembered_id_is_not_restored(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}
@@ -388,7 +393,7 @@ def test_a_restored_job_is_remembered_and_a_remembered_job_is_not_restored(
 
 
 class Model:
-    """A model of remembered ids that follows the promise and not the scripts."""
+    """A model of remembered ids, written from the documented promise and not from the scripts."""
 
     def __init__(self) -> None:
         self.alive: dict[str, tuple[int, bool]] = {}

@@ -125,7 +125,7 @@ def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_the_end_of_a_job_frees_no_name_of_another_job(seed: Seed) -> None:
+def test_the_end_of_a_job_frees_no_name_that_another_job_holds(seed: Seed) -> None:
     """Checks `slots` after an operator changed it by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
@@ -160,7 +160,7 @@ def test_a_job_that_was_claimed_cannot_be_replaced(seed: Seed, waits_again: bool
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
+def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
     seed: Seed, how: str, stands: int
 ) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
@@ -173,8 +173,11 @@ def test_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_an_id_given_twice_in_a_call_takes_no_name_of_another_job(seed: Seed, holds: str) -> None:
-    """Checks two jobs: a name keeps out the first one, so that the second one counts."""
+def test_an_id_that_is_given_twice_in_a_call_takes_no_name_of_another_job(
+    seed: Seed, holds: str
+) -> None:
+    """Checks two jobs with one id: a unique name keeps out the first job, so that the second job is the one that is
+    enqueued."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":
@@ -220,7 +223,7 @@ def test_a_dead_job_can_be_requeued_only_if_its_name_is_free(seed: Seed) -> None
     assert (("b", "a"),) == enqueue(seed, "b").held
 
 
-def test_one_of_two_dead_jobs_with_one_name_is_requeued(seed: Seed) -> None:
+def test_only_one_of_two_dead_jobs_with_one_name_is_requeued(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -248,7 +251,9 @@ HOLDERS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("stands", HOLDERS)
-def test_a_job_continues_without_the_name_that_an_operator_freed(seed: Seed, stands: str) -> None:
+def test_a_job_continues_without_its_name_after_an_operator_freed_the_name(
+    seed: Seed, stands: str
+) -> None:
     HOLDERS[stands](seed)
     line = seed.state("a") or ""
 
@@ -268,7 +273,7 @@ def test_freeing_a_free_name_changes_nothing(seed: Seed) -> None:
     assert {} == seed.changes(lambda: seed.free("t/tenant=other"))
 
 
-def test_a_dead_job_is_requeued_without_its_freed_name(seed: Seed) -> None:
+def test_a_dead_job_is_requeued_without_the_name_that_an_operator_freed(seed: Seed) -> None:
     claim = seed.running("a", name=NAME)
     seed.free(NAME)
     enqueue(seed, "b")
@@ -278,7 +283,7 @@ def test_a_dead_job_is_requeued_without_its_freed_name(seed: Seed) -> None:
     assert "b" == holder(seed)
 
 
-def test_a_digest_does_not_cover_the_unique_name(seed: Seed) -> None:
+def test_the_digest_of_the_arguments_does_not_cover_the_unique_name(seed: Seed) -> None:
     kinds, records = pack_jobs([seed.job("a", unique="keep", name=NAME), seed.job("b")])
 
     assert '{"unique":"keep"}' in kinds
@@ -297,10 +302,10 @@ OVERDUE: dict[str, Callable[[Seed, str], Any]] = {
 @LANES
 @pytest.mark.parametrize("how", ["keep", "reject", "replace"])
 @pytest.mark.parametrize("stands", OVERDUE)
-def test_an_overdue_job_gives_its_name_to_the_next_job(
+def test_a_job_past_its_deadline_gives_its_name_to_the_next_job(
     seed: Seed, stands: str, how: str, lane: str
 ) -> None:
-    """Checks the name because the overdue job will never begin, and the other call would be lost."""
+    """Checks that the other call is not answered with the overdue job, which will never begin."""
     OVERDUE[stands](seed, lane)
     seed.advance(999)
     assert "old" == holder(seed)
@@ -315,7 +320,7 @@ def test_an_overdue_job_gives_its_name_to_the_next_job(
     assert "new" == holder(seed)
 
 
-def test_an_overdue_job_keeps_its_name_if_the_next_job_is_discarded(seed: Seed) -> None:
+def test_a_job_past_its_deadline_keeps_its_name_if_the_next_job_is_discarded(seed: Seed) -> None:
     enqueue(seed, "old", expires_in_ms=1_000)
     seed.cap("host=h", 0)
     seed.advance(1_000)
@@ -332,7 +337,7 @@ def test_a_running_job_keeps_its_name_past_its_deadline(seed: Seed) -> None:
     assert (("new", "old"),) == enqueue(seed, "new", how="replace").held
 
 
-def test_a_requeued_job_takes_its_name_from_an_overdue_job(seed: Seed) -> None:
+def test_a_requeued_job_takes_its_name_from_a_job_past_its_deadline(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -346,7 +351,7 @@ def test_a_requeued_job_takes_its_name_from_an_overdue_job(seed: Seed) -> None:
     assert ["enqueued", "freed", "expired"] == events_of(seed.entries(), "old")
 
 
-def test_a_restored_job_takes_its_name_from_an_overdue_job(seed: Seed) -> None:
+def test_a_restored_job_takes_its_name_from_a_job_past_its_deadline(seed: Seed) -> None:
     enqueue(seed, "old", expires_in_ms=1_000)
     seed.advance(1_000)
 

@@ -20,7 +20,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_the_second_job_of_an_id_replaces_a_holder_if_a_name_kept_out_the_first_job(
+def test_the_second_job_of_an_id_replaces_a_holder_if_a_unique_name_kept_out_the_first_job(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -37,7 +37,7 @@ def test_the_second_job_of_an_id_replaces_a_holder_if_a_name_kept_out_the_first_
         assert (("twice", "holder"),) == found.replaced
 
 
-def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_job(
+def test_the_answer_for_each_job_with_the_name_of_a_running_job_is_the_running_job(
     seed: Seed,
 ) -> None:
     """Checks that the answer is not the last job of the call, which was kept out as well."""
@@ -48,7 +48,7 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_the_running_jo
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_keep_job_between_two_replace_jobs_is_answered_with_the_last_job(seed: Seed) -> None:
+def test_the_answer_for_a_keep_job_between_two_replace_jobs_is_the_last_job(seed: Seed) -> None:
     """Checks that the middle job does not take the name, since the last job replaces the first."""
     found = seed.enqueue(
         job(seed, "first", A), job(seed, "between", A, "keep"), job(seed, "last", A)
@@ -119,7 +119,7 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_a_remembered_id_that_a_name_kept_out_of_a_call_keeps_referring_to_the_holder(
+def test_a_remembered_id_that_a_unique_name_kept_out_of_a_call_still_refers_to_the_holder(
     seed: Seed,
 ) -> None:
     """Checks that the second record is refused; otherwise the id would be in use and remembered at the same time."""

@@ -10,7 +10,7 @@ from tests.lua.contents.entries import T
 
 
 @pytest.mark.damaged
-def test_trim_keeps_its_anchor_and_can_be_repeated(seed: Seed) -> None:
+def test_a_trim_keeps_its_anchor_and_can_be_repeated(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")
@@ -42,7 +42,7 @@ def test_a_trim_of_the_whole_outbox_sets_the_backlog_to_0(
     assert (seed.meta("backlog_jobs"), seed.meta("backlog_bytes")) == ("0", "0")
 
 
-def test_attaching_a_queue_that_is_behind_sql_begins_a_greater_epoch(seed: Seed) -> None:
+def test_attaching_a_queue_whose_epoch_is_behind_sql_begins_a_greater_epoch(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     epoch = int(seed.meta("epoch") or 0)

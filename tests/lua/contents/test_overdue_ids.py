@@ -27,7 +27,7 @@ STANDS: dict[str, Callable[[Seed, str], Any]] = {
 
 @LANES
 @pytest.mark.parametrize("stands", STANDS)
-def test_an_enqueue_with_the_id_of_an_overdue_job_is_accepted(
+def test_the_id_of_a_job_past_its_deadline_can_be_enqueued_again(
     seed: Seed, stands: str, lane: str
 ) -> None:
     STANDS[stands](seed, lane)
@@ -55,7 +55,7 @@ KEEPS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("why", KEEPS)
-def test_an_overdue_job_keeps_an_id_that_is_still_remembered_after_its_end(
+def test_a_job_past_its_deadline_keeps_an_id_that_is_remembered_beyond_the_end_of_the_job(
     seed: Seed, why: str
 ) -> None:
     KEEPS[why](seed)
@@ -67,10 +67,10 @@ def test_an_overdue_job_keeps_an_id_that_is_still_remembered_after_its_end(
 
 
 @pytest.mark.parametrize("call", [CALL, OTHER])
-def test_a_remembered_id_of_an_overdue_job_that_never_ran_accepts_a_new_call(
+def test_the_remembered_id_of_a_job_that_expired_without_a_run_accepts_a_new_call(
     seed: Seed, call: str
 ) -> None:
-    """Checks a job that has had no effect, as if it had already expired."""
+    """Checks a job that never ran, and so had no effect."""
     first = seed.job("k", remember_ms=60_000, call=CALL, expires_in_ms=1_000)
     seed.enqueue(first)
     seed.advance(1_000)
@@ -80,7 +80,7 @@ def test_a_remembered_id_of_an_overdue_job_that_never_ran_accepts_a_new_call(
     assert (("k",), ("k",), ()) == (found.ids, found.duplicates, found.mismatched)
 
 
-def test_an_expired_window_does_not_keep_the_id_of_an_overdue_job(seed: Seed) -> None:
+def test_an_expired_window_does_not_keep_the_id_of_a_job_past_its_deadline(seed: Seed) -> None:
     given_back(seed, "", remember_ms=900)
     seed.advance(1_000)
 
@@ -100,7 +100,7 @@ def test_a_new_job_does_not_get_the_result_of_the_expired_job_with_its_id(seed: 
 
 @pytest.mark.parametrize("how", ["keep", "replace"])
 @pytest.mark.parametrize("first", ["the id", "the name"])
-def test_an_overdue_job_frees_its_id_and_its_name_in_one_call(
+def test_a_job_past_its_deadline_frees_its_id_and_its_name_in_one_call(
     seed: Seed, first: str, how: str
 ) -> None:
     seed.enqueue(seed.job("a", unique=how, name=NAME, expires_in_ms=1_000))
@@ -114,7 +114,7 @@ def test_an_overdue_job_frees_its_id_and_its_name_in_one_call(
     assert {"a", "b"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_an_overdue_job_gives_its_id_and_name_to_one_new_job(seed: Seed) -> None:
+def test_a_job_past_its_deadline_gives_its_id_and_its_name_to_one_new_job(seed: Seed) -> None:
     seed.enqueue(seed.job("a", unique="keep", name=NAME, expires_in_ms=1_000))
     seed.advance(1_000)
 
@@ -122,7 +122,7 @@ def test_an_overdue_job_gives_its_id_and_name_to_one_new_job(seed: Seed) -> None
     assert "a" == seed.snapshot()["slots"][f"unique|{NAME}"]
 
 
-def test_a_throttle_window_outlasts_its_overdue_job(seed: Seed) -> None:
+def test_a_throttle_window_outlasts_its_job_that_is_past_its_deadline(seed: Seed) -> None:
     rule = {"unique": "keep", "name": NAME, "window_ms": 5_000}
     seed.enqueue(seed.job("a", **rule, expires_in_ms=1_000))
     seed.advance(1_000)
@@ -131,7 +131,7 @@ def test_a_throttle_window_outlasts_its_overdue_job(seed: Seed) -> None:
     assert ("a",) == seed.enqueue(seed.job("a")).ids
 
 
-def test_the_event_of_a_discarded_job_follows_the_expiry_of_the_overdue_job_with_its_id(
+def test_the_event_of_a_discarded_job_comes_after_the_expiry_of_the_earlier_job_with_its_id(
     seed: Seed,
 ) -> None:
     seed.cap("host=h", 0)
@@ -143,7 +143,7 @@ def test_the_event_of_a_discarded_job_follows_the_expiry_of_the_overdue_job_with
     assert ["enqueued", "expired", "discarded"] == events_of(seed.entries(), "a")
 
 
-def test_the_event_of_a_discarded_job_follows_the_end_of_the_replaced_job_with_its_id(
+def test_the_event_of_a_discarded_job_comes_after_the_end_of_the_replaced_job_with_its_id(
     seed: Seed,
 ) -> None:
     """Checks that the log does not say that a job was discarded and replaced afterwards."""
@@ -159,7 +159,9 @@ def test_the_event_of_a_discarded_job_follows_the_end_of_the_replaced_job_with_i
 
 
 @LANES
-def test_250_overdue_jobs_can_be_enqueued_again_in_one_call(seed: Seed, lane: str) -> None:
+def test_the_ids_of_250_jobs_past_their_deadlines_can_be_enqueued_again_in_one_call(
+    seed: Seed, lane: str
+) -> None:
     ids = [f"j-{n}" for n in range(250)]
     lanes = [f"{lane}{n}" if lane else "" for n in range(250)]
     both = list(zip(ids, lanes, strict=True))

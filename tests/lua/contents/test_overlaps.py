@@ -1,4 +1,5 @@
-"""The rule for overlaps beside each state of the job before, and changes that fire nothing of the past."""
+"""Each rule for overlaps with each state of the schedule's earlier job, and changes of a schedule that fire no past
+instant."""
 
 from collections.abc import Callable
 
@@ -76,7 +77,7 @@ def state_of(seed: Seed, job_id: str) -> str | None:
 
 
 @pytest.mark.parametrize(("overlap", "state", "outcome", "after", "claimable"), CELLS)
-def test_an_instant_beside_the_job_of_the_one_before(
+def test_the_rule_for_overlaps_decides_what_an_instant_does_beside_the_earlier_job_of_its_schedule(
     seed: Seed, overlap: str, state: str | None, outcome: str, after: str | None, claimable: str
 ) -> None:
     put(seed, every=10, overlap=overlap)
@@ -138,7 +139,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("changed", CHANGES)
 @pytest.mark.parametrize("is_due", [False, True])
-def test_a_change_fires_nothing_of_the_past(
+def test_a_changed_schedule_fires_no_instant_from_before_the_change(
     seed: Seed, changed: Callable[[Seed], None], is_due: bool
 ) -> None:
     put(seed, every=10, overlap="allow")

@@ -55,7 +55,7 @@ def succeed(seed: Seed, value: str = "", limit: int = 100) -> None:
 
 @LANES
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
-def test_a_success_stores_its_value(seed: Seed, lane: str, turn: bool) -> None:
+def test_a_success_stores_the_result_of_its_job(seed: Seed, lane: str, turn: bool) -> None:
     enqueue(seed, "a", lane=lane)
     (claim,) = seed.claim().jobs
     seed.advance(5)
@@ -70,7 +70,7 @@ def test_a_success_stores_its_value(seed: Seed, lane: str, turn: bool) -> None:
     assert {"a": Succeeded("a", Kept('"ü"', "t"), None)} == look(seed, "a")
 
 
-def test_enqueue_writes_the_retention_into_the_line_and_the_event(seed: Seed) -> None:
+def test_enqueue_writes_how_long_a_result_is_kept_into_the_line_and_the_event(seed: Seed) -> None:
     enqueue(seed, "a")
     enqueue(seed, "b", unique="keep", name="t/b", expires_in_ms=HOUR)
     enqueue(seed, "c", remember_ms=HOUR)
@@ -83,8 +83,9 @@ def test_enqueue_writes_the_retention_into_the_line_and_the_event(seed: Seed) ->
 
 
 @pytest.mark.parametrize("each", [1, 2])
-def test_each_settled_job_of_a_call_stores_its_own_value(seed: Seed, each: int) -> None:
-    """Checks one call with jobs that keep a value, give a reason, keep nothing, or were settled by another worker."""
+def test_each_job_that_is_settled_in_a_call_stores_its_own_result(seed: Seed, each: int) -> None:
+    """Checks one call with jobs that keep a result, that state why there is no result, that keep none, or that another
+    worker has settled."""
     enqueue(seed, "a", "b", "c", "d")
     seed.enqueue("plain")
     claims = {claim.id: claim for claim in seed.claim().jobs}
@@ -102,7 +103,7 @@ def test_each_settled_job_of_a_call_stores_its_own_value(seed: Seed, each: int) 
 
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
-def test_jobs_that_were_claimed_together_store_their_own_values(seed: Seed, turn: bool) -> None:
+def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, turn: bool) -> None:
     """Checks jobs whose lines begin alike, in one claim.
 
     Some of them keep no value, are remembered, have a deadline, keep the value for longer, or are of another task.
@@ -153,7 +154,7 @@ def test_jobs_that_were_claimed_together_store_their_own_values(seed: Seed, turn
     assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
 
 
-def test_a_value_of_a_stale_claim_is_refused(seed: Seed) -> None:
+def test_the_result_of_a_stale_claim_is_refused(seed: Seed) -> None:
     enqueue(seed, "a")
     (first,) = seed.claim().jobs
     seed.live(LEASE_MS)
@@ -235,7 +236,7 @@ def test_a_result_is_forgotten_at_its_expiry(seed: Seed) -> None:
     assert ("0", "0") == (after["meta"]["results_bytes"], after["meta"]["kept_bytes"])
 
 
-def test_a_full_sweep_reports_that_expired_results_are_left(seed: Seed) -> None:
+def test_a_sweep_that_reached_its_limit_reports_that_expired_results_are_left(seed: Seed) -> None:
     enqueue(seed, *map(str, range(5)), keep_ms=1_000)
     succeed(seed, "1")
     seed.advance(1_000)
@@ -244,7 +245,7 @@ def test_a_full_sweep_reports_that_expired_results_are_left(seed: Seed) -> None:
     assert 2 == len(seed.snapshot()["results"])
 
 
-def test_an_id_can_be_remembered_and_keep_a_result_with_separate_expiries(seed: Seed) -> None:
+def test_one_job_may_be_remembered_and_keep_a_result_with_different_expiries(seed: Seed) -> None:
     """Checks both orders: the id stays a duplicate, and the value stays readable, each until its own expiry."""
     enqueue(seed, "a", remember_ms=10_000, keep_ms=1_000)
     succeed(seed, "1")
@@ -261,7 +262,7 @@ def test_an_id_can_be_remembered_and_keep_a_result_with_separate_expiries(seed: 
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_a_value_expires_before_its_longer_remembered_id(seed: Seed) -> None:
+def test_a_result_expires_before_a_remembered_id_with_a_later_expiry(seed: Seed) -> None:
     enqueue(seed, "a", "b", keep_ms=1_000, remember_ms=HOUR)
     (claim, other) = seed.claim().jobs
     seed.complete(claim, other, values={1: '"a"', 2: "!too_large"})
@@ -285,8 +286,8 @@ def test_a_value_expires_before_its_longer_remembered_id(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
-def test_a_damaged_expiry_in_a_results_line_stops_no_claim(seed: Seed, once: str) -> None:
-    """Checks that a value which Redis refuses as a score stops no claim after its event is logged."""
+def test_a_damaged_expiry_in_a_results_line_does_not_stop_a_claim(seed: Seed, once: str) -> None:
+    """Checks a value that Redis refuses as a score: it must not stop a claim after the claim's event was logged."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
     line = seed.snapshot()["results"]["a"]
@@ -304,7 +305,7 @@ def test_a_damaged_expiry_in_a_results_line_stops_no_claim(seed: Seed, once: str
 
 @pytest.mark.parametrize("field", ["once", "keep"])
 @pytest.mark.parametrize("value", ["1e400", "inf", "nan", "x", "1e17"])
-def test_a_damaged_state_line_does_not_prevent_a_success(
+def test_a_damaged_state_line_does_not_prevent_the_success_of_its_job(
     seed: Seed, field: str, value: str
 ) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
@@ -319,7 +320,7 @@ def test_a_damaged_state_line_does_not_prevent_a_success(
     assert {} == seed.snapshot()["kept"] == seed.snapshot()["results"]
 
 
-def test_an_expired_value_makes_room_first_and_does_not_count_as_evicted(seed: Seed) -> None:
+def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: Seed) -> None:
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     enqueue(seed, "b", "c", keep_ms=1_000)
     enqueue(seed, "d")
@@ -337,7 +338,7 @@ def test_an_expired_value_makes_room_first_and_does_not_count_as_evicted(seed: S
 
 
 def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(seed: Seed) -> None:
-    """Checks a value that looks like a mark: it has the length of a digest."""
+    """Checks a result that looks like an audit mark, since it has the length of a digest."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs
@@ -356,7 +357,9 @@ def test_the_audit_mark_of_one_job_does_not_apply_to_other_results_of_the_call(s
 
 
 @pytest.mark.parametrize("place", ["nan", "inf", "-1", "x", "1.5", "9", ""])
-def test_a_value_for_a_job_number_outside_the_call_is_ignored(seed: Seed, place: str) -> None:
+def test_a_result_for_a_job_number_that_the_call_does_not_have_is_ignored(
+    seed: Seed, place: str
+) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     made = function("complete")
@@ -370,7 +373,7 @@ def test_a_value_for_a_job_number_outside_the_call_is_ignored(seed: Seed, place:
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_waiting_job_that_only_keeps_its_result_has_no_state_line(seed: Seed) -> None:
+def test_a_waiting_job_that_keeps_a_result_and_nothing_else_has_no_state_line(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -385,7 +388,9 @@ def bound(seed: Seed, size: int) -> None:
     seed.client.run(seed.client.calls.admin.configure("q", {"kept_max_bytes": size}))
 
 
-def test_beyond_the_bound_the_value_nearest_its_expiry_is_evicted_first(seed: Seed) -> None:
+def test_when_results_exceed_their_bound_the_result_nearest_its_expiry_is_evicted_first(
+    seed: Seed,
+) -> None:
     for n in range(6):
         enqueue(seed, str(n), keep_ms=HOUR + n)
         succeed(seed, '"' + "x" * 998 + '"')
@@ -418,10 +423,11 @@ def test_kept_results_stay_within_their_bound(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("remember_ms, size", [(0, 400), (HOUR, 1)])
-def test_a_short_value_evicts_only_as_many_values_as_needed(
+def test_a_small_result_evicts_only_as_many_results_as_needed(
     seed: Seed, remember_ms: int, size: int
 ) -> None:
-    """Checks that the longer word for an evicted value does not cause further evictions."""
+    """Checks that the word that replaces an evicted value, which makes the results line longer, does not cause further
+    evictions."""
     enqueue(seed, "first")
     seed.cancel("first")
     bound(seed, 10 * size)
@@ -435,7 +441,7 @@ def test_a_short_value_evicts_only_as_many_values_as_needed(
         assert len(after["returned"]) >= min(n + 1, 8)
 
 
-def test_a_remembered_id_stays_after_its_value_was_evicted(seed: Seed) -> None:
+def test_an_id_is_remembered_after_its_result_was_evicted(seed: Seed) -> None:
     enqueue(seed, "a", remember_ms=HOUR)
     succeed(seed, '"' + "x" * 998 + '"')
     bound(seed, 1_500)
@@ -447,7 +453,7 @@ def test_a_remembered_id_stays_after_its_value_was_evicted(seed: Seed) -> None:
     assert ("a",) == enqueue(seed, "a", remember_ms=HOUR).duplicates
 
 
-def test_a_value_larger_than_the_bound_is_not_stored(seed: Seed) -> None:
+def test_a_result_larger_than_the_bound_is_not_stored(seed: Seed) -> None:
     enqueue(seed, "a", "b")
     bound(seed, 900)
     succeed(seed, '"' + "x" * 998 + '"')
@@ -469,7 +475,7 @@ def test_results_are_read_in_parts_of_bounded_size(seed: Seed) -> None:
     assert {i: Succeeded(i, Kept(long, "t"), None) for i in ids} == look(seed, *ids)
 
 
-def test_a_job_that_keeps_no_result_is_absent_after_its_end(seed: Seed) -> None:
+def test_a_job_that_keeps_no_result_has_no_results_line_after_its_end(seed: Seed) -> None:
     seed.enqueue("a")
     succeed(seed)
 

@@ -36,7 +36,7 @@ def finish(seed: Seed, *ids: str, value: str = VALUE, kept: str = FULL, turn: bo
 
 
 @TURN
-def test_the_log_has_the_digest_of_a_value(seed: Seed, turn: bool) -> None:
+def test_the_log_has_the_digest_of_a_result(seed: Seed, turn: bool) -> None:
     seed.attach()
     seed.enqueue("a", keep_ms=HOUR)
     fence = finish(seed, "a", kept="digest", turn=turn)
@@ -46,7 +46,7 @@ def test_the_log_has_the_digest_of_a_value(seed: Seed, turn: bool) -> None:
 
 
 @TURN
-def test_the_log_has_the_value_if_the_job_asks_for_it(seed: Seed, turn: bool) -> None:
+def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: bool) -> None:
     seed.attach()
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a", turn=turn)
@@ -56,7 +56,7 @@ def test_the_log_has_the_value_if_the_job_asks_for_it(seed: Seed, turn: bool) ->
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_for_each_job_of_a_call_the_value_of_that_job(seed: Seed) -> None:
+def test_the_log_has_for_each_job_of_a_call_the_result_of_that_job(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -80,8 +80,9 @@ def test_the_log_has_for_each_job_of_a_call_the_value_of_that_job(seed: Seed) ->
     ] == succeeded(seed)
 
 
-def test_an_unmirrored_log_gets_no_values(seed: Seed) -> None:
-    """Checks a log without a mirror: it is a short ring in Redis, which has the value in `results` anyway."""
+def test_a_queue_without_a_mirror_logs_no_results(seed: Seed) -> None:
+    """Checks a log without a mirror: the outbox keeps only recent events, and Redis has the result in `results`
+    anyway."""
     seed.enqueue("a", keep_ms=HOUR, audit_result=FULL)
     fence = finish(seed, "a")
 
@@ -89,7 +90,7 @@ def test_an_unmirrored_log_gets_no_values(seed: Seed) -> None:
     assert "audit=full" not in seed.snapshot()["results"]["a"]
 
 
-def test_a_log_at_its_bound_gets_no_values(seed: Seed) -> None:
+def test_a_queue_with_a_full_backlog_logs_no_results(seed: Seed) -> None:
     """Checks that accepted jobs still end, and that their events are as short as possible."""
     seed.attach()
     seed.enqueue("a", "b", keep_ms=HOUR, audit_result=FULL)
@@ -104,7 +105,7 @@ def test_a_log_at_its_bound_gets_no_values(seed: Seed) -> None:
     assert {"a", "b"} == seed.snapshot()["returned"].keys()
 
 
-def test_the_longest_value_is_logged_unchanged(seed: Seed) -> None:
+def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
     seed.attach()
     value = '"' + "\\u0000é/" * (VALUE_MAX // 10) + '"'
     assert len(value.encode()) < VALUE_MAX
@@ -115,8 +116,11 @@ def test_the_longest_value_is_logged_unchanged(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_value_missing_in_redis_is_reported_with_its_place_in_the_log(seed: Seed) -> None:
-    """Checks an evicted and an expired value: the read reports the loss, and the position that the log must reach."""
+def test_a_result_that_is_missing_in_redis_is_reported_with_its_place_in_the_log(
+    seed: Seed,
+) -> None:
+    """Checks an evicted and an expired result: the read reports that the result is missing, and the position in the log
+    that the mirror must reach."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

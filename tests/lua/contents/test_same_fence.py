@@ -42,7 +42,7 @@ def test_only_the_worker_of_a_claim_can_settle_the_claim(
     assert [str(e.event) for e in seed.entries()].count("settlement_refused") == 1
 
 
-def test_a_worker_whose_name_is_a_prefix_of_the_claims_worker_cannot_settle_the_claim(
+def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_settle_the_claim(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -52,7 +52,7 @@ def test_a_worker_whose_name_is_a_prefix_of_the_claims_worker_cannot_settle_the_
     assert seed.complete(claim, worker="w-10") == {}
 
 
-def test_a_snapshot_that_is_loaded_twice_assigns_no_fence_twice(seed: Seed) -> None:
+def test_a_snapshot_that_is_loaded_twice_causes_no_fence_to_be_assigned_twice(seed: Seed) -> None:
     """Checks a snapshot whose epoch is ahead of the clock, so that the next epoch must not repeat a number."""
     seed.enqueue("a")
     seed.clock.set(T - 10**6)
@@ -82,7 +82,7 @@ def test_a_queue_that_was_behind_its_mirror_assigns_no_fence_twice(seed: Seed) -
     assert len(set(epochs)) == 2
 
 
-def test_a_new_epoch_equals_the_clock_if_the_clock_has_advanced(seed: Seed) -> None:
+def test_a_new_epoch_equals_the_time_of_the_clock_if_the_clock_has_advanced(seed: Seed) -> None:
     seed.enqueue("a")
     seed.advance(1)
     fail_over(seed.control)

@@ -8,10 +8,11 @@ import pytest
 from rq_core.errors import InvalidOption, Refused
 from rq_core.model.recurrence import Recurrence, recurrence
 from rq_core.model.schedule import Schedule, job_digest
-from rq_core.protocol.calls.schedules import Declaration, Instant, ScheduleChange, tick
+from rq_core.protocol.calls.schedules import Declaration, Instant, ScheduleChange, Told, tick
 from rq_core.protocol.engine.plan import Call
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import START_MS, Seed
+from tests.lua.contents.ticking import fire
 
 HOUR = 3_600_000
 EVERY_MS = 10_000
@@ -70,7 +71,9 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_a_schedule_is_due_its_part_of_spread_after_each_instant(seed: Seed) -> None:
+def test_the_due_time_of_a_schedule_is_its_own_part_of_spread_after_each_instant(
+    seed: Seed,
+) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
     put(seed, declaration(seed, **said))
 
@@ -113,7 +116,9 @@ def test_a_changed_rule_makes_a_new_version_and_fires_no_past_instant(seed: Seed
     assert 1 == len(found.was)
 
 
-def test_code_does_not_restore_a_definition_that_it_declared_earlier(seed: Seed) -> None:
+def test_a_declaration_that_the_code_replaced_later_does_not_change_the_schedule_again(
+    seed: Seed,
+) -> None:
     put(seed)
     put(seed, declaration(seed, every=60))
 
@@ -130,7 +135,7 @@ def test_a_changed_job_makes_a_new_version(seed: Seed) -> None:
     )
 
 
-def test_a_schedule_keeps_the_last_twenty_definitions_of_code(seed: Seed) -> None:
+def test_a_schedule_remembers_the_last_twenty_definitions_from_code(seed: Seed) -> None:
     for every in range(10, 33):
         put(seed, declaration(seed, every=every))
 
@@ -142,7 +147,7 @@ def test_a_schedule_keeps_the_last_twenty_definitions_of_code(seed: Seed) -> Non
     assert {"beat": "changed"} == put(seed, declaration(seed, every=10))
 
 
-def test_code_does_not_replace_a_schedule_that_was_set_live(seed: Seed) -> None:
+def test_a_declaration_does_not_replace_a_schedule_that_an_operator_set(seed: Seed) -> None:
     put(seed)
 
     assert {"beat": "changed"} == put(seed, declaration(seed, every=60), source="live")
@@ -161,7 +166,7 @@ def test_a_live_change_is_refused_if_another_change_came_first(seed: Seed) -> No
     assert "changed" == change(seed, "pause", version=2)
 
 
-def test_a_paused_schedule_has_no_tick(seed: Seed) -> None:
+def test_a_paused_schedule_has_no_next_tick(seed: Seed) -> None:
     put(seed)
 
     assert "changed" == change(seed, "pause", why="migration")
@@ -197,7 +202,7 @@ def test_a_declaration_that_changes_a_paused_schedule_leaves_it_paused(seed: See
     assert "paused" == found.state
 
 
-def test_code_does_not_restore_a_schedule_that_an_operator_removed(seed: Seed) -> None:
+def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed: Seed) -> None:
     put(seed)
 
     assert "changed" == change(seed, "remove")
@@ -211,7 +216,59 @@ def test_code_does_not_restore_a_schedule_that_an_operator_removed(seed: Seed) -
     assert {"beat": "same"} == put(seed)
 
 
-def test_a_released_rule_holds_until_code_declares_its_own_again(seed: Seed) -> None:
+def test_a_repeated_removal_does_not_forget_what_code_still_declares(seed: Seed) -> None:
+    """Only a schedule that is on was noted as declared: three hours later a second removal forgot it, and the next
+    worker brought it back."""
+    put(seed)
+    change(seed, "remove")
+    for _ in range(4):
+        seed.live(HOUR)
+        assert {"beat": "kept"} == put(seed)
+
+    assert "same" == change(seed, "remove")
+    assert {"beat": "kept"} == put(seed)
+
+    seed.live(3 * HOUR + 1)
+    assert "changed" == change(seed, "remove")
+    assert None is stored(seed)
+
+
+def test_a_schedule_goes_on_while_only_older_code_declares_it(seed: Seed) -> None:
+    """After a deploy was taken back, no code declares the newest definition any more, and the schedule stopped."""
+    put(seed)
+    put(seed, declaration(seed, every=60))
+    for _ in range(4):
+        seed.live(HOUR)
+        assert {"beat": "kept"} == put(seed)
+
+    assert {"beat": Told("fired")} == fire(seed)
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", rule(every=60).to_json()) == (found.state, found.rule)
+
+
+def test_older_code_may_bring_back_a_schedule_that_stopped(seed: Seed) -> None:
+    """No newer code has declared the schedule for three hours: what is declared now holds, and nothing older."""
+    put(seed, declaration(seed, every=50))
+    put(seed, declaration(seed, every=60))
+    put(seed, declaration(seed, every=70))
+    seed.live(3 * HOUR + 1)
+    assert {"beat": Told("undeclared")} == fire(seed)
+
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
+
+    found = stored(seed)
+    assert found is not None
+    assert ("on", "code", rule(every=60).to_json()) == (found.state, found.source, found.rule)
+    # The newer code may come again, and the oldest may not replace it.
+    assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
+    assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
+
+
+def test_a_released_schedule_keeps_its_rule_until_the_code_declares_its_own_rule_again(
+    seed: Seed,
+) -> None:
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
     put(seed)
@@ -230,7 +287,7 @@ def test_a_released_rule_holds_until_code_declares_its_own_again(seed: Seed) -> 
     assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
 
 
-def test_a_release_does_not_bring_back_what_newer_code_replaced(seed: Seed) -> None:
+def test_after_a_release_a_rule_that_newer_code_had_replaced_is_not_restored(seed: Seed) -> None:
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
     put(seed)
@@ -241,7 +298,9 @@ def test_a_release_does_not_bring_back_what_newer_code_replaced(seed: Seed) -> N
     assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
 
 
-def test_what_code_declares_as_it_was_released_is_of_code_again(seed: Seed) -> None:
+def test_a_released_schedule_belongs_to_the_code_again_once_the_code_declares_the_same_rule(
+    seed: Seed,
+) -> None:
     put(seed)
     put(seed, source="live")
     change(seed, "release")
@@ -253,7 +312,7 @@ def test_what_code_declares_as_it_was_released_is_of_code_again(seed: Seed) -> N
     assert "code" == found.source
 
 
-def test_what_no_code_declares_cannot_be_released(seed: Seed) -> None:
+def test_a_schedule_that_no_code_declares_cannot_be_released(seed: Seed) -> None:
     put(seed, source="live")
 
     assert "undeclared" == change(seed, "release")
@@ -276,8 +335,10 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
     assert "undeclared" == answer.told["beat"].outcome
 
 
-def test_code_does_not_bring_back_what_was_set_live_and_removed(seed: Seed) -> None:
-    """Removing a rule that was set live forgot the schedule, and the next worker declared it again."""
+def test_a_declaration_does_not_restore_a_schedule_that_was_set_live_and_then_removed(
+    seed: Seed,
+) -> None:
+    """Checks that the removal is remembered: it once was forgotten, and the next worker declared the schedule again."""
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
 
@@ -291,7 +352,7 @@ def test_code_does_not_bring_back_what_was_set_live_and_removed(seed: Seed) -> N
     assert ("live", rule(every=60).to_json()) == (found.source, found.rule)
 
 
-def test_what_redis_lost_is_put_back_with_a_later_version(seed: Seed) -> None:
+def test_a_schedule_that_redis_lost_is_restored_with_a_later_version(seed: Seed) -> None:
     put(seed, declaration(seed, "other"))
     restore = seed.client.calls.schedules.restore
     last = seed.now + 5 * EVERY_MS
@@ -308,7 +369,7 @@ def test_what_redis_lost_is_put_back_with_a_later_version(seed: Seed) -> None:
     assert ("on", "live", 8) == (found.state, found.source, found.version)
 
 
-def test_what_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> None:
+def test_a_schedule_that_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> None:
     put(seed, declaration(seed, "live"), source="live")
     put(seed, declaration(seed, "code"))
     seed.live(3 * HOUR + 1)
@@ -322,7 +383,7 @@ def test_what_no_code_declares_is_forgotten_when_it_is_removed(seed: Seed) -> No
     assert "gone" == change(seed, "resume", "live")
 
 
-def test_a_declaration_moves_an_instant_back_after_the_clock_went_back(seed: Seed) -> None:
+def test_a_declaration_moves_the_next_instant_back_after_the_clock_went_back(seed: Seed) -> None:
     put(seed)
     seed.clock.set(seed.now - HOUR)
 
@@ -350,7 +411,9 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_a_schedule_that_is_due_earlier_wakes_a_worker_and_a_later_one_does_not(seed: Seed) -> None:
+def test_a_worker_is_woken_for_a_schedule_that_is_due_earlier_but_not_for_a_later_one(
+    seed: Seed,
+) -> None:
     put(seed, declaration(seed, "a", every=60))
     seed.take_token()
 
@@ -364,7 +427,7 @@ def test_a_schedule_that_is_due_earlier_wakes_a_worker_and_a_later_one_does_not(
     "job",
     [{"remember_ms": 5, "call": "=70c5"}, {"expires_at_ms": START_MS + 5}, {"name": "t/a"}],
 )
-def test_a_job_that_cannot_be_repeated_is_refused(seed: Seed, job: Any) -> None:
+def test_a_schedule_refuses_a_job_that_cannot_be_enqueued_repeatedly(seed: Seed, job: Any) -> None:
     with pytest.raises(InvalidOption):
         declaration(seed, job=seed.job("-", **job))
 
@@ -389,7 +452,7 @@ def test_a_unique_job_keeps_its_own_unique_rule_if_overlaps_are_allowed(seed: Se
         ("a", -1, 5, 5, "{}", "[]\n\nab\n{}\n"),
     ],
 )
-def test_a_value_that_would_break_the_entry_of_a_schedule_is_refused(
+def test_a_value_that_would_break_the_stored_entry_of_a_schedule_is_refused(
     seed: Seed, broken: Any
 ) -> None:
     put(seed, declaration(seed, "other"))

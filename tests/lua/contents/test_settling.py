@@ -19,7 +19,7 @@ def test_complete_removes_the_job_and_logs_its_event(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_fail_answers_each_job_separately_and_logs_refusals(seed: Seed) -> None:
+def test_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     a, b, c = seed.claim().jobs
     seed.cancel("b")
@@ -73,7 +73,9 @@ def test_a_final_failure_makes_the_job_dead_with_its_reason(seed: Seed) -> None:
     assert changes["outbox"] == [entry(3, "died", f'[["a","{T}-2","gave_up",1,{ERROR}]]')]
 
 
-def test_requeue_resets_failures_and_continues_the_count_of_claims(seed: Seed) -> None:
+def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_claims(
+    seed: Seed,
+) -> None:
     seed.dead("a")
     seed.take_token()
 
@@ -87,7 +89,9 @@ def test_requeue_resets_failures_and_continues_the_count_of_claims(seed: Seed) -
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
-def test_an_id_given_twice_has_the_outcome_of_its_first_occurrence(seed: Seed, verb: str) -> None:
+def test_an_id_that_a_call_has_twice_gets_the_outcome_of_its_first_occurrence(
+    seed: Seed, verb: str
+) -> None:
     """Checks that the second occurrence does not get the outcome of a second call."""
     if verb == "cancel":
         seed.enqueue("a")
@@ -99,7 +103,7 @@ def test_an_id_given_twice_has_the_outcome_of_its_first_occurrence(seed: Seed, v
     assert {"a": {"cancel": "cancelled", "requeue": "requeued", "prune": "pruned"}[verb]} == outcome
 
 
-def test_an_event_names_the_operator_and_the_reason(seed: Seed) -> None:
+def test_the_event_of_an_operators_call_names_the_operator_and_the_reason(seed: Seed) -> None:
     seed.enqueue("a")
     seed.client.run(
         seed.client.calls.admin.cancel("q", ["a"], by="ann", why='"no" longer: needed ü')

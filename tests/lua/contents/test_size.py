@@ -40,7 +40,7 @@ def test_every_script_works_with_ten_thousand_records(seed: Seed) -> None:
     assert seed.snapshot()["jobs"] == {}
 
 
-def test_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
+def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
     """Checks that one claim does not read a hundred payloads of a mebibyte to return one."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)
@@ -97,7 +97,8 @@ def test_an_invalid_queue_name_is_refused_before_a_call_is_sent(seed: Seed, queu
 
 
 def test_the_places_of_many_lanes_are_stored_as_a_hash_table(seed: Seed) -> None:
-    """Checks that the places are not one list, in which a lane that comes or goes costs 17,000 instructions."""
+    """Checks that the places are not stored as one list, in which adding or removing a lane costs 17,000
+    instructions."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=[f"tenant=k{n}"]) for n in range(100)))
 

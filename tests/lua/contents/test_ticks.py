@@ -52,7 +52,7 @@ def test_a_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     assert seed.turn().ticks
 
 
-def test_a_schedule_that_one_worker_was_given_goes_to_another_after_five_seconds(
+def test_a_schedule_that_was_given_to_one_worker_is_given_to_another_after_five_seconds(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -66,7 +66,7 @@ def test_a_schedule_that_one_worker_was_given_goes_to_another_after_five_seconds
     assert ["beat"] == list(send(seed, worker="w-2").due)
 
 
-def test_a_reported_instant_has_its_job_and_its_event(seed: Seed) -> None:
+def test_an_instant_that_a_worker_reports_has_its_job_and_its_event(seed: Seed) -> None:
     schedule = put(seed)
     until_due(seed, more_ms=3)
 
@@ -83,7 +83,7 @@ def test_a_reported_instant_has_its_job_and_its_event(seed: Seed) -> None:
     assert (job_id, '{"task":"ping","args":{}}') == (claim.id, claim.spec)
 
 
-def test_two_workers_that_report_an_instant_enqueue_one_job(seed: Seed) -> None:
+def test_two_workers_that_report_the_same_instant_enqueue_one_job(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     handed = send(seed)
@@ -95,7 +95,7 @@ def test_two_workers_that_report_an_instant_enqueue_one_job(seed: Seed) -> None:
     assert 1 == len(told(seed))
 
 
-def test_an_instant_of_an_older_version_is_not_accepted(seed: Seed) -> None:
+def test_an_instant_of_an_older_version_of_a_schedule_is_not_accepted(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     handed = send(seed)
@@ -177,7 +177,7 @@ def until_due_of(seed: Seed) -> Schedule:
     return until_due(seed, more_ms=5_000)
 
 
-def test_one_job_runs_for_all_instants_that_have_passed(seed: Seed) -> None:
+def test_one_job_is_enqueued_for_all_instants_that_have_passed(seed: Seed) -> None:
     schedule = put(seed)
     until_due(seed, more_ms=3 * EVERY_MS + 1)
 
@@ -199,7 +199,7 @@ def test_an_instant_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None
     assert (at, at + 100_000) == (stored(seed).last_ms, stored(seed).next_ms)
 
 
-def test_instants_that_were_passed_over_are_counted(seed: Seed) -> None:
+def test_the_event_of_an_instant_counts_the_instants_that_were_passed_over(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     fire(seed)
@@ -215,7 +215,7 @@ def test_instants_that_were_passed_over_are_counted(seed: Seed) -> None:
     assert str(missed) == seed.meta("schedules_missed")
 
 
-def test_what_was_missed_does_not_come_again(seed: Seed) -> None:
+def test_a_missed_instant_is_not_fired_later(seed: Seed) -> None:
     put(seed, every=100, catch_up="skip")
     until_due(seed, more_ms=60_001)
     fire(seed)
@@ -228,7 +228,9 @@ def test_what_was_missed_does_not_come_again(seed: Seed) -> None:
     assert stored(seed).next_ms > last
 
 
-def test_a_schedule_that_a_worker_cannot_compute_is_due_again_after_a_minute(seed: Seed) -> None:
+def test_a_schedule_whose_rule_a_worker_cannot_compute_is_due_again_after_a_minute(
+    seed: Seed,
+) -> None:
     put(seed)
     schedule = until_due(seed)
     send(seed)
@@ -247,7 +249,7 @@ def test_a_damaged_job_delays_no_other_schedule(seed: Seed) -> None:
     assert {"a": Told("later"), "b": Told("fired")} == fire(seed)
 
 
-def test_a_schedule_that_no_code_declares_any_more_stops(seed: Seed) -> None:
+def test_a_schedule_that_no_code_declares_any_longer_stops(seed: Seed) -> None:
     put(seed, every=3_600)
     seed.live(3 * 3_600_000 - 1)
     assert {"beat": Told("fired")} == fire(seed)
@@ -261,7 +263,7 @@ def test_a_schedule_that_no_code_declares_any_more_stops(seed: Seed) -> None:
     assert "on" == put(seed, every=3_600).state
 
 
-def test_a_schedule_that_was_set_live_needs_no_code(seed: Seed) -> None:
+def test_a_schedule_that_was_set_live_needs_no_declaration(seed: Seed) -> None:
     put(seed, every=3_600, source="live")
     seed.live(4 * 3_600_000)
 
@@ -298,7 +300,7 @@ def test_a_schedule_may_allow_its_jobs_to_overlap(seed: Seed) -> None:
     assert 3 == len(seed.claim().jobs)
 
 
-def test_one_job_of_a_schedule_runs_and_one_waits_with_overlap_queue(seed: Seed) -> None:
+def test_with_overlap_queue_one_job_of_a_schedule_runs_and_one_job_waits(seed: Seed) -> None:
     put(seed, every=10, overlap="queue")
     until_due(seed)
     fire(seed)
@@ -315,7 +317,7 @@ def test_one_job_of_a_schedule_runs_and_one_waits_with_overlap_queue(seed: Seed)
     assert [waiting] == ids(seed.claim().jobs)
 
 
-def test_the_waiting_job_is_replaced_and_the_running_job_is_asked_to_stop_with_overlap_replace(
+def test_with_overlap_replace_the_waiting_job_is_replaced_and_the_running_job_is_asked_to_stop(
     seed: Seed,
 ) -> None:
     put(seed, every=10, overlap="replace")
@@ -383,7 +385,7 @@ def test_a_paused_schedule_can_be_run_once(seed: Seed) -> None:
 # Many, and what is refused.
 
 
-def test_due_schedules_beyond_one_call_go_to_another_worker_at_once(seed: Seed) -> None:
+def test_due_schedules_that_exceed_one_call_are_given_to_another_worker_at_once(seed: Seed) -> None:
     names = [f"s-{n}" for n in range(10)]
     put(seed, *names, every=1)
     seed.live(1_000)
@@ -398,7 +400,7 @@ def test_due_schedules_beyond_one_call_go_to_another_worker_at_once(seed: Seed) 
     assert seed.now + HAND_MS == seed.snapshot()["scheduled"]["tick|"]
 
 
-def test_due_schedules_are_given_out_again_after_the_log_was_full(seed: Seed) -> None:
+def test_due_schedules_are_given_to_a_worker_again_after_the_backlog_was_full(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     seed.attach()
@@ -440,7 +442,7 @@ def test_a_queue_that_remembers_ids_accepts_the_jobs_of_its_schedules(seed: Seed
     assert claim.spec.startswith('{"keep":1,')
 
 
-def test_a_repeated_report_has_the_same_answer_without_new_schedules(seed: Seed) -> None:
+def test_a_repeated_report_has_the_same_answer_and_gives_out_no_other_schedules(seed: Seed) -> None:
     """Checks that the schedules are given out again later."""
     put(seed, "a", "b")
     until_due(seed, "a", more_ms=EVERY_MS)

@@ -29,7 +29,7 @@ def test_an_expired_lease_counts_as_a_loss_and_the_job_is_claimed_again(seed: Se
     }
 
 
-def test_a_job_is_dead_as_poison_after_its_last_loss(seed: Seed) -> None:
+def test_a_job_dies_as_poison_after_its_last_allowed_loss(seed: Seed) -> None:
     seed.enqueue("a", losses=2)
     for _ in range(2):
         assert len(seed.claim().jobs) == 1
@@ -50,7 +50,7 @@ def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
     assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
 
 
-def test_a_settlement_after_the_lease_has_expired_is_accepted_while_the_claim_is_in_force(
+def test_a_settlement_after_the_expiry_of_its_lease_is_accepted_while_the_claim_is_in_force(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -94,8 +94,11 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
     assert seed.extend([new]).lost == ()
 
 
-def test_after_a_gap_no_lease_expires_until_one_more_lease_time_has_passed(seed: Seed) -> None:
-    """Checks that workers get time to extend their leases, which they could not do during the gap."""
+def test_after_a_gap_without_calls_no_lease_expires_before_one_more_lease_time_has_passed(
+    seed: Seed,
+) -> None:
+    """Checks that after the gap workers have time to extend their leases, which they could not extend during the
+    gap."""
     seed.running("a")
     seed.advance(LEASE_MS * 2)
     assert seed.claim(1).jobs == ()
@@ -107,7 +110,7 @@ def test_after_a_gap_no_lease_expires_until_one_more_lease_time_has_passed(seed:
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_of_two_thirds_of_a_lease_is_ignored(seed: Seed) -> None:
+def test_a_gap_without_calls_of_two_thirds_of_a_lease_is_ignored(seed: Seed) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)
@@ -130,7 +133,7 @@ def test_a_gap_without_calls_delays_the_expiry_of_leases_once(seed: Seed) -> Non
     assert first == seed.meta("no_reap_before")
 
 
-def test_a_job_with_an_unknown_task_waits_longer_each_time_and_is_dead_at_the_limit(
+def test_a_job_with_an_unknown_task_waits_longer_each_time_and_dies_at_the_limit(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -196,8 +199,9 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
 
 
-def test_a_slot_that_a_relay_named_is_remembered_for_thirty_days(seed: Seed) -> None:
-    """A relay may be stopped for weeks between its COMMIT and its call, and another may have sent that call."""
+def test_a_slot_whose_name_a_relay_gave_is_remembered_for_thirty_days(seed: Seed) -> None:
+    """Checks a relay that is suspended for weeks between its COMMIT and its call, which another relay has sent by
+    then."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
     call.slot = named_slot("inbox.0f", 1)
     seed.client.run(call)

@@ -30,7 +30,8 @@ def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None
 
 @pytest.mark.parametrize("priority", ["normal", "high"])
 def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -> None:
-    """Checks that Lua does not copy long JSON to put a line before it; nothing else differs."""
+    """Checks a job whose long JSON Lua would have to copy to put a line before it. Nothing else differs from a plain
+    job."""
     seed.enqueue("a", "b", args_json=LONG, priority=priority)
     seed.enqueue("c", priority=priority)
     head = "task=t" if priority == "normal" else "task=t priority=high"
@@ -45,7 +46,7 @@ def test_a_job_with_long_arguments_has_a_state_line(seed: Seed, priority: str) -
     assert str(seed.state("b")).startswith("ready task=t")
 
 
-def test_operators_calls_report_a_job_without_a_state_line_as_ready(seed: Seed) -> None:
+def test_the_calls_of_operators_report_a_job_without_a_state_line_as_ready(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
 
     assert seed.prune("a") == {"a": "ready"}

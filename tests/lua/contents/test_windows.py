@@ -57,7 +57,9 @@ def test_enqueue_writes_a_window_into_the_line_the_event_slots_and_the_index(see
 
 
 @LANES
-def test_calls_within_a_window_are_answered_with_the_first_job(seed: Seed, lane: str) -> None:
+def test_calls_within_a_window_are_answered_with_the_first_job_of_the_window(
+    seed: Seed, lane: str
+) -> None:
     throttle(seed, "a", lane=lane)
     assert (("b", "a"),) == throttle(seed, "b", lane=lane).held
     seed.complete(*seed.claim().jobs)
@@ -72,7 +74,7 @@ def test_calls_within_a_window_are_answered_with_the_first_job(seed: Seed, lane:
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_a_throttled_name_is_held_until_its_window_ends_regardless_of_the_jobs_end(
+def test_a_throttled_name_is_held_until_its_window_ends_regardless_of_when_the_job_ends(
     seed: Seed, end: str
 ) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
@@ -104,7 +106,7 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
     assert MARK not in seed.snapshot()["expiring"]
 
 
-def test_the_sweep_keeps_a_name_that_was_taken_again(seed: Seed) -> None:
+def test_a_sweep_keeps_a_name_that_was_taken_again(seed: Seed) -> None:
     """Checks a deploy that changes a task from Throttle to Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
@@ -131,7 +133,7 @@ def test_the_end_of_a_job_does_not_end_the_window_of_a_later_job(seed: Seed) -> 
     assert f"b {seed.now + WINDOW_MS}" == window == holder(seed)
 
 
-def test_a_requeued_job_of_an_ended_window_takes_no_name(seed: Seed) -> None:
+def test_a_requeued_job_whose_window_has_ended_takes_no_name(seed: Seed) -> None:
     throttle(seed, "a")
     seed.fail(*seed.claim().jobs, verdict="final")
     seed.live(WINDOW_MS)
@@ -149,7 +151,7 @@ def test_a_job_that_holds_a_window_is_not_replaced(seed: Seed) -> None:
     assert (("b", "a"),) == debounce(seed, "b").held
 
 
-def test_the_first_of_many_throttled_jobs_in_a_call_is_enqueued(seed: Seed) -> None:
+def test_only_the_first_of_many_throttled_jobs_in_a_call_is_enqueued(seed: Seed) -> None:
     found = throttle(seed, *(f"j-{n}" for n in range(250)))
 
     assert ("j-0",) == found.ids
@@ -169,7 +171,7 @@ def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool)
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_freeing_an_expired_window_names_no_job(seed: Seed) -> None:
+def test_freeing_the_name_of_an_expired_window_names_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -197,7 +199,7 @@ def test_a_restored_job_gets_the_rest_of_its_window(seed: Seed, over: bool) -> N
     assert (None if over else f"a {ends}") == holder(seed)
 
 
-def test_a_lost_job_is_not_restored_into_a_window_of_another_job(seed: Seed) -> None:
+def test_a_lost_job_is_not_restored_into_the_window_of_another_job(seed: Seed) -> None:
     ends = seed.now + WINDOW_MS
     throttle(seed, "b")
     seed.complete(*seed.claim().jobs)
@@ -231,7 +233,7 @@ def test_each_debounced_call_delays_the_job_up_to_the_latest_instant(seed: Seed)
     assert ["enqueued", "replaced"] == events_of(seed.entries(), "a")
 
 
-def test_a_debounced_job_runs_after_the_last_call(seed: Seed) -> None:
+def test_a_debounced_job_runs_a_delay_after_the_last_call(seed: Seed) -> None:
     debounce(seed, "a")
     seed.advance(3_000)
     debounce(seed, "b")

@@ -1,4 +1,4 @@
-"""The steps of a worker that serves schedules, and what the log says of them."""
+"""The steps of a worker that serves schedules, and the log's events about these steps."""
 
 import json
 from typing import Any

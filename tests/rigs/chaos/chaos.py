@@ -162,7 +162,7 @@ def run(
 
 
 def _end_schedules(client: Client) -> None:
-    """Let no more jobs come. Workers that are started again do not bring back what was removed."""
+    """Remove all schedules, so that no more jobs come. Workers that are started again do not restore them."""
     for name, queue in tasks.SCHEDULES.items():
         client.run(client.calls.schedules.change(queue, name, "remove"))
 

@@ -1,6 +1,8 @@
-"""The judge of a chaos run's records, without I/O: invented records show that it finds each lie (test_judge.py).
+"""Judges the records of a chaos run, without I/O. Tests with invented records show that it finds each planted problem
+(test_judge.py).
 
-The columns are Jepsen's (attempted, acknowledged, lost, unexpected, duplicated), and further ones for caps and the log.
+The columns are those of Jepsen (attempted, acknowledged, lost, unexpected, duplicated), and more columns for caps and
+the log.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ CLAIM_LATE_MS: Final = 2_000.0
 
 
 def is_trimmed(gap: Interval, faults: Sequence[Fault]) -> bool:
-    """Return whether an outbox was emptied within a gap of the log, so that the mirror misses what it had not read."""
+    """Return whether an outbox was emptied within a gap of the log. Then the gap has the entries that the mirror had
+    not read."""
     return any(
         fault.kind == TRIM and gap.after_ms <= fault.ended_ms and fault.began_ms <= gap.until_ms
         for fault in faults
@@ -56,7 +59,7 @@ class Recovery:
 
 @dataclass
 class Findings:
-    """The verdict, without that of ``audit verify``."""
+    """The findings of the judge, without those of ``audit verify``."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -92,7 +95,7 @@ class Findings:
 
 
 class Losses:
-    """The allowed losses: the intervals that the log reports, as far as a fault removed data in them."""
+    """The losses that count as explained: intervals that the log reports and in which a fault removed data."""
 
     def __init__(self, records: Records) -> None:
         self._told = records.told
@@ -104,7 +107,8 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether the log names the job as lost, or reports that it may lack what the producer was answered."""
+        """Return whether the log names the job as lost, or reports a loss that may include the job that was
+        acknowledged to its producer."""
         if job_id in self._named:
             return True
         told = self._told.get(job_id)
@@ -122,8 +126,8 @@ class Losses:
         )
 
     def next_after(self, line: Line) -> float | None:
-        """Return when the first loss of Redis after this line of the witness ended (Unix ms); None without one. A claim
-        that the loss forgot counts only up to then."""
+        """Return when the first loss of Redis after this line of the witness ended (Unix ms); None if there is no such
+        loss. A claim that Redis forgot in the loss counts only up to that time."""
         told = self._told.get(line.job)
         untils = [each.until_ms for each in self._intervals[told.queue]] if told else []
         return min((until for until in untils if until + CLAIM_LATE_MS >= line.at_ms), default=None)
@@ -294,7 +298,7 @@ class Run(NamedTuple):
 
 
 def _runs(lines: Sequence[Line]) -> Iterator[Run]:
-    """Return the starts with their ends. One handler at a time runs a claim."""
+    """Return the starts of handlers, each with its end. Only one handler at a time runs a claim."""
     waiting: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
         claim = (line.job, line.claim)

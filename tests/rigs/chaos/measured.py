@@ -1,4 +1,4 @@
-"""A run of its own for each kind of fault; the results go into docs/reliability.md."""
+"""Measures each kind of fault in a run of its own, and writes the results into docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _measure(kind: str, words: Sequence[str]) -> dict[str, Any]:
 def measure(
     kinds: Sequence[str], words: Sequence[str], parallel: int, into: Path | None
 ) -> list[str]:
-    """Run these kinds one by one, and return what fell short. The table goes ``into`` a document."""
+    """Run these kinds of faults one by one, and return the promises that were not met. The table is written into the
+    document ``into``."""
     with ThreadPoolExecutor(parallel) as pool:
         runs = pool.map(lambda kind: _measure(kind, words), kinds)
         found = dict(zip(kinds, runs, strict=True))

@@ -1,4 +1,4 @@
-"""The faults: each takes something away for a while and then gives it back.
+"""The faults of a chaos run: each disturbs a server or a process for a while and then restores it.
 
 A seed determines the schedule: every kind comes once before any comes again, in a changing order.
 """
@@ -74,13 +74,13 @@ class Nemesis:
             self.held = busy.get(pid, ())
 
     def stop_worker(self) -> None:
-        """Stop a worker past its lease; a supervisor would keep the lease of its own worker."""
+        """Stop a worker for longer than its lease. The worker has no supervisor, which would extend the lease."""
         pids = list(self._busy(alone=True))
         pid = self.draw.choice(pids or [self.stage.of(WORKER, self.draw).pid])
         self._stop(pid, tasks.LEASE_S * self.draw.uniform(1.3, 2.0))
 
     def _busy(self, *, alone: bool = False) -> dict[int, tuple[str, ...]]:
-        """Return the busy workers; none while Redis is away for another fault."""
+        """Return the busy workers; an empty list while Redis is unreachable because of another fault."""
         with contextlib.suppress(RqCoreError):
             return self.stage.busy(self.client, alone=alone)
         return {}
@@ -199,7 +199,7 @@ class Nemesis:
             self.stage.rest(3.0)
 
     def take_sql_away(self) -> None:
-        """Take SQL away for longer than any of its timeouts: PostgreSQL is stopped; SQLite's file is locked."""
+        """Make SQL unreachable for longer than any timeout of the mirror: stop PostgreSQL, or lock SQLite's file."""
         postgres = self.stage.postgres
         if postgres is None:
             with self._locked():

@@ -3,8 +3,8 @@
     python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
 
 Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
-has accepted it. A job with a try and no ack may exist or not. RATE is in jobs per second. Now and
-then the producer changes a schedule, as an operator does.
+has accepted it. A job with a ``try`` line and without an ``ack`` line may exist or not. RATE is in jobs per second. Now
+and then the producer changes a schedule, as an operator does.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def one(draw: random.Random) -> NewJob:
 
 
 def change_a_schedule(draw: random.Random) -> None:
-    """Edit it, let it rest, go on or go, or let it come once more."""
+    """Change a schedule at random: edit, pause, resume, remove or run it."""
     name, queue = draw.choice(list(tasks.SCHEDULES.items()))
     task = tasks.beating if queue == tasks.OPEN else tasks.ticking
     what = draw.choice(("edit", "pause", "resume", "resume", "remove", "run"))

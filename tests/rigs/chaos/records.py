@@ -1,7 +1,7 @@
-"""The three independent records of a chaos run, and their readers.
+"""Reads the three independent records of a chaos run.
 
-They are the answers to producers, the lines that jobs wrote, and SQL; further, the jobs that Redis still has, and the
-times of the faults. All times are Unix milliseconds of one machine.
+These are the answers to producers, the lines that jobs wrote, and SQL. The jobs that Redis still has, and the times of
+the faults, are read as well. All times are Unix milliseconds of one machine.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def read_told(paths: Iterable[Path]) -> dict[str, Told]:
 
 
 def told_of_ticks(records: Records, queues: Mapping[str, str]) -> dict[str, Told]:
-    """The jobs of schedules, whose queues these are, as if a producer had sent each at its instant.
+    """Return the jobs of schedules in these queues, as if a producer had sent each job at its instant.
 
-    Redis has acknowledged those that the log has and that were not forgotten.
+    The jobs that the log has and that Redis did not forget count as acknowledged.
     """
     enqueued = {
         e.job: e.at_ms for e in records.events if e.event == Event.ENQUEUED and not e.orphaned

@@ -137,7 +137,8 @@ class Stage(Crew):
         return all(cursors.get(queue) == last_of(client, queue) for queue in tasks.QUEUES)
 
     def _look_on(self) -> None:
-        """Record repeatedly how far the outboxes and SQL are; a server that does not answer is recorded as nothing."""
+        """Record repeatedly the last entries of the outboxes and of SQL. Nothing is recorded of a server that does not
+        answer."""
         with self.server.client(socket_timeout=1.0, decode_responses=True) as redis:
             while not self._closing.wait(LOOK_S):
                 at_ms = time.time_ns() / 1e6

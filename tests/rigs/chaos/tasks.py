@@ -99,14 +99,14 @@ async def lethal() -> None:
 
 @app.task(queue=OPEN, max_losses=_losses_max)
 async def beating() -> None:
-    """Run for a schedule whose instants are skipped while an earlier job is alive."""
+    """The job of a schedule whose instants are skipped while an earlier job is alive."""
     with noted(scopes=()):
         await asyncio.sleep(0.02)
 
 
 @app.task(queue=CAPPED, max_losses=_losses_max)
 async def ticking() -> None:
-    """Run for a schedule that has one running job and one waiting job at most."""
+    """The job of a schedule that has at most one running job and one waiting job."""
     with noted(scopes=()):
         await asyncio.sleep(0.02)
 

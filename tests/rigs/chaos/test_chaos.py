@@ -16,7 +16,7 @@ from tests.rigs.chaos.nemesis import KINDS, Nemesis
 
 @pytest.mark.timeout(420)
 @pytest.mark.slow
-def test_a_short_chaos_run_loses_no_job_unreported(tmp_path: Path) -> None:
+def test_a_short_chaos_run_reports_every_lost_job(tmp_path: Path) -> None:
     """Runs two producers, four workers and two mirrors, with a minute of faults of all kinds from a seed."""
     found = chaos.run(
         tmp_path,
@@ -51,7 +51,7 @@ def outcome(verify: str = "holds", *, gaps: int = 0, **numbers: Any) -> chaos.Ou
     return chaos.Outcome(1, 1.0, 3, Findings(**numbers), verify, gaps=gaps)
 
 
-def test_the_json_output_has_the_promised_keys() -> None:
+def test_the_json_output_of_chaos_has_the_documented_keys() -> None:
     assert list(outcome().document())[: len(KEYS)] == KEYS
 
 
@@ -62,12 +62,12 @@ def test_the_json_output_has_the_promised_keys() -> None:
         outcome("violated"), outcome("violated", gaps=1), outcome("unknown"),
     ],
 )  # fmt: skip
-def test_a_run_with_any_problem_is_not_clean(bad: chaos.Outcome) -> None:
+def test_a_run_with_any_problem_is_not_reported_as_clean(bad: chaos.Outcome) -> None:
     assert outcome(lost=1, orphaned_reported=1, duplicated_explained=1).clean
     assert not bad.clean
 
 
-def test_a_run_is_clean_if_verify_is_unknown_because_of_a_trimmed_outbox() -> None:
+def test_a_run_is_clean_if_verify_is_unknown_only_because_the_outbox_was_trimmed() -> None:
     assert outcome("unknown", gaps=1).clean
 
 

@@ -88,7 +88,7 @@ def but(
     live: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Records:
-    """Return the records without some lines, with events changed or left out, and with more lines.
+    """Return changed records: without some lines, with some events changed or left out, and with added lines.
 
     ``fields`` replace fields of the records.
     """
@@ -242,7 +242,7 @@ def test_the_judge_counts_honest_records() -> None:
     assert judge(but(flushed(), named={"d"})).orphaned_reported == 1
 
 
-def test_the_judge_measures_from_the_kill_of_a_worker_to_the_next_claim_of_its_jobs() -> None:
+def test_recovery_is_measured_from_the_kill_of_a_worker_to_the_next_claim_of_its_jobs() -> None:
     records = honest()
     records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
 
@@ -259,7 +259,7 @@ def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended()
     assert recovery.seconds == [pytest.approx(2.296)]
 
 
-def test_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
+def test_the_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     records = honest()
     records.faults = [Fault("sql_lock", 50, 450)]
     records.progress = [
@@ -272,7 +272,7 @@ def test_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
     assert found.recoveries["sql_lock"].seconds == [pytest.approx(0.05)]
 
 
-def test_a_gap_is_explained_only_by_a_trim_within_the_gap() -> None:
+def test_the_judge_accepts_a_gap_only_if_a_trim_within_it_explains_it() -> None:
     gap = Interval("q", 195, 310)
 
     assert is_trimmed(gap, [Fault("outbox_trim", 300, 301)])

@@ -1,1 +1,2 @@
-"""The relay of an inbox at each point where it may be killed, stopped, or lose its Redis; and under many kills."""
+"""Proofs of the relay of an inbox: it is killed, suspended, or cut off from Redis at each point of its turn, and killed
+many times."""

@@ -1,7 +1,7 @@
 """The points of a relay's turn at which it may end. Afterwards each committed row must become one job.
 
-A relay in a child process is killed, or stopped, at a point. All jobs are then run to their ends, so that no live id
-stops a second job. Then another relay goes on. A relay that was stopped is woken last.
+A relay in a child process is killed, or suspended, at a point. Then all jobs are run to their ends, so that no live id
+prevents a second job. Then another relay continues. A suspended relay is resumed last.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import os
 import signal
 from typing import Final, NamedTuple
 
+from sql_audit.inbox.sending import CALL_ROWS
 from tests.kit.inbox import QUEUE, Stage, killing, sorted_ids
 
 
 class Point(NamedTuple):
-    """The ``times``-th time that a step of a turn comes."""
+    """A point in a relay's turns: the ``times``-th occurrence of a step."""
 
     step: str
     times: int
@@ -28,16 +29,19 @@ class Point(NamedTuple):
 POINTS: Final = (
     Point("commit", 1, "before the COMMIT that writes the batch"),
     Point("committed", 1, "after that COMMIT"),
-    Point("send", 1, "before the batch is sent"),
-    Point("answered", 1, "after Redis has carried it out"),
+    Point("send", 1, "before the first call of the batch is sent"),
+    Point("send", 2, "between its two calls"),
+    Point("answered", 1, "after Redis has carried both out"),
     Point("commit", 2, "before the COMMIT that deletes the rows"),
     Point("committed", 2, "after that COMMIT"),
 )
-JOBS: Final = ("j-1", "j-2", "j-3")
+JOBS: Final = tuple(f"j-{n}" for n in range(CALL_ROWS + 3))
+"""The jobs of a batch of two calls."""
 
 
 def kill_at(stage: Stage, point: Point) -> None:
-    """A relay is killed at the point; another one goes on at once, if the batch is not on its way, or 5 s later."""
+    """Kill a relay at the point, and let another relay continue: at once if no batch was being sent, otherwise 5 s
+    later."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times))
     _, status = os.waitpid(child, 0)
@@ -49,7 +53,7 @@ def kill_at(stage: Stage, point: Point) -> None:
 
 
 def stop_at(stage: Stage, point: Point) -> None:
-    """A relay is stopped at the point; another one does its work, and more; then the first one is woken."""
+    """Suspend a relay at the point, let another relay do its work and more, and then resume the first relay."""
     _insert(stage)
     child = stage.forked(killing(point.step, point.times, signal.SIGSTOP))
     _, status = os.waitpid(child, os.WUNTRACED)
@@ -83,7 +87,7 @@ def _insert(stage: Stage) -> None:
 
 
 def judge(stage: Stage, ran: list[str]) -> None:
-    """Assert that what ran, the queue's events and the inbox' counts are the committed rows, each once."""
+    """Assert that each committed row was run once, has one event in the queue, and is counted once by the inbox."""
     assert ran == sorted(JOBS)
     assert stage.enqueued() == dict.fromkeys(JOBS, 1)
     assert stage.rows() == []

@@ -1,8 +1,9 @@
 """Many transactions with rollbacks and savepoints, while relays are killed: each committed row must become one job.
 
 Four records are compared: the orders that the transactions committed, the rows that handlers ran (the witness), the
-``enqueued`` events in the audit log, and what the inbox counted. Processes are forked, so a kill costs no start of
-Python: one inserts, one runs the jobs and writes the witness, one mirrors, and two are relays.
+``enqueued`` events in the audit log, and the counts of the inbox. Processes are forked, so that no killed process must
+start Python again: one process inserts rows, one runs the jobs and writes the witness, one is the mirror, and two are
+relays.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from rq_core import App
+from sql_audit.inbox import sending
 from sql_audit.inbox.database import inbox_engine, inbox_url
 from sql_audit.inbox.service import RelayService
 from sql_audit.inbox.verify import compare_with_log
@@ -40,6 +43,8 @@ LIFE_S: Final = (0.05, 0.5)
 PACE_S: Final = 0.25
 """Seconds of inserting for each kill, so that relays have rows at all times."""
 END_S: Final = 120.0
+CALL_ROWS: Final = 10
+"""Rows in a call here: few, so that most batches have several calls."""
 
 
 @dataclass
@@ -99,7 +104,12 @@ class Rig:
         stage.close()
 
     def run(self, transactions: int, kills: int) -> Outcome:
-        """Insert and kill at once, then let everything end, and judge."""
+        """Insert rows and kill relays at the same time, then let all work end, and compare the records."""
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(sending, "CALL_ROWS", CALL_ROWS)
+            return self._run(transactions, kills)
+
+    def _run(self, transactions: int, kills: int) -> Outcome:
         began = time.monotonic()
         outcome = Outcome(self.database_url.partition(":")[0], transactions, kills)
         stop = self.place / "stop"
@@ -174,7 +184,7 @@ class Rig:
         (self.place / "rolled_back").write_text(str(rolled_back))
 
     def _run_jobs(self, stop: Path) -> None:
-        """Run all jobs to their ends at once, so that no live id stops a second job, and note each run."""
+        """Run each job to its end at once, so that no live id prevents a second job, and note each run."""
         stage = Stage(self.database_url, self.redis_url)
         with (self.place / "witness").open("a") as witness:
             while True:
@@ -211,14 +221,14 @@ class Rig:
             while True:
                 if not usual.hand_over(stage, on_step):
                     time.sleep(0.01)
-        with stage.relay(on_step) as relay:
-            service = RelayService(relay._session, relay._client, relay)
+        with stage.relay(on_step) as made:
+            service = RelayService(made._session, made._client, made)
             while True:
                 if not service.round():
                     time.sleep(0.01)
 
     def _kill(self, kills: int) -> Counter[str]:
-        """Keep relays running, and kill one after the other: at a step of its turn, or at any moment."""
+        """Keep relays running, and kill them one after another, at a step of their turn or at any moment."""
         killed_at: Counter[str] = Counter()
         stage = Stage(self.database_url, self.redis_url)
         alive: list[tuple[int, tuple[str, int] | None]] = []
@@ -249,7 +259,7 @@ class Rig:
         return killed_at
 
     def _settle(self) -> None:
-        """Let a relay hand over what is left."""
+        """Let a relay hand over the remaining rows."""
         stage = Stage(self.database_url, self.redis_url)
         until = time.monotonic() + END_S
         while stage.rows():

@@ -1,4 +1,5 @@
-"""The usual relay: it pushes rows, then deletes them. A kill between the two runs jobs twice, so the rig can fail."""
+"""A naive relay, which pushes rows and then deletes them. If it is killed between the two steps, jobs run twice, which
+shows that the rig can fail."""
 
 from __future__ import annotations
 

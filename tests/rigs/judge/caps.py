@@ -1,4 +1,5 @@
-"""Judges of caps: by the log alone (I3), from the cap in each claim, or from the runs that overlapped."""
+"""Judges whether caps held: from the log alone, by the cap in each claim (I3), or from the handlers' runs that
+overlapped."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Proof:
         self._holders = Holders()
 
     def add(self, entry: Entry) -> list[str]:
-        """Return the claims of the next entry that name a scope which was already full."""
+        """Follow the next entry. Return its claims in a scope that was already full."""
         found = []
         for event in entry.jobs:
             if entry.event is Event.ENQUEUED:
@@ -57,7 +58,7 @@ class Proof:
 
 
 def unproved(entries: Iterable[Entry]) -> list[str]:
-    """Return the claims that the log does not justify: a scope that they name was already full."""
+    """Return the claims that the log does not justify, since one of their scopes was already full."""
     proof = Proof()
     return [why for entry in entries for why in proof.add(entry)]
 

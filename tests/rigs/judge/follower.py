@@ -22,7 +22,8 @@ J = TypeVar("J", bound=Judge)
 
 
 class Follower(Generic[J]):
-    """Feeds a judge with the outbox so far. Keeps the outbox whole, as that of a mirrored queue."""
+    """Feeds a judge with the entries of an outbox. Like a mirror, it prevents that Redis trims entries that it has not
+    read."""
 
     def __init__(self, client: Client, queue: str, judge: J) -> None:
         self._client = client

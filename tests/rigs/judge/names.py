@@ -1,4 +1,4 @@
-"""A judge of names: whether a log ever gave one name to two live jobs."""
+"""Judges whether a log ever gave one name to two live jobs."""
 
 from __future__ import annotations
 

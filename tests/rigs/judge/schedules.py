@@ -1,6 +1,7 @@
-"""The schedules of a queue by its log alone, entry by entry: whether each instant is right, and comes once (I15).
+"""Judges the schedules of a queue by its log alone, entry by entry: each instant must be right, and come once (I15).
 
-The judge computes the instants, those that were passed over and the next one again, from the rules in the log.
+From the rules in the log, the judge computes again the instants, the number that were passed over, and the next
+instant.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Schedules:
             found.append(f"schedule {name} is {known.state}, and has an instant")
         if outcome == "undeclared":
             known.state, known.version = "undeclared", known.version + 1
+            known.declared.clear()  # Older code may bring it back now.
         if facts["version"] != known.version:
             found.append(f"schedule {name} has version {known.version}, not {facts['version']}")
         if outcome == "undeclared":

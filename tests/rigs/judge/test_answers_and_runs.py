@@ -4,7 +4,7 @@ from tests.rigs.judge.told import Answers
 from tests.rigs.judge.witnessed import Runs
 
 
-def test_answers_are_compared_with_the_existing_jobs() -> None:
+def test_the_judge_compares_answers_with_the_existing_jobs() -> None:
     answers = Answers(attempted={"a", "b", "c"}, acknowledged={"a", "b"}, refused={"c"})
 
     assert answers.strangers({"a", "x"}) == ["x"]
@@ -12,7 +12,7 @@ def test_answers_are_compared_with_the_existing_jobs() -> None:
     assert answers.missing({"a", "c"}) == ["b"]
 
 
-def test_a_lost_job_may_be_discarded_when_its_call_is_sent_again() -> None:
+def test_the_judge_accepts_that_a_lost_job_is_discarded_when_its_call_is_sent_again() -> None:
     """Checks seed 1524: the reply to an accepted call was lost, and Redis was set back.
 
     The repeated call then found the cap full.
@@ -23,7 +23,7 @@ def test_a_lost_job_may_be_discarded_when_its_call_is_sent_again() -> None:
     assert answers.contradicting({"a"}, {"a"}) == ["a"]
 
 
-def test_runs_are_compared_with_the_claims_in_the_log() -> None:
+def test_the_judge_compares_runs_with_the_claims_in_the_log() -> None:
     runs = Runs(began=[("a", 1), ("a", 1), ("b", 1)], ended=[("b", 1)])
 
     assert runs.begun_again() == [("a", 1)]

@@ -37,18 +37,18 @@ def test_the_judge_accepts_a_claim_within_its_cap(cap: int | None) -> None:
 
 
 @pytest.mark.parametrize("end", [Event.SUCCEEDED, Event.LEASE_EXPIRED, Event.ROLLED_BACK])
-def test_the_end_of_a_claim_frees_its_place(end: Event) -> None:
+def test_the_judge_frees_the_place_of_a_claim_when_the_claim_ends(end: Event) -> None:
     log = claimed_in_turn(2, end)
 
     assert unproved(log) == []
     assert most_running(log) == 2
 
 
-def test_a_cancel_request_does_not_end_a_claim() -> None:
+def test_the_judge_does_not_end_a_claim_at_a_cancel_request() -> None:
     assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
 
 
-def test_a_run_that_ends_when_another_begins_does_not_overlap_with_the_other_run() -> None:
+def test_a_run_that_ends_exactly_when_another_begins_does_not_overlap_it() -> None:
     marks = [
         Mark(1, 1, "s", "a"),
         Mark(2, 1, "s", "b"),

@@ -19,6 +19,6 @@ def test_the_ends_of_a_job_are_the_events_that_remove_the_job_from_redis() -> No
     assert {a.event for a in TRANSITIONS if a.source and a.target is None} == JOB_ENDS
 
 
-def test_events_without_a_step_make_no_transition() -> None:
+def test_an_event_that_has_no_step_makes_no_transition() -> None:
     assert NO_STEP & {arrow.event for arrow in TRANSITIONS} == set()
     assert set(Event) > NO_STEP

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answers:
-    """Jobs by what their producers know of them."""
+    """Jobs by the answers that their producers got."""
 
     attempted: set[str] = field(default_factory=set)
     """That were sent, whatever became of it."""
@@ -24,7 +24,7 @@ class Answers:
         return sorted(there - self.attempted)
 
     def contradicting(self, ever: AbstractSet[str], there: AbstractSet[str]) -> list[str]:
-        """Return the jobs that exist or existed though their producer got another answer."""
+        """Return the jobs that exist or existed although their producer was answered that they were not enqueued."""
         return sorted((ever & self.refused) | (there & self.turned_away))
 
     def missing(self, there: AbstractSet[str]) -> list[str]:

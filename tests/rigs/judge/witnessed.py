@@ -27,5 +27,5 @@ class Runs(Generic[Claim]):
         return sorted(claim for claim, times in self.began.items() if times > 1)
 
     def hollow(self, succeeded: AbstractSet[Claim]) -> list[Claim]:
-        """Return the claims that succeeded by the log, and in which no handler completed."""
+        """Return the claims that succeeded according to the log, but in which no handler completed."""
         return sorted(succeeded - set(self.ended))

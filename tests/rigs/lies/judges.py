@@ -24,8 +24,8 @@ T = TypeVar("T")
 def look(stage: Stage, *, at_redis: bool = True) -> tuple[Found, list[str]]:
     """Return what each judge finds, and the errors that are longer than one line.
 
-    Without ``at_redis`` only judges that read SQL alone look. A finding is a violation, or a reason that keeps a judge
-    from answering, which ends it with a status other than 0.
+    Without ``at_redis``, only the judges that read SQL alone are run. A finding is a violation, or the reason why a
+    judge could not answer and ended with an exit status other than 0.
     """
     found: Found = {}
     crashes: list[str] = []

@@ -1,10 +1,12 @@
 """The kinds of lies, made from the schema alone: changes that a user with all rights can make in an audit database.
 
-A kind is a function that yields lies. It knows the tables and columns, but about rows only that they exist.
+A kind is a function that yields lies. It uses the tables and columns of the schema, and assumes of the rows only that
+they exist.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -111,6 +113,12 @@ def _columns(log: Log) -> Iterator[tuple[Table, Column[Any], Row]]:
                 yield table, column, saying[len(saying) // 2]
 
 
+def _of_schedules(log: Log) -> dict[str, Row]:
+    """Return the last event of each type that is about schedules."""
+    rows = log.of_queue(metadata.tables["job_event"])
+    return {row["type"]: row for row in rows if row["type"] in ("ticked", "schedule_changed")}
+
+
 def _about(table: Table, column: Column[Any]) -> str:
     return f"{table.name}.{column.name}"
 
@@ -119,6 +127,11 @@ def another_value(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
     for table, column, row in _columns(log):
         lie = {**row, column.name: lie_about(column, row[column.name])}
         yield _about(table, column), replaced(table, row, lie)
+    table = metadata.tables["job_event"]
+    for of, row in _of_schedules(log).items():
+        for column in table.columns:
+            lie = {**row, column.name: lie_about(column, row[column.name])}
+            yield f"{_about(table, column)} of {of}", replaced(table, row, lie)
 
 
 def no_value(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
@@ -152,6 +165,8 @@ def row_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
             ("last", rows[-1]),
         ):
             yield f"{table.name}, {place}", removed(table, row)
+    for of, row in _of_schedules(log).items():
+        yield f"job_event, last {of}", removed(metadata.tables["job_event"], row)
 
 
 def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
@@ -169,6 +184,35 @@ def row_made_up(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
                         f"{table.name}, {key.name} {least}",
                         added(table, {**row, key.name: least}),
                     )
+    table = metadata.tables["job_event"]
+    for of, row in _of_schedules(log).items():
+        for name in ("seq", "ordinal"):
+            beside = {**row, name: row[name] + 1_000_003}
+            yield f"job_event, {name} of {of}", added(table, beside)
+
+
+def event_says_otherwise(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
+    """Yield another value for each field in the detail of an event, for each type; of schedules, for each outcome and
+    state."""
+    table = metadata.tables["job_event"]
+    last: dict[str, Row] = {}
+    for row in log.of_queue(table):
+        said = json.loads(row["detail"] or "{}")
+        last[f"{row['type']} {said.get('outcome', said.get('state', ''))}".strip()] = row
+    for of, row in last.items():
+        said = json.loads(row["detail"] or "{}")
+        for name, value in said.items():
+            other = json.dumps({**said, name: _otherwise(value)}, separators=(",", ":"))
+            lie = {**row, "detail": other}
+            yield f"job_event.detail, {name} of {of}", replaced(table, row, lie)
+
+
+def _otherwise(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return f"{value}?" if isinstance(value, str) else 1
 
 
 def row_of_another_queue(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
@@ -367,6 +411,7 @@ OF_ROWS: Final[Mapping[str, Kind]] = {
     "a row is removed": row_removed,
     "a row is made up": row_made_up,
     "a row belongs to another queue": row_of_another_queue,
+    "an event says something else": event_says_otherwise,
     "two rows are exchanged": rows_exchanged,
     "a queue's rows of a table are removed": table_emptied,
     "a queue is removed": queue_removed,

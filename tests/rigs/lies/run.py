@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def tell_all(stage: Stage, wanted: Callable[[Lie], bool] = lambda _lie: True) -> Iterator[Outcome]:
-    """Run the selected lies; those in rows also with a chain that was computed again."""
+    """Run the selected lies. Lies in rows are also run with a chain that was computed again."""
     honest, crashes = look(stage)
     assert not crashes
     assert not any(honest.values()), honest

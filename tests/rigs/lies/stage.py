@@ -19,8 +19,11 @@ from sqlalchemy.exc import NoResultFound
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, Profile, ties_of
 from rq_core.model.limits.scopes import lane_name
+from rq_core.model.recurrence import recurrence
 from rq_core.model.result_encoding import DIGEST, pack_result
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.schedules import Declaration, Instant, parse_changes, tick
+from rq_core.protocol.engine.plan import Call
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
@@ -194,7 +197,35 @@ def happen(client: Client) -> None:
             claims.fail(QUEUE, "w-1", [(*each, "final", 0, "-", error) for each in again[:1]])
         )
         client.run(claims.complete(QUEUE, "w-1", again[1:]))
+    tick_schedules(client)
     client.run(client.calls.admin.cancel(QUEUE, ["job-8"]))
+
+
+def tick_schedules(client: Client) -> None:
+    """Let instants of a schedule be fired, skipped and missed, and an operator change another schedule.
+
+    Scripts take any instants, so these follow each other by ms, whatever the rule says.
+    """
+    calls = client.calls.schedules
+    job = NewJob("-", QUEUE, Profile("send"), "{}", spec_max=1_000)
+    beat, halted = (
+        Declaration.of(job, recurrence(name, every=3_600)) for name in ("beat", "halted")
+    )
+    client.run(calls.put(QUEUE, [halted]))
+    client.run(calls.change(QUEUE, "halted", "pause", why="a test"))
+    how = {"by": "ada", "why": "", "source": "live", "spec_max": 1_000, "what": "put"}
+    outcome = "late"
+    while outcome == "late":  # The machine was slow.
+        at = client.run(client.calls.reads.now_ms(QUEUE)) + 20
+        record = ("beat", -1, at, at, beat.rule.to_json(), beat.packed)
+        call = Call("schedule", QUEUE, how, parse_changes, (record,))
+        outcome = client.run(call)["beat"].outcome
+    for fired, following, missed in ((at, at + 1, 0), (at + 1, at + 2, 0), (0, at + 10**9, 3)):
+        expected = client.run(calls.stored(QUEUE))["beat"].next_ms
+        instant = Instant("beat", 1, expected, fired, following, missed)
+        while client.run(tick(QUEUE, "w-1", [instant])).told["beat"].outcome == "early":
+            time.sleep(0.005)
+    client.run(calls.run(QUEUE, "beat", why="a test"))
 
 
 def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:

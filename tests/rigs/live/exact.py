@@ -1,4 +1,5 @@
-"""Exactly N: worker processes drain a filled queue; the log and the witness must agree that N jobs ran at once."""
+"""Worker processes drain a filled queue under a cap of N: the log and the witness must agree that exactly N jobs ran at
+once."""
 
 from __future__ import annotations
 

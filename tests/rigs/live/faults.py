@@ -44,7 +44,7 @@ class Kills:
 
 
 def sample(client: Client, queue: str) -> tuple[list[str], dict[str, str]]:
-    """Read the whole queue at one moment: what does not agree, and which worker claims which job."""
+    """Read the whole queue at one moment, and return the disagreements in it, and the worker of each claimed job."""
     snapshot = client.run(client.calls.reads.snapshot(queue))
     jobs = {job_id: fields_of(line) for job_id, line in lines_of(snapshot).items()}
     problems = lane_problems(snapshot, jobs)

@@ -1,4 +1,5 @@
-"""A queue's log about its caps: the holders, whether a cap was exceeded, and how long a free place was unused.
+"""Replays what a queue's log says about caps: the holders, whether a cap was exceeded, and how long a free place was
+unused.
 
 Times are Redis' own (ms), so that the log alone decides, whatever the clock of a worker's machine says.
 """

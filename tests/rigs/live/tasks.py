@@ -1,6 +1,7 @@
-"""Capped tasks of worker processes, one queue for each question; the tasks record their runs in a witness file.
+"""Tasks with caps for worker processes. There is one queue for each kind of test, and the tasks record their runs in a
+witness file.
 
-No worker polls: LOOK_S_MAX and the lease are so long that whatever starts was woken.
+No worker polls: LOOK_S_MAX and the lease are so long that each job that starts was claimed by a worker that was woken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""No lost wake-up: a producer enqueues and cancels at the moment at which the last holder of a cap ends."""
+"""Tests that no wake-up is lost if a producer enqueues and cancels at the moment at which the last holder of a cap
+ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs, and whether the tests catch them: the tests of the tests.
+"""Plants bugs, and checks that the tests catch them.
 
 A *mutant* is one small change of the code that adds a known bug, and its *catcher* is a test that must then fail. The
 list is ``tests/rigs/mutants/mutants.toml``. For each mutant the code is copied, the change is made in the copy, and the

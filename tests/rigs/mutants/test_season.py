@@ -1,4 +1,5 @@
-"""A season of a queue, proven by `audit verify`: this test catches most mutants of the scripts."""
+"""A generated history of a queue (a season), proven by `audit verify`. This test catches most mutants of the
+scripts."""
 
 from __future__ import annotations
 
@@ -65,8 +66,8 @@ class Season(Fleet):
                 self.lose_workers()
 
 
-def test_verify_proves_a_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
-    """Checks SQL alone, and with Redis: a failure contains the words of the violation."""
+def test_verify_proves_a_generated_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
+    """Checks SQL alone, and SQL compared with Redis. The message of a failure contains the violation."""
     database = Database(sqlite_url)
     lay_schema(database)
     control = redis.Redis.from_url(valkey_url)

@@ -1,4 +1,5 @@
-"""Jobs whose deadline passes before a worker may claim them, N per second: they leave as fast as they come."""
+"""Enqueues N jobs per second whose deadline passes before a worker may claim them: they must leave Redis at the same
+rate."""
 
 from __future__ import annotations
 

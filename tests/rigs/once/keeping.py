@@ -1,4 +1,4 @@
-"""Results that are kept for a second, at full speed: they leave as fast as they come, and no call is slow."""
+"""Keeps results for a second at full speed: they must leave Redis as fast as they come, and no call may be slow."""
 
 from __future__ import annotations
 

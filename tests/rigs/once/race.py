@@ -1,4 +1,5 @@
-"""Many producers ask for one name while workers are killed: the name never has two jobs, and is never stuck."""
+"""Many producers enqueue jobs with one name while workers are killed: two live jobs never have the name, and it never
+remains held."""
 
 from __future__ import annotations
 

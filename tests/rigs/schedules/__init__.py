@@ -1,8 +1,9 @@
-"""Schedules with real processes: what the tests show in short and `scripts/prove/live schedules` at length.
+"""Proofs of schedules with real processes, in a short form for the tests and a long form for `scripts/prove/live
+schedules`.
 
-- `many`: a queue with very many schedules: how fast they are stored, what they take, and what a claim costs.
-- `minute`: all schedules of a minute, fired by two workers; and through the failover of Sentinel.
+- `many`: a queue with very many schedules: the time to store them, their memory, and the cost of a claim.
+- `minute`: all schedules of a minute, fired by two workers, also during a failover of Sentinel.
 - `restarts`: one schedule through rolling restarts of its workers.
-- `declaring`: old and new code that declares one schedule at once, again and again.
+- `declaring`: old and new code that repeatedly declare one schedule at the same time.
 - `tasks`, `commands`: the apps of the workers; the commands.
 """

@@ -25,7 +25,7 @@ engine: Final[Callable[[Any], Any]] = click.option(
 
 
 def conclude(line: str, problems: Sequence[str]) -> None:
-    """Say what was found, and end with status 1 if anything fell short."""
+    """Print the result, and exit with 1 if a promise was not met."""
     click.echo(line)
     for problem in problems:
         click.echo(f"FELL SHORT: {problem}", err=True)
@@ -36,7 +36,7 @@ def conclude(line: str, problems: Sequence[str]) -> None:
 
 @click.group()
 def schedules() -> None:
-    """Each instant of a schedule happens once, or is reported as missed; whatever restarts."""
+    """Prove that each instant of a schedule happens once or is reported as missed, regardless of restarts."""
 
 
 @schedules.command("many")
@@ -47,7 +47,8 @@ def schedules() -> None:
 )
 @engine
 def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
-    """Very many schedules in one queue: 15,000 a second, 700 bytes each; a claim costs as much as beside a delayed job.
+    """Store very many schedules in one queue: 15,000 per second, with 700 bytes each. A claim must cost as much as with
+    one delayed job.
 
     Claims are counted under valgrind, with redis-server.
     """
@@ -70,9 +71,9 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 @click.option("--failover", is_flag=True, help="Kill the primary of a Sentinel in the middle.")
 @engine
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
-    """All schedules of one minute, fired by two workers: within a second, each once.
+    """Let two workers fire all schedules of one minute: within a second, and each schedule once.
 
-    With a failover: the history that continued has each once, however late.
+    With a failover: in the history that continues after it, each schedule is fired once, however late.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire
@@ -91,7 +92,8 @@ def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
 @click.option("--every", default=10.0, show_default=True, help="Seconds between instants.")
 @engine
 def restart_workers(count: int, seconds: float, every: float, engine: Engine) -> None:
-    """One schedule through rolling restarts of two workers, some killed: SQL has each instant."""
+    """Fire one schedule during rolling restarts of two workers. Some restarts kill a worker. SQL must have each
+    instant."""
     with directory() as place:
         found = restarts.restart(place, engine, count, seconds=seconds, every=every)
     conclude(found.line(), found.problems)
@@ -102,8 +104,8 @@ def restart_workers(count: int, seconds: float, every: float, engine: Engine) ->
 @click.option("--clients", default=declaring.CLIENTS, show_default=True)
 @engine
 def declare_at_once(rounds: int, clients: int, engine: Engine) -> None:
-    """Old and new code declares one schedule at once, from two processes: one version a round, no duplicates, and what
-    old code declares does not come back."""
+    """Let old and new code declare one schedule at the same time, from two processes: each round makes one version,
+    there are no duplicates, and the old definition does not come back."""
     with directory() as place, served(engine, place) as server:
         found = declaring.declare(server.url, rounds, clients)
     conclude(found.line(), found.problems)

@@ -1,4 +1,5 @@
-"""Old and new code that declares one schedule at once: one version, no duplicates, and nothing comes back."""
+"""Old and new code that declare one schedule at the same time: one version remains, without duplicates, and no old
+definition comes back."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Declared:
 
 
 def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
-    """Let the clients declare at once, each round another definition, and look after each round."""
+    """Let the clients declare another definition in each round, all at the same time, and check the result of each
+    round."""
     found = Declared(rounds, clients)
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(PROCESSES + 1), context.Queue()
@@ -86,7 +88,7 @@ def declare(url: str, rounds: int, clients: int = CLIENTS) -> Declared:
 
 
 def definition(number: int) -> Declaration:
-    """The schedule as the code of a round has it."""
+    """Return the schedule as the code of a round defines it."""
     job = NewJob("-", QUEUE, profile("report"), f'{{"round":{number}}}')
     return Declaration.of(job, recurrence(NAME, every=3_600 + number % 7))
 
@@ -98,7 +100,7 @@ def _work(url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answe
 async def _declare(
     url: str, rounds: int, numbers: Sequence[int], barrier: Barrier, answers: Any
 ) -> None:
-    """Declare with some clients, in step with the other process."""
+    """Declare with some clients, at the same time as the other process."""
     clients = {
         n: AsyncClient(url, calls=Operations(Delivery(url=url, name=f"w-{n}"))) for n in numbers
     }

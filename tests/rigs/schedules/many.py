@@ -1,4 +1,4 @@
-"""Very many schedules in one queue: how fast they are stored, what they take, and what a claim costs beside them."""
+"""Stores very many schedules in one queue, and measures the time, their memory, and the cost of a claim."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def digest(tenant: str) -> None:
 
 @dataclass
 class Run:
-    """One time that schedules were stored."""
+    """The figures of storing the schedules once."""
 
     rate: float
     """Schedules a second."""
@@ -108,7 +108,7 @@ def _declared(schedules: int) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _bare(control: Any) -> float:
-    """Round trips a second of a script that does nothing."""
+    """Return the round trips per second of a script that does nothing."""
     sha = control.script_load("return 1")
     began, count = time.perf_counter(), 0
     while (seconds := time.perf_counter() - began) < BARE_S:
@@ -119,9 +119,9 @@ def _bare(control: Any) -> float:
 
 @dataclass
 class Claims:
-    """Instructions of one claim of one job, in a queue without schedules and in a queue with some.
+    """The number of instructions of a claim of one job, in a queue without schedules and in a queue with schedules.
 
-    In `scheduled`, all schedules of a queue are one member, as a delayed job is: a claim reads the first.
+    All schedules of a queue are one member of `scheduled`, like one delayed job. A claim reads the first member.
     """
 
     schedules: int

@@ -1,4 +1,5 @@
-"""All schedules of one minute, fired by two workers: how late the last one is, and whether each is logged once."""
+"""Lets two workers fire all schedules of one minute, and measures how late the last schedule is, and whether each is
+logged once."""
 
 from __future__ import annotations
 
@@ -77,14 +78,15 @@ class Fired:
 def fire(place: Path, engine: Engine, schedules: int, *, at_once: bool = False) -> Fired:
     """Let two idle workers fire ``schedules`` schedules of one minute.
 
-    ``at_once``: the schedules are those of the minute that has passed, and the workers come after it.
+    With ``at_once``, the minute has already passed when the workers start.
     """
     with served(engine, place) as server:
         return _fire(place, server.url, schedules, at_once=at_once)
 
 
 def fire_through_a_failover(place: Path, engine: Engine, schedules: int) -> Fired:
-    """Do the same under Sentinel. The replica gets no more after a tenth; the primary is killed after a half."""
+    """Fire the schedules under Sentinel. After a tenth of them the replica receives no more writes; after half of them
+    the primary is killed."""
     group = SentinelGroup(engine, place)
     with group.up():
         return _fire(place, group.url, schedules, group)
@@ -127,7 +129,7 @@ def _fire(
 
 
 def _fail_over(group: SentinelGroup, client: Client, minute: int, schedules: int) -> int:
-    """Let a replica that lacks some reports replace the primary. Return the number of reports before that."""
+    """Let a replica that lacks some reports replace the primary. Return the number of reports before the failover."""
     wait_until(
         lambda: time.time() * 1000 >= minute - 1_000, "the minute comes", timeout=MINUTE_MS / 1000
     )
@@ -152,7 +154,7 @@ def _connected(url: str) -> Iterator[App]:
 
 
 def _make_due(client: Client) -> int:
-    """Give all schedules the minute that has passed as their next one."""
+    """Set the next instant of all schedules to the minute that has passed."""
     keys = queue_keys(MINUTE)
     stored = client.run(client.calls.schedules.stored(MINUTE))
     past = time.time_ns() // 1_000_000 // MINUTE_MS * MINUTE_MS

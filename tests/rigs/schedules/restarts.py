@@ -1,4 +1,5 @@
-"""One schedule through rolling restarts of its workers: SQL has each of its instants, as run or as missed."""
+"""Fires one schedule during rolling restarts of its workers: SQL must have each of its instants, as run or as
+missed."""
 
 from __future__ import annotations
 
@@ -142,8 +143,8 @@ def _is_one(number: int, which: tuple[int, int]) -> bool:
 def unaccounted(
     instants: Sequence[Instant], start_ms: int, end_ms: int, every_ms: int
 ) -> list[str]:
-    """Return as sentences which instants from ``start_ms`` to ``end_ms`` have no row and are not counted as missed, and
-    which have two."""
+    """Return a sentence for each instant from ``start_ms`` to ``end_ms`` that has two rows, or has no row and is not
+    counted as missed."""
     rule = recurrence(NAME, every=every_ms / 1000)
     left = set(_between(rule.instants(start_ms - 1), end_ms))
     found = []

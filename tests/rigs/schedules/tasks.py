@@ -1,4 +1,4 @@
-"""The apps of the workers: one whose code declares a schedule, and one whose schedules are stored live."""
+"""The apps of the workers: one app whose code declares a schedule, and one app whose schedules are stored live."""
 
 from __future__ import annotations
 

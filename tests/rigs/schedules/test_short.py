@@ -1,4 +1,4 @@
-"""The proofs of schedules, in short; `scripts/prove/live schedules` is the same at length."""
+"""The proofs of schedules in a short form; `scripts/prove/live schedules` is the long form."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def test_all_instants_of_a_minute_are_logged_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_instant_is_accounted_for_through_rolling_restarts(tmp_path: Path) -> None:
+def test_each_instant_is_accounted_for_through_rolling_restarts_of_workers(tmp_path: Path) -> None:
     found = restarts.restart(tmp_path, engines()[0], 2, seconds=0.3, every=1.0)
 
     assert ([], "holds") == (found.problems, found.verify)
     assert len(found.instants) > 1
 
 
-def test_old_and_new_code_that_declare_at_once_leave_one_version(valkey_url: str) -> None:
+def test_old_and_new_code_that_declare_a_schedule_at_once_leave_one_version(
+    valkey_url: str,
+) -> None:
     found = declaring.declare(valkey_url, rounds=20, clients=10)
 
     assert [] == found.problems
@@ -60,10 +62,10 @@ def fired(*nominal_ms: int, missed: int = 0) -> list[Instant]:
         ([*fired(0, 10), *fired(20, missed=1)], 1),
     ],
 )
-def test_an_instant_that_is_missing_or_logged_twice_is_found(
+def test_the_check_finds_an_instant_that_is_missing_or_logged_twice(
     rows: list[Instant], found: int
 ) -> None:
-    """Times in seconds from an instant on, up to the one after 20."""
+    """Checks times in seconds, from an instant to the first instant after 20 s."""
     start = recurrence(NAME, every=10).next_after(0) or 0
     shifted = [
         Instant(start + each.nominal_ms * 1_000, each.late_ms, each.outcome, each.missed)

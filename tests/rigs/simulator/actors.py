@@ -1,7 +1,7 @@
 """The actors: producers, workers with their heartbeats, an operator, and mirrors.
 
 They use the project's own code: its plans and clients, the settlements of a worker, the keeper of its leases, the
-mirror. Only what users bring is invented: the jobs, how long handlers take, and how they end.
+mirror. Only the parts of users are invented: the jobs, how long handlers take, and how they end.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Actor(ABC):
         calls = Operations(delivery)
 
         def now_ms(queue: str) -> Plan[int]:
-            """Ask as Reads.now_ms does, and take the time of the simulation."""
+            """Make the same round trip as Reads.now_ms, and return the time of the simulation."""
             yield from delivery.ask([["HGET", queue_keys(queue)("meta"), "epoch"]], queue)
             return world.server_ms
 
@@ -488,7 +488,7 @@ class Operator(Actor):
 
 
 class MirrorProcess(Actor):
-    """The real mirror, which pauses after each of its steps, and whose SQL may fail there."""
+    """A process with the real mirror. It pauses after each step of a turn, where SQL may fail."""
 
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}

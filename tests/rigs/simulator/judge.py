@@ -65,7 +65,7 @@ def _check_told(simulation: Simulation) -> None:
 
 
 def _produced(entries: Iterable[Entry]) -> Iterator[str]:
-    """The jobs that producers enqueued, each time that they were."""
+    """Return the jobs that producers enqueued; a job that was enqueued several times is in the list each time."""
     for entry in entries:
         if entry.event is Event.ENQUEUED:
             yield from (each.job_id for each in entry.jobs if tick_of(each.job_id) is None)
@@ -99,7 +99,8 @@ def _check_witness(simulation: Simulation) -> None:
 
 
 def _check_audit(simulation: Simulation) -> None:
-    """Check I7: SQL has the log, its proofs hold, and it names what it cannot know."""
+    """Check I7: SQL has the log, verify proves it, and it reports the gaps and losses that it cannot know more
+    about."""
     if not any(isinstance(actor, MirrorProcess) for actor in simulation.actors):
         return
     client, database = simulation.direct(), Database(simulation.audit_url)
@@ -117,7 +118,7 @@ def _check_audit(simulation: Simulation) -> None:
 
 
 def _compare_log(simulation: Simulation, database: Database) -> None:
-    """Check that every surviving entry of Redis is in SQL, from the last point where its history began again."""
+    """Check that every surviving entry of Redis is in SQL, from the last point where the log began again."""
     rows = auditlog.events(database, QUEUE)
     mirrored = {(row["epoch"], row["seq"]) for row in rows}
     epoch = max(e for e, _ in mirrored)

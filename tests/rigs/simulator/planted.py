@@ -25,7 +25,7 @@ MUTANTS: Final = {mutant.name: mutant for mutant in load()}
 
 @contextmanager
 def planted(name: str) -> Iterator[Plant]:
-    """Yield the plant with one of the bugs, for the duration of the block."""
+    """Yield the simulated code with one of the bugs during the block."""
     mutant = MUTANTS[name]
     if mutant.file.startswith("lua/"):
         yield Plant(scripts=_scripts(mutant))
@@ -63,7 +63,7 @@ def _scripts(mutant: Mutant) -> Scripts:
 
 @cache
 def _module(mutant: Mutant) -> ModuleType:
-    """Return the module with the bug, beside the imported one."""
+    """Return a second copy of the module, with the bug, while the original remains imported."""
     name = mutant.file.removesuffix(".py").replace("/", ".")
     path = ROOT / mutant.file
     module = ModuleType(name)

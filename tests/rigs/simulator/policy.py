@@ -1,4 +1,4 @@
-"""Choices of the next actor. A uniform choice rarely delays one actor for long, which many races need."""
+"""Chooses the next actor. Many races need an actor that is delayed for long, which a uniform choice rarely gives."""
 
 from __future__ import annotations
 

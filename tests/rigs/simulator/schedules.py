@@ -1,4 +1,5 @@
-"""Actors and schedules: workers declare those of their code and serve the due ones, and the operator changes them."""
+"""The actors' work on schedules: workers declare the schedules of their code and serve due schedules, and the operator
+changes schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ CLOCK_MS: Final = (-20_000, -5_000, 20_000)
 
 
 def definition(code: int) -> Declaration:
-    """The schedule of a version of the code."""
+    """Return the schedule that a version of the code defines."""
     rules: tuple[dict[str, Any], ...] = (
         {"every": 2.0, "overlap": "skip"},
         {"every": 3.0, "overlap": "replace", "spread": 1.5},
@@ -48,7 +49,8 @@ def declare(client: Client, code: int) -> None:
 
 
 def serve(client: Client, worker: str) -> None:
-    """Serve due schedules, as the ticker of a worker does: between two round trips the worker may stop or die."""
+    """Serve due schedules, as the ticker of a worker does: the worker may be suspended or die between two round
+    trips."""
     instants: list[Instant] = []
     while True:
         try:
@@ -61,7 +63,7 @@ def serve(client: Client, worker: str) -> None:
 
 
 def change_something(client: Client, dice: random.Random) -> None:
-    """Do what an operator does."""
+    """Change a schedule at random, as an operator does."""
     calls, name = client.calls.schedules, dice.choice(NAMES)
     what = dice.choice(("put", "put", "pause", "resume", "resume", "resume", "remove", "run"))
     if what == "put":
@@ -86,6 +88,6 @@ def change_something(client: Client, dice: random.Random) -> None:
 
 
 def remove_all(client: Client) -> None:
-    """Let nothing come any more."""
+    """Remove all schedules."""
     for name in client.run(client.calls.schedules.stored(QUEUE)):
         client.run(client.calls.schedules.change(QUEUE, name, "remove"))

@@ -87,7 +87,7 @@ COMPARE_EVERY: Final = 40
 
 @dataclass(frozen=True)
 class Plant:
-    """The simulated code. Tests plant bugs here."""
+    """The code that is simulated. Tests replace it by code with planted bugs."""
 
     scripts: Scripts = simulated
     delivery: type[Delivery] = Delivery
@@ -180,7 +180,7 @@ NOTHING: Final = Kept([], (), -1)
 
 @dataclass
 class Late:
-    """Commands that their sender has given up on, and that may still arrive."""
+    """Commands whose sender has stopped waiting for them, and that may still arrive."""
 
     name: str
     commands: list[list[Any]]
@@ -294,7 +294,7 @@ class Simulation:
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:
-        """Which version of the code a worker runs; None: no code has schedules."""
+        """Return the version of the code that a worker runs; None if no code has schedules."""
         dice = random.Random(f"{self.seed} {worker} code")
         return dice.randrange(schedules.CODES) if self.schedules else None
 
@@ -454,7 +454,8 @@ class Simulation:
             chosen.resume()
 
     def _go_on(self, strand: Strand, request: Request) -> None:
-        """Run the next command of a round trip, or apply a network fault to the whole round trip."""
+        """Continue an actor: run the next command of its round trip, or apply a network fault to the whole round
+        trip."""
         if request.fate is None:
             request.fate = self._draw_fate(len(request.commands))
         fate, count = request.fate, len(request.commands)

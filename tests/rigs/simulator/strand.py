@@ -1,8 +1,8 @@
 """Code that runs step by step: a thread that stops at each of its scheduling points.
 
-Exactly one of all strands and the thread that resumes them runs at any time, so that threads bring no order of their
-own. Threads make real code steppable as it is: a client in the middle of a plan, a mirror in the middle of a
-transaction.
+Exactly one of all strands and the thread that resumes them runs at any time, so the scheduling of threads has no
+influence. With threads, unchanged code can be run step by step: a client in the middle of a plan, a mirror in the
+middle of a transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Crash(BaseException):
-    """Raised where a strand has stopped when its process is gone.
+    """Raised inside a strand, at the point where it has stopped, when its process is killed.
 
     It is not an Exception, so that no code handles it.
     """
@@ -103,7 +103,8 @@ class Strand:
         return value
 
     def resume(self, value: Any = None, error: BaseException | None = None) -> None:
-        """Run the strand, from outside, to its next stop or its end. Raises what the actor did not handle."""
+        """Run the strand, from outside, to its next stop or its end. Raises an exception that the actor did not
+        handle."""
         self._sent = value, error
         self._go.release()
         self._back.acquire()

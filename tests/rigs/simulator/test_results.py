@@ -1,4 +1,4 @@
-"""Wrong answers to a waiting caller, as the simulator recognises them."""
+"""The simulator recognises wrong answers to a caller that waits for a job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def problems(
     return results.problems({"a": said}, RETURNED, clock, has_room=has_room)
 
 
-def test_a_kept_result_must_be_that_of_the_accepted_settlement() -> None:
+def test_the_simulator_requires_that_a_kept_result_is_that_of_the_accepted_settlement() -> None:
     assert [] == problems(succeeded('"mine"'))
     assert problems(succeeded('"no"'))
     assert problems(Cancelled("a"))
@@ -53,25 +53,29 @@ def test_a_kept_result_must_be_that_of_the_accepted_settlement() -> None:
 
 
 @pytest.mark.parametrize("said", [GONE, succeeded(missing="expired")])
-def test_a_kept_result_must_be_readable_until_its_expiry(said: Found) -> None:
+def test_the_simulator_requires_that_a_kept_result_is_readable_until_its_expiry(
+    said: Found,
+) -> None:
     assert problems(said, now=ENDED + KEEP - 1)
     assert [] == problems(said, now=ENDED + KEEP)
     assert problems(succeeded('"mine"'), now=ENDED + KEEP)
 
 
-def test_a_forgotten_result_may_be_absent_after_the_clock_was_set_back() -> None:
+def test_the_simulator_accepts_that_a_forgotten_result_is_absent_after_the_clock_was_set_back() -> (
+    None
+):
     assert [] == problems(GONE, latest=ENDED + KEEP)
     assert [] == problems(succeeded('"mine"'), latest=ENDED + KEEP)
 
 
 @pytest.mark.parametrize("word", ["evicted", "full"])
-def test_a_result_may_be_evicted_only_if_room_is_scarce(word: str) -> None:
+def test_the_simulator_accepts_an_eviction_only_if_results_are_near_their_bound(word: str) -> None:
     assert problems(succeeded(missing=word))
     assert [] == problems(succeeded(missing=word), has_room=False)
     assert [] == problems(GONE, has_room=False)
 
 
-def test_a_live_job_must_have_no_result_of_an_earlier_job() -> None:
+def test_the_simulator_requires_that_a_live_job_has_no_result_of_an_earlier_job() -> None:
     results = Results()
     results.add(entry(Event.ENQUEUED, keep_ms=KEEP))
     results.add(entry(Event.SUCCEEDED, fence=FENCE))
@@ -83,7 +87,7 @@ def test_a_live_job_must_have_no_result_of_an_earlier_job() -> None:
     assert [] == results.problems({}, RETURNED, Clock(ENDED, ENDED), has_room=True)
 
 
-def test_a_job_that_is_not_in_the_log_must_have_no_result() -> None:
+def test_the_simulator_requires_that_a_job_missing_in_the_log_has_no_result() -> None:
     assert Results().problems(
         {"a": succeeded('"mine"')}, RETURNED, Clock(ENDED, ENDED), has_room=True
     )

@@ -53,7 +53,7 @@ REPEATED = (0, 15, 2, 17, 4, 19, 20)
 
 @pytest.mark.parametrize("seed", REPEATED)
 @pytest.mark.slow
-def test_a_seed_repeats_every_byte(stage: Stage, seed: int) -> None:
+def test_two_runs_of_a_seed_are_equal_in_every_byte(stage: Stage, seed: int) -> None:
     """Checks the steps, the log, handlers' records, all keys and the rows in SQL, also after other seeds."""
     first = Simulation(stage, seed).run()
     Simulation(stage, SEEDS + seed).run()
@@ -63,7 +63,7 @@ def test_a_seed_repeats_every_byte(stage: Stage, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_repeats_in_another_process(stage: Stage) -> None:
+def test_a_run_of_a_seed_in_another_process_is_equal(stage: Stage) -> None:
     """Checks that neither the order of Python's sets nor a server's random numbers matter."""
     seed = REPEATED[-1]
     here = Simulation(stage, seed).run().digest

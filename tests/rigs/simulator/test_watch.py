@@ -21,7 +21,7 @@ def forgotten(watch: Watch) -> list[str]:
     return [str(entry.id) for entry in watch.forgotten]
 
 
-def test_an_old_dump_restores_its_entries_after_a_flush() -> None:
+def test_an_old_dump_that_is_restored_after_a_flush_brings_its_entries_back() -> None:
     watch = Watch()
     watch.add([started(7), enqueued(7, 1, "a")])
     kept = list(watch.log)
@@ -48,7 +48,7 @@ def test_an_entry_that_reuses_a_forgotten_number_does_not_replace_the_forgotten_
     assert [event.job_id for entry in watch.forgotten for event in entry.jobs] == ["a"]
 
 
-def test_the_log_must_continue_from_the_last_restored_entry() -> None:
+def test_the_log_must_continue_after_the_last_restored_entry() -> None:
     watch = Watch()
     watch.add([started(7), enqueued(7, 1, "a")])
     watch.go_back(watch.log[:1])

@@ -80,7 +80,7 @@ class Watch:
             raise Violated(f"I15: {'; '.join(wrong)}")
 
     def go_back(self, log: Sequence[RawEntry]) -> None:
-        """Continue from an earlier log, which may have entries that Redis had forgotten: they are known again."""
+        """Continue from an earlier log. Entries in it that Redis had forgotten count as known again."""
         met = [*self.forgotten, *self.entries]
         self.log = list(log)
         self.entries = [decode(*each) for each in log]

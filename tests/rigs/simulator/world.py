@@ -99,7 +99,7 @@ class World:
 
     @property
     def server_ms(self) -> int:
-        """The time of the server now."""
+        """Return the present time of the server."""
         return self.now_ms + self.skew_ms
 
     @property
@@ -128,7 +128,7 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Load all scripts, whatever the simulation before this one left."""
+        """Load all scripts, regardless of what the previous simulation left in the server."""
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {word for library in listed for word in library}
@@ -151,7 +151,8 @@ class World:
         return [(key, self.control.dump(key)) for key in sorted(keys)]
 
     def come_back(self, rng: random.Random, dump: Dump) -> None:
-        """Restart the server, or let a lagging replica take over, with the data that it had then."""
+        """Restart the server with older data, as after a restart from an old snapshot or the promotion of a lagging
+        replica."""
         self.control.flushall()
         for key, value in dump:
             self.control.restore(key, 0, value)

@@ -1,4 +1,4 @@
-"""The stages of the proof of waits: a server or several, and the faults there."""
+"""The stages of the proof of waits: one or more servers, and the faults that are made there."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def prove(
     callers: int = 16,
     seconds_max: float = SECONDS_MAX,
 ) -> tuple[Found, Sequence[str]]:
-    """Let callers wait ``jobs`` times on this stage, and until it has had enough faults.
+    """Let callers wait ``jobs`` times on this stage, and longer if it has not had enough faults by then.
 
     Returns the observations, and the promises that they do not meet.
     """

@@ -18,7 +18,7 @@ GREETING = ["ok", "7", "1000", "30000", "0", "off", "-", "-"]
 
 
 class Server:
-    """Answers commands with prepared replies: for each name, the replies in order; the last one is repeated.
+    """Answers commands with prepared replies: for each command name, the replies in order. The last reply is repeated.
 
     A reply that is a function is called with the command.
     """

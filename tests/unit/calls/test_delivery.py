@@ -32,7 +32,7 @@ def test_a_forgotten_function_is_loaded_and_its_call_is_repeated_with_the_same_n
         ReplyError("NOPERM this user has no permissions to run the 'fcall' command"),
     ],
 )
-def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception) -> None:
+def test_delivery_uses_scripts_on_a_server_without_functions(reply: Exception) -> None:
     server = Server(
         enqueue=[reply, ReplyError("NOSCRIPT No matching script"), OK], handshake=[GREETING]
     )
@@ -53,7 +53,7 @@ def test_delivery_uses_scripts_where_a_server_has_no_functions(reply: Exception)
         ReplyError("NOPERM this user has no permissions to run the 'function|load' command"),
     ],
 )
-def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: Exception) -> None:
+def test_delivery_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
     """Checks that a full server, which loads no new library, can still be drained."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
@@ -64,7 +64,7 @@ def test_delivery_uses_scripts_where_a_server_refuses_to_load_functions(reply: E
     assert server.names()[-5:] == ["enqueue", "FUNCTION", "enqueue", "SCRIPT", "enqueue"]
 
 
-def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
+def test_a_call_that_is_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_same_number() -> (
     None
 ):
     server = Server(enqueue=[EPOCH, OK])
@@ -80,7 +80,7 @@ def test_a_call_refused_for_a_new_epoch_is_repeated_after_a_handshake_with_the_s
     "trouble", [Lost("reset by peer"), Unsent("refused"), ReplyError("LOADING")]
 )
 def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exception) -> None:
-    """Checks the number because the server may have run the call: with another number the call would run twice."""
+    """Checks the number, since the server may have run the call. With another number it would run the call again."""
     server = Server(enqueue=[trouble, trouble, OK])
 
     server.run(plans(server).enqueue.many([job(1)]))
@@ -90,13 +90,14 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
     assert server.slept > 0
 
 
-def test_carrying_out_no_calls_needs_no_server() -> None:
+def test_running_no_calls_needs_no_server() -> None:
     """Checks a worker whose claim returned no job and who may have nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_that_is_repeated_after_its_limit_fell_to_0_keeps_its_number() -> None:
-    """Checks a claim that the server may have run: its answer must be read. A claim that did not run takes no job."""
+def test_a_claim_whose_limit_fell_to_0_is_repeated_under_its_old_number() -> None:
+    """Checks a claim that the server may have run: its answer must be read. If it did not run, the repeated claim takes
+    no job."""
 
     def lose(_command: list[Any]) -> Lost:
         claim.args["limit"] = 0
@@ -177,7 +178,7 @@ def test_a_refused_call_raises_a_typed_error(reply: Any, kind: type[Exception], 
     assert len(server.sent("enqueue")) == 1
 
 
-def test_an_unreachable_server_raises_an_error_after_the_patience() -> None:
+def test_an_unreachable_server_causes_an_error_when_the_patience_ends() -> None:
     server = Server(INFO=[Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable, match=r"redis://test.*embedded://"):
@@ -186,7 +187,7 @@ def test_an_unreachable_server_raises_an_error_after_the_patience() -> None:
     assert 3 < server.now < 5
 
 
-def test_a_call_that_may_have_been_carried_out_is_repeated_for_longer() -> None:
+def test_a_call_that_redis_may_have_run_is_repeated_for_longer() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -220,7 +221,8 @@ def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent(
 
 
 def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
-    """Checks threads that share an Operations: the second refusal must not end in an error because of the first."""
+    """Checks threads that share one Operations object: the second refusal of functions must not cause an error because
+    of the first refusal."""
     server = Server()
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -238,7 +240,8 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
 def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
-    """Checks the limit: without it the client would load the script for ever, without a pause."""
+    """Checks that the number of tries is limited; otherwise the client would load the script again and again without a
+    pause."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     server = Server(enqueue=forgotten, FUNCTION=[ReplyError("NOPERM no")], SCRIPT=[reply])
 
@@ -246,7 +249,7 @@ def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> No
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None:
+def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
     """Checks that the client uses functions again when they exist, since it may load no scripts either."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
@@ -261,14 +264,14 @@ def test_a_client_that_may_not_load_calls_functions_that_others_loaded() -> None
     assert step.commands[0][0] == "FCALL"
 
 
-def test_a_server_that_cannot_be_reached_for_loading_ends_in_an_error() -> None:
+def test_a_server_that_is_unreachable_when_functions_are_loaded_causes_an_error() -> None:
     server = Server(enqueue=[FORGOTTEN], FUNCTION=[Unsent("")])
 
     with pytest.raises(errors.ServerError):
         server.run(plans(server).enqueue.many([job(1)]))
 
 
-def test_an_epoch_that_is_refused_at_each_call_ends_in_an_error() -> None:
+def test_a_call_that_is_refused_for_its_epoch_every_time_ends_in_an_error() -> None:
     server = Server(enqueue=[EPOCH])
 
     with pytest.raises(errors.ServerError):

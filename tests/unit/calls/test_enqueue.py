@@ -47,7 +47,9 @@ class Unchangeable(Exception):
     number: int
 
 
-def test_a_producers_error_without_room_for_the_accepted_jobs_is_raised_unchanged() -> None:
+def test_an_error_of_a_producers_generator_that_cannot_carry_the_accepted_jobs_is_raised_unchanged() -> (
+    None
+):
     def jobs() -> Any:
         yield from (job(n) for n in range(CHUNK + 10))
         raise Unchangeable(7)
@@ -81,7 +83,7 @@ def test_enqueue_reads_a_generator_one_chunk_at_a_time(lets_prepare: bool) -> No
     assert at_call == [CHUNK, 2 * CHUNK, 2 * CHUNK + 10]
 
 
-def test_enqueue_prepares_the_next_chunk_while_a_chunk_is_under_way() -> None:
+def test_enqueue_prepares_the_next_chunk_while_a_chunk_is_being_sent() -> None:
     asked = 0
     after_sending: list[int] = []
 
@@ -105,7 +107,7 @@ def test_enqueue_prepares_the_next_chunk_while_a_chunk_is_under_way() -> None:
     assert after_sending == [2 * CHUNK, 2 * CHUNK + 10, 2 * CHUNK + 10]
 
 
-def test_the_error_of_a_generator_carries_the_jobs_of_the_chunk_that_was_under_way() -> None:
+def test_the_error_of_a_generator_carries_the_jobs_of_the_chunk_that_was_being_sent() -> None:
     def jobs() -> Any:
         yield from map(job, range(CHUNK + 10))
         raise errors.InvalidOption(option="x", value=1, must="be another")
@@ -187,7 +189,7 @@ def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
 
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
-def test_a_call_has_a_bounded_number_of_rules_for_full_scopes(rules: int) -> None:
+def test_a_call_has_a_bounded_number_of_different_rules_for_full_scopes(rules: int) -> None:
     """Checks the bound because 250 jobs with many rules each blocked Redis for tens of milliseconds."""
     server = Server(enqueue=[OK])
     full = full_rules(("reject", f"k{n}=x|1000") for n in range(rules))

@@ -1,4 +1,5 @@
-"""Enqueue of one job without a plan: it has the same outcome as the plan, whatever the server answers."""
+"""``enqueue_one``, which enqueues a job without a plan: it has the same outcome as the plan for each answer of the
+server."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
-def test_enqueue_one_has_the_same_outcome_as_the_plan(answers: dict[str, list[Any]]) -> None:
+def test_enqueue_one_has_the_same_outcome_as_the_enqueue_plan(
+    answers: dict[str, list[Any]],
+) -> None:
     """Checks the same commands in the same order, with the same slots, numbers, pauses and error texts."""
     by_plan = played(answers, by_plan=True)
     alone = played(answers, by_plan=False)
@@ -101,7 +104,7 @@ JOBS = {
 
 @pytest.mark.parametrize("facts", JOBS.values(), ids=JOBS)
 @pytest.mark.parametrize("timeout_ms", [None, 1_000])
-def test_enqueue_one_sends_the_same_command_as_the_plan(
+def test_enqueue_one_sends_the_same_command_as_the_enqueue_plan(
     facts: dict[str, Any], timeout_ms: int | None
 ) -> None:
     server = Server(enqueue=[OK])
@@ -147,7 +150,7 @@ def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     assert len(client.calls.single._kinds) <= 3
 
 
-def test_a_slot_is_free_after_any_end_of_its_call() -> None:
+def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
     """Checks that an interrupted producer continues with the next number of the same slot."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -173,7 +176,7 @@ def test_a_slot_is_free_after_any_end_of_its_call() -> None:
 def test_the_patience_of_a_call_begins_when_it_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
-    """Checks a first answer that takes as long as a connection waits for an answer."""
+    """Checks a call whose first answer takes as long as a connection waits for an answer."""
     server = Server(enqueue=[OK])
     operations = plans(server, patience=Patience(unsent=3, unknown=30))
 

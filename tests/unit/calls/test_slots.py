@@ -15,7 +15,7 @@ from tests.unit.calls.scripted import OK, Server, calls, job, plans
 
 
 def test_a_forked_child_does_not_use_the_slots_of_its_parent() -> None:
-    """Checks that parent and child do not use the same numbers, and so get each other's answers."""
+    """Checks that parent and child do not share call numbers, since each would get answers of the other."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.enqueue.many([job(1)]))
@@ -58,7 +58,7 @@ def test_threads_of_a_forked_child_share_no_slot_with_its_parent(
 
 
 def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
-    """Checks a call that may still arrive: after a later call of its slot the server refuses it."""
+    """Checks an interrupted call that may still arrive: the server refuses it after a later call of its slot."""
     server = Server(enqueue=[OK])
     operations = plans(server)
     server.run(operations.delivery.handshake("q"))
@@ -74,8 +74,9 @@ def test_the_call_after_an_interrupted_call_has_a_higher_number() -> None:
     assert (first[0], first[1] + 1) == second
 
 
-def test_a_caller_names_slot_and_number_of_a_call() -> None:
-    """After a lost answer it is sent under the same number, and no other call ever gets the caller's slot."""
+def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
+    """Checks that after a lost answer the call is sent under the same number, and that no other call ever gets the
+    caller's slot."""
     server = Server(enqueue=[Lost("gone"), OK])
     operations = plans(server)
     call = operations.enqueue.chunk("q", [job(1)])
@@ -88,7 +89,9 @@ def test_a_caller_names_slot_and_number_of_a_call() -> None:
     assert other[0].startswith(operations.delivery.name)
 
 
-def test_a_call_that_is_sent_without_a_plan_keeps_its_callers_slot_to_itself() -> None:
+def test_a_call_that_is_sent_without_a_plan_does_not_share_its_callers_slot_with_other_calls() -> (
+    None
+):
     operations = plans(Server())
     call = operations.enqueue.chunk("q", [job(1)])
     call.slot = named_slot("inbox.a", 7)

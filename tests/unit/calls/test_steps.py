@@ -19,7 +19,7 @@ def reads_of(count: int) -> Steps[list[Any]]:
 @pytest.mark.parametrize(
     ("count", "trips"), [(0, 0), (1, 1), (TOGETHER_MAX, 1), (2 * TOGETHER_MAX + 1, 3)]
 )
-def test_a_step_splits_many_commands_into_round_trips_and_sends_none_for_no_commands(
+def test_a_step_splits_many_commands_into_round_trips_and_sends_nothing_for_no_commands(
     count: int, trips: int
 ) -> None:
     server = Server(GET=[lambda command: command[1]])
@@ -29,7 +29,7 @@ def test_a_step_splits_many_commands_into_round_trips_and_sends_none_for_no_comm
     assert (found, server.trips) == ([*range(count)], trips)
 
 
-def test_answers_have_the_names_of_their_questions() -> None:
+def test_the_answers_to_questions_have_the_names_of_their_questions() -> None:
     def steps() -> Steps[tuple[Any, ...]]:
         found = yield from ask(one=["GET", 1], many=[["GET", 2], ["GET", 3]], none=[])
         return found.one, found.many, found.none
@@ -73,7 +73,7 @@ def test_a_concurrent_read_that_fails_ends_no_other_read(
     assert unreadable["b"].startswith(why)
 
 
-def test_a_single_read_raises_for_an_unreadable_value() -> None:
+def test_the_read_exactly_raises_an_error_for_an_unreadable_value() -> None:
     server = Server(GET=[refused])
 
     with pytest.raises(QueueDamaged):

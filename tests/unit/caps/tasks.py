@@ -1,4 +1,4 @@
-"""The task functions of these tests, and the lane that a job's spec names."""
+"""The task functions of these tests, and a function that reads the lane from a job's spec."""
 
 from __future__ import annotations
 

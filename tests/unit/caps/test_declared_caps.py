@@ -65,7 +65,7 @@ def test_the_error_names_the_key_function_that_raised(app: App) -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_the_name_of_a_cap_has_the_characters_of_names() -> None:
+def test_the_name_of_a_cap_has_only_characters_that_names_may_have() -> None:
     for name in ("a b", "a=b", "a@1s", "a+b", "a|b", ""):
         with pytest.raises(InvalidName):
             Cap(1, per="tenant", name=name)
@@ -124,8 +124,8 @@ def test_the_name_of_a_cap_has_one_limit(app: App) -> None:
     assert app.declared.limits("default") == {"tenant": Limit(1)}
 
 
-def test_a_capped_task_stays_in_its_queue(app: App) -> None:
-    """Checks that the task cannot use another queue: caps count within one queue, so its jobs would not be counted."""
+def test_jobs_of_a_task_with_caps_stay_in_the_queue_of_the_task(app: App) -> None:
+    """Checks that a job of the task cannot be enqueued into another queue, where the caps would not count it."""
     task = app.task(queue="mail", caps=[Cap(1)])(send)
 
     with pytest.raises(InvalidOption, match="must be 'mail'"):

@@ -120,7 +120,7 @@ def test_a_key_longer_than_the_limit_is_refused(app: App) -> None:
             task.job(long)
 
 
-def test_a_job_without_a_key_is_in_no_scope_of_the_cap_on_that_key(app: App) -> None:
+def test_a_job_without_a_key_is_in_no_scope_of_a_cap_on_that_key(app: App) -> None:
     task = app.task(
         caps=[Cap(1, per="n", on_full="reject"), Cap(2, per=lambda **_: None, name="x")]
     )(send)

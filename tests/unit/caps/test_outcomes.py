@@ -35,7 +35,7 @@ def test_a_handle_says_whether_its_job_was_discarded(app: App) -> None:
         ("2+task=send+tenant=a", "as its cap's max_waiting allows"),
     ],
 )
-def test_a_rejected_job_raises_an_error_with_its_facts(app: App, scope: str, says: str) -> None:
+def test_the_error_of_a_rejected_job_has_its_facts(app: App, scope: str, says: str) -> None:
     with pytest.raises(ScopeFull, match="queue 'mail' did not take job x") as caught:
         outcome(app, Accepted((), (), (), (("x", scope),)))
     assert says in str(caught.value)

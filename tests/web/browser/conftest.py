@@ -1,4 +1,4 @@
-"""The page as `rq-core web` serves it, and Chromium to look at it. Each file of tests starts both once."""
+"""Fixtures: the page as `rq-core web` serves it, and Chromium. Each file of tests starts both once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Site:
-    """A page that is served, and what it shows."""
+    """A page that is served, with the scene that it shows."""
 
     url: str
     scene: Scene
@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A busy queue with a log, and its page."""
+    """Serve the page of a busy queue with a log."""
     place = tmp_path_factory.mktemp("site")
     server = RedisServer(engines()[0], place).start()
     audit_url = f"sqlite:///{place / 'audit.db'}"
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def view(browser: Any, site: Site) -> View:
-    """Open a window: ``view()``, ``view(scripts=False)``, ``view(width=390)``."""
+    """Return a function that opens a window: ``view()``, ``view(scripts=False)``, ``view(width=390)``."""
 
     def opened(**options: Any) -> AbstractContextManager[Viewer]:
         return viewing(browser, site.url, **options)

@@ -1,4 +1,4 @@
-"""Journeys of a person on the page: from an alert to when it began; by keys; without scripts; while it updates."""
+"""Journeys of a viewer on the page: from an alert to its beginning, with keys, without scripts, and during updates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def waits_text(page: Any, selector: str, text: str) -> None:
 
 
 def focused(page: Any) -> str:
-    """The text of the element that has the focus."""
+    """Return the text of the element that has the focus."""
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_from_an_alert_to_why_and_to_the_moment_when_it_began(view: View) -> None:
+def test_a_viewer_gets_from_an_alert_to_its_reason_and_to_the_moment_when_it_began(
+    view: View,
+) -> None:
     with view() as viewer:
         page = viewer.go("/")
         cause = page.locator(".causes li", has_text="the cap of tenant is full")
@@ -48,7 +50,7 @@ def test_from_an_alert_to_why_and_to_the_moment_when_it_began(view: View) -> Non
         assert stood.locator("tr", has_text="waits").locator(".s-ready").is_visible()
 
 
-def test_keys_move_between_jobs_and_into_the_search(view: View) -> None:
+def test_keys_move_the_focus_between_jobs_and_into_the_search(view: View) -> None:
     with view() as viewer:
         page = viewer.go(f"/jobs?queue={QUEUE}")
         ids = page.locator("main a[data-row]").all_inner_texts()
@@ -65,7 +67,7 @@ def test_keys_move_between_jobs_and_into_the_search(view: View) -> None:
         waits_text(page, "h1", "waits")
 
 
-def test_without_scripts_each_step_works(view: View) -> None:
+def test_without_scripts_each_step_of_a_viewer_works(view: View) -> None:
     with view(scripts=False) as viewer:
         page = viewer.go("/")
         page.locator(".causes summary").first.click()
@@ -83,8 +85,10 @@ def test_without_scripts_each_step_works(view: View) -> None:
         assert "begins at" in page.locator("main").inner_text()
 
 
-def test_focus_a_ticked_box_and_what_is_typed_survive_an_update(site: Site, view: View) -> None:
-    """The boxes are the test's own: today's pages choose nothing, and those that do shall not lose a choice."""
+def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
+    site: Site, view: View
+) -> None:
+    """Checks boxes that the test adds: the present pages have no boxes, and pages with boxes must not lose a choice."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()
@@ -111,7 +115,7 @@ def test_focus_a_ticked_box_and_what_is_typed_survive_an_update(site: Site, view
         assert page.locator("#search-q").input_value() == "half an i"
 
 
-def test_what_is_open_stays_open(site: Site, view: View) -> None:
+def test_an_opened_section_stays_open_after_an_update(site: Site, view: View) -> None:
     with view() as viewer:
         page = viewer.go("/")
         page.locator(".causes summary").first.click()
@@ -121,7 +125,9 @@ def test_what_is_open_stays_open(site: Site, view: View) -> None:
         assert page.locator(".causes .todo").first.is_visible()
 
 
-def test_times_are_those_of_the_reader_also_after_an_update(site: Site, view: View) -> None:
+def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
+    site: Site, view: View
+) -> None:
     with view() as viewer, view(scripts=False) as plain:
         page = viewer.go("/log")
         utc = plain.go("/log").locator("td time").first
@@ -136,7 +142,9 @@ def test_times_are_those_of_the_reader_also_after_an_update(site: Site, view: Vi
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_moment_in_the_form_is_the_readers_own_and_leads_back(view: View) -> None:
+def test_the_form_shows_the_moment_in_the_readers_time_zone_and_leads_back_to_it(
+    view: View,
+) -> None:
     with view() as viewer:
         page = viewer.go("/at?t=2026-01-15 12:03")
         assert page.locator("#search-t").input_value() == "2026-01-15 13:03:00.000+01:00"
@@ -145,7 +153,7 @@ def test_the_moment_in_the_form_is_the_readers_own_and_leads_back(view: View) ->
         assert page.locator("h1 time").get_attribute("datetime") == "2026-01-15T12:03:00.000Z"
 
 
-def test_a_page_that_gets_no_answer_says_so_until_it_gets_one(view: View) -> None:
+def test_a_page_that_gets_no_answer_says_so_until_it_gets_an_answer(view: View) -> None:
     from playwright.sync_api import expect
 
     with view() as viewer:
@@ -159,7 +167,7 @@ def test_a_page_that_gets_no_answer_says_so_until_it_gets_one(view: View) -> Non
         viewer.wrong = [each for each in viewer.wrong if not any(word in each for word in own)]
 
 
-def test_the_form_for_a_token_and_a_refusal_are_accessible(
+def test_the_form_for_a_token_and_its_refusal_are_accessible(
     browser: Any, site: Site, tmp_path: Any
 ) -> None:
     tokens = tmp_path / "tokens"
@@ -183,10 +191,10 @@ def test_the_form_for_a_token_and_a_refusal_are_accessible(
     assert not found, "\n".join(found)
 
 
-def test_markup_makes_no_element_and_asks_nothing_also_after_an_update(
+def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """htmx looks for its attributes in all that comes."""
+    """Checks attributes of htmx in texts, since htmx looks for its attributes in everything that it receives."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))

@@ -12,7 +12,9 @@ from tests.web.test_pages import ADDRESSES
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_a_page_has_no_error_and_axe_finds_nothing(view: View, name: str) -> None:
+def test_a_page_causes_no_browser_error_and_axe_finds_no_problem_on_it(
+    view: View, name: str
+) -> None:
     found = []
     with view() as viewer:
         viewer.go(ADDRESSES[name])

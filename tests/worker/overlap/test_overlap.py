@@ -65,7 +65,8 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks the order because the next wait for a token takes as long as a job's whole way through the worker."""
+    """Checks the order, since starting the next wait for a token takes as long as all other work of the worker for one
+    job."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -87,7 +88,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
     await app.aclose()
 
 
-async def test_an_idle_worker_reports_a_job_that_it_gives_back_at_once(
+async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that the rollback does not wait for the worker's next turn, which may be seconds later."""
@@ -108,7 +109,7 @@ async def test_an_idle_worker_reports_a_job_that_it_gives_back_at_once(
         await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
 
 
-async def test_jobs_that_run_long_delay_no_other_jobs(app: App) -> None:
+async def test_jobs_that_run_long_do_not_delay_other_jobs(app: App) -> None:
     release = asyncio.Event()
     ran = 0
 
@@ -164,7 +165,9 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
-async def test_under_load_a_turn_settles_at_least_40_of_100_jobs(app: App, kind: str) -> None:
+async def test_under_load_at_least_40_of_100_jobs_are_settled_in_one_turn(
+    app: App, kind: str
+) -> None:
     """Checks the budget: one round trip, with a settlement and a claim, for at least 40 jobs."""
 
     async def on_the_loop() -> None:
@@ -182,7 +185,7 @@ async def test_under_load_a_turn_settles_at_least_40_of_100_jobs(app: App, kind:
     assert worker.stats.turns <= 4_000 / 40
 
 
-async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
+async def test_jobs_that_end_one_after_another_share_turns(app: App) -> None:
     rng = random.Random(7)
 
     @app.task(queue="q")
@@ -197,10 +200,10 @@ async def test_jobs_that_end_one_by_one_share_turns(app: App) -> None:
     assert worker.stats.turns <= 2_000 / 2
 
 
-async def test_a_worker_whose_handlers_block_the_loop_claims_nothing_ahead(
+async def test_a_worker_whose_handlers_block_the_event_loop_claims_nothing_ahead(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that no jobs are claimed that do not begin, since no handler would keep their leases."""
+    """Checks that the worker claims only jobs that it can begin, since it could not extend the leases of others."""
     under_way = []
 
     @app.task(queue="q")
@@ -239,7 +242,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     assert transport.most == 2
 
 
-async def test_connections_that_are_cut_during_two_turns_cost_no_claim(
+async def test_connections_that_are_cut_during_two_turns_do_not_cost_a_claim(
     app: App, valkey_url: str
 ) -> None:
     """Checks that both turns are repeated, on connections that may overtake each other, and that each runs once."""
@@ -298,7 +301,8 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks the build because it takes tens of milliseconds, which would block the event loop."""
+    """Checks that the scripts are built before the first job, since building them blocks the event loop for tens of
+    milliseconds."""
 
     @app.task(queue="q")
     async def fails() -> None:

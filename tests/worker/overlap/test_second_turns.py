@@ -103,7 +103,7 @@ async def full_worker(
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
     """Let this number of jobs end for each turn.
 
-    The jobs of the next turn end when the turn before has got as far as it can.
+    The jobs for the next turn end only when the turn before can make no more progress.
     """
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
@@ -113,10 +113,10 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way(
+async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number because each turn costs Redis as much as tens of jobs in a larger turn."""
+    """Checks the number of turns, since each turn costs Redis as much as tens of jobs in a larger turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -141,17 +141,19 @@ async def test_too_few_settlements_for_a_second_turn_wait_for_the_turn_under_way
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Checks four places that become free only with the first turn, since Redis may run the second turn first."""
+    """Checks four places that become free only when Redis runs the first turn. Redis may run the second turn before
+    it."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
         assert gate.limits == [16, 8]
 
 
-async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
+async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number because the second turn's jobs would wait for the handlers of the first turn's jobs."""
+    """Checks the number of turns, since the jobs of a second turn would wait for the handlers of the first turn's
+    jobs."""
     async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -164,10 +166,10 @@ async def test_a_worker_whose_handlers_block_the_loop_sends_one_turn_at_a_time(
         assert gate.held == 1
 
 
-async def test_a_worker_that_stops_claims_nothing_with_either_of_its_turns(
+async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Checks turns that must be repeated: they bring no jobs that would be given back."""
+    """Checks turns that must be repeated: they claim no jobs, which would have to be given back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
         assert gate.limits == [1, 8]
@@ -216,7 +218,7 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """Checks that the second turn counts the jobs that the first may bring, so that none is given back."""
+    """Checks that the second turn counts the jobs that the first turn may claim, so that no job must be given back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -234,7 +236,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
 async def test_a_shard_that_is_down_does_not_count_against_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that an outage of one shard does not hold up places for jobs of the other shards."""
+    """Checks that a shard with an outage does not take up places that jobs of the other shards could use."""
     monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")

@@ -1,4 +1,4 @@
-"""The floor of the benchmark: redis-py and hiredis without a queue, sending the same bytes as rq-core.
+"""The floor of the benchmark: redis-py and hiredis send the same bytes as rq-core, without a queue.
 
 one    a script that does nothing, called with the arguments of rq-core's `enqueue` of one job
 bulk   the same in rq-core's calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100)

@@ -40,7 +40,8 @@ def concurrency() -> int:
 
 
 def kind() -> str:
-    """Return the wanted kind of handlers: `async` or `threads`; for rq-core also `cpu` and `sleep`."""
+    """Return the kind of handlers that the benchmark asks for: `async` or `threads`; for rq-core also `cpu` and
+    `sleep`."""
     return os.environ.get("BENCH_KIND", "async")
 
 
@@ -62,7 +63,7 @@ class Tally:
         self.began, self.sent = view[:half], view[half:]
 
     def moments(self) -> list[float]:
-        """Return the times at which the jobs began that have begun."""
+        """Return the times at which jobs began, for the jobs that have begun."""
         return [at for at in self.began if at]
 
 
@@ -86,8 +87,8 @@ def run(
 ) -> None:
     """Run the command line of a contender; the functions may be coroutine functions.
 
-    ``one`` enqueues the job of a number and returns when the server has accepted it, ``bulk`` enqueues many jobs, and
-    ``ready`` is called once before a producer begins.
+    ``one`` enqueues the job with a given number and returns when the server has accepted it, ``bulk`` enqueues many
+    jobs, and ``ready`` is called once before a producer begins.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("one", "bulk", "paced", "work"))

@@ -1,0 +1,96 @@
+"""Ranges of a queue's sorted sets whose members have one score: many ranges are read in one command.
+
+first = yield from ask(held=within(keys("holders"), map(of_scope, scopes)))
+held = answers(first.held)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from rq_core.model.keys import QueueKeys
+from rq_core.model.limits.scopes import QUEUE
+from rq_core.protocol.reads.steps import Command, Steps
+from rq_core.scripts.plain import plain_text
+
+RANGES_PAGE: Final = 250
+"""Maximum number of ranges in one command: with a million members, a server counts them in about two ms."""
+MEMBERS_PAGE: Final = 5_000
+"""Maximum number of members that one command returns, unless a single range returns more."""
+SCOPES_PAGE: Final = 1_000
+"""Maximum number of scopes that one command finds."""
+
+
+class Range(NamedTuple):
+    """A range of members."""
+
+    low: str
+    high: str
+    most: int | None = None
+    """Maximum number of members that are read, the first ones; None: they are only counted."""
+
+
+def of_scope(scope: str, most: int | None = None) -> Range:
+    """Return the range in `holders` and `blocked` of a scope's members, or those of all scopes of a family."""
+    if "=" in scope:
+        return Range(f"[{scope}|", f"({scope}}}", most)
+    return Range(f"[{scope}=", f"({scope}>", most)
+
+
+def of_lane(lane: str, most: int | None = None) -> Range:
+    """Return the range in `waiting` of a lane's jobs."""
+    return Range(f"[{lane}|", f"({lane}}}", most)
+
+
+def within(index: str, ranges: Iterable[Range]) -> list[Command]:
+    """Return the commands that read these ranges of a sorted set."""
+    commands: list[Command] = []
+    size = members = 0
+    for low, high, most in ranges:
+        if not commands or size == RANGES_PAGE or members + (most or 0) > MEMBERS_PAGE:
+            commands.append(["EVAL_RO", plain_text("within"), 1, index])
+            size = members = 0
+        commands[-1] += [low, high, "" if most is None else most]
+        size, members = size + 1, members + (most or 0)
+    return commands
+
+
+def answers(replies: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the answers to ``within``, one for each range: its number of members, or the first of them."""
+    return list(chain.from_iterable(replies))
+
+
+def count_of_holders(keys: QueueKeys, scope: str) -> Command:
+    """Return the command that counts the running jobs of a scope or a family.
+
+    The queue's own cap counts all running jobs.
+    """
+    if scope == QUEUE:
+        return ["ZCARD", keys("leases")]
+    return ["ZLEXCOUNT", keys("holders"), *of_scope(scope)[:2]]
+
+
+def head_of_lane(keys: QueueKeys, lane: str) -> Command:
+    """Return the command that reads the first member of a lane."""
+    return ["ZRANGEBYLEX", keys("waiting"), *of_lane(lane)[:2], "LIMIT", 0, 1]
+
+
+def job_of(member: str) -> str:
+    """Return the job of a member of `waiting` or `holders`."""
+    return member.rpartition("|")[2]
+
+
+def scopes_in(index: str, most: int, seen: set[str]) -> Steps[list[str]]:
+    """Return scopes that have members in `blocked` or `holders`, in the order of the index, without those in ``seen``.
+    Only the first member of a scope is read."""
+    found: list[str] = []
+    start, whole = "-", False
+    while len(found) < most and not whole:
+        count = min(SCOPES_PAGE, most + len(seen))
+        (page,) = yield [["EVAL_RO", plain_text("scopes"), 1, index, start, count]]
+        found += [scope for scope in page if scope not in seen]
+        whole = len(page) < count
+        start = f"[{page[-1]}}}" if page else ""
+    return sorted(found[:most])

@@ -1,0 +1,213 @@
+"""Measures an inbox: the jobs per second that one relay hands over, and the time from a COMMIT to the handler.
+
+The rows are those of ``enqueue_many`` in a transaction. SQLite is in WAL mode, as applications of several processes
+have it; PostgreSQL has its default settings. Each COMMIT waits for a sync.
+
+The floors are those of the same moment: plain INSERTs into the same table, each with its own COMMIT, and bare EVALSHAs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from contender import TEXT, Tally
+from mirroring import Databases
+from sqlalchemy import Connection, Engine
+from sqlalchemy.orm import Session
+from stage import OURS, Failed, Stage
+from throughput import percentile
+
+from rq_core import App
+from sql_audit.inbox.database import inbox_engine, inbox_url
+from sql_audit.inbox.schema import migrate
+from sql_audit.inbox.service import run_relay
+
+CHUNK = 1_000
+PARTS_OF_ROWS = 100
+"""One INSERT is measured for so many rows that are relayed."""
+PACE_S = 0.004
+POLL_S = 0.5
+"""The relay's own look at PostgreSQL, within which a commit without a hook comes at any moment."""
+WARM = 5
+PATIENCE_S = 10.0
+
+
+class Inboxes:
+    """Makes a new database with an inbox for each measurement."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._place, self._postgres = databases.place, databases.postgres
+        self.dialects = databases.dialects
+        self._made = 0
+
+    @contextlib.contextmanager
+    def fresh(self, dialect: str) -> Iterator[tuple[str, Engine]]:
+        self._made += 1
+        name = ""
+        if dialect == "sqlite":
+            url = str(self._place / f"inbox-{self._made}.db")
+        else:
+            assert self._postgres is not None
+            name = self._postgres.create_database()
+            url = self._postgres.url(name)
+        migrate(url)
+        engine = inbox_engine(inbox_url(url))
+        try:
+            if dialect == "sqlite":
+                with engine.connect() as connection:
+                    driver: Any = connection.connection.driver_connection
+                    driver.execute("PRAGMA journal_mode = WAL")
+            yield url, engine
+        finally:
+            engine.dispose()
+            if self._postgres is not None and name:
+                self._postgres.drop_database(name)
+            for path in self._place.glob(f"inbox-{self._made}.db*"):
+                path.unlink()
+
+
+def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str, float]:
+    """Return the jobs per second that a relay hands over, beside the floors."""
+    stage.empty()
+    with inboxes.fresh(dialect) as (url, engine), App(stage.url) as app:
+        noop = _noop(app)
+        with engine.connect() as connection:
+            singles = max(20, rows // PARTS_OF_ROWS)
+            inserts = _insert(connection, singles)
+            evalshas = _evalsha(stage, singles)
+            for at in range(0, rows, CHUNK):
+                with connection.begin():
+                    numbers = range(at, min(at + CHUNK, rows))
+                    jobs = (noop.job(number=n, text=TEXT) for n in numbers)
+                    app.within(connection).enqueue_many(jobs)
+        began = time.perf_counter()
+        run_relay(stage.url, app.prefix, url, stop=threading.Event(), once=True)
+        took = time.perf_counter() - began
+        with engine.connect() as connection:
+            left = connection.exec_driver_sql("SELECT count(*) FROM rqc_inbox").scalar()
+            counted = connection.exec_driver_sql("SELECT sum(relayed) FROM rqc_relay").scalar()
+    if left or counted != rows:
+        raise Failed(f"{left} of {rows} rows are left in the inbox, and {counted} were counted")
+    return {
+        f"inbox_{dialect}_per_s": rows / took,
+        f"inbox_{dialect}_inserts_per_s": inserts,
+        f"inbox_{dialect}_evalshas_per_s": evalshas,
+    }
+
+
+def latency(
+    stage: Stage, inboxes: Inboxes, dialect: str, jobs: int, *, hooked: bool
+) -> dict[str, float]:
+    """Return the times (ms) from the end of the COMMIT until the handler begins; the relay and the worker are idle each
+    time. A Session wakes the relay (``hooked``); a connection of the driver does not."""
+    stage.empty()
+    path = stage.tally(jobs + WARM)
+    tally = Tally(path)
+    with (
+        inboxes.fresh(dialect) as (url, engine),
+        App(stage.url) as app,
+        stage.working(OURS, path, concurrency=10) as workers,
+        _relaying(stage, url),
+    ):
+        noop = _noop(app)
+        commits = []
+        draw = random.Random(7)  # noqa: S311 - a pace, no secret
+        with engine.connect() as connection:
+            for number in range(jobs + WARM):
+                commits.append(_commit(noop, connection, number, hooked=hooked))
+                tally.sent[number] = time.monotonic()
+                _await(tally, number, workers)
+                time.sleep(PACE_S + draw.random() * (PACE_S if hooked else POLL_S))
+    took = [1e3 * (b - s) for b, s in zip(tally.began, tally.sent, strict=True)][WARM:]
+    name = f"inbox_{dialect}_{'hook' if hooked else 'poll'}"
+    return {
+        f"{name}_p50_ms": percentile(sorted(took), 0.5),
+        f"{name}_p99_ms": percentile(sorted(took), 0.99),
+        f"{name}_commit_ms": percentile(sorted(commits[WARM:]), 0.5),
+    }
+
+
+def _noop(app: App) -> Any:
+    """Return the task that the worker of OURS has."""
+
+    @app.task(queue="async", name="async")
+    async def noop(number: int, text: str) -> None:
+        """A task that never runs here."""
+
+    return noop
+
+
+def _commit(noop: Any, connection: Connection, number: int, *, hooked: bool) -> float:
+    """Enqueue a job in a transaction, and return how long its COMMIT took (ms)."""
+    if hooked:
+        with Session(connection) as session:
+            noop.within(session).enqueue(number=number, text=TEXT)
+            began = time.perf_counter()
+            session.commit()
+            return 1e3 * (time.perf_counter() - began)
+    driver: Any = connection.connection.driver_connection
+    driver.execute("BEGIN")
+    noop.within(driver).enqueue(number=number, text=TEXT)
+    began = time.perf_counter()
+    driver.execute("COMMIT")
+    return 1e3 * (time.perf_counter() - began)
+
+
+def _await(tally: Tally, number: int, workers: list[subprocess.Popen[str]]) -> None:
+    patience = time.monotonic() + PATIENCE_S + (OURS.part_s if not number else 0)
+    while not tally.began[number]:
+        if time.monotonic() > patience or any(each.poll() is not None for each in workers):
+            raise Failed(f"job {number} of the inbox has not begun")
+        # Asleep, so that relay and worker have the cores to themselves.
+        time.sleep(0.0005)
+
+
+@contextlib.contextmanager
+def _relaying(stage: Stage, url: str) -> Iterator[None]:
+    """Run a relay, in a process of its own, during the block."""
+    command = [sys.executable, "-m", "rq_core.cli", "inbox", "run", "--until-stdin-ends", url]
+    log = Path(stage.place / "relay.log")
+    with (
+        log.open("ab") as sink,
+        subprocess.Popen(
+            [*command, "--redis", stage.url], env=dict(os.environ),
+            stdin=subprocess.PIPE, stdout=sink, stderr=sink,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _insert(connection: Connection, count: int) -> float:
+    """Return plain INSERTs per second, each with a COMMIT. The rows are deleted."""
+    statement = f"INSERT INTO rqc_inbox (queue, task, args) VALUES ('floor', 'noop', '{_ARGS}')"  # noqa: S608
+    began = time.perf_counter()
+    for _ in range(count):
+        with connection.begin():
+            connection.exec_driver_sql(statement)
+    took = time.perf_counter() - began
+    with connection.begin():
+        connection.exec_driver_sql("DELETE FROM rqc_inbox WHERE queue = 'floor'")
+    return count / took
+
+
+_ARGS = f'{{"number":1,"text":"{TEXT}"}}'
+
+
+def _evalsha(stage: Stage, count: int) -> float:
+    sha = stage.control.script_load("return {'ok'}")
+    began = time.perf_counter()
+    for _ in range(count):
+        stage.control.evalsha(sha, 0)
+    return count / (time.perf_counter() - began)

@@ -1,0 +1,122 @@
+"""Sends batches of rows to Redis, and reads the answers.
+
+A batch is sent in calls. Each call has its own slot, and all calls have the batch's number. A row's position in the
+batch says which call the row belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from rq_core.connections.client import Client
+from rq_core.errors import BadArguments, StaleCall
+from rq_core.model.job import NewJob
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.calls.enqueue import ENQUEUE_CHUNK
+from rq_core.protocol.engine.plan import Call, named_slot
+from rq_core.protocol.engine.prepared_items import PreparedItems
+
+CALL_ROWS: Final = ENQUEUE_CHUNK
+"""Maximum number of rows in a call; only the last call of a batch has fewer. Relays with different numbers would divide
+a batch differently, and hand rows over twice."""
+
+
+class Number(NamedTuple):
+    """A call slot and the number of a call."""
+
+    slot: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows that are committed as one batch."""
+
+    of: Number
+    jobs: Sequence[NewJob | None]
+    """The jobs of the rows, in the order of their ids as they were committed; None: the row is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """The answer of Redis to one call of a batch."""
+
+    others: Sequence[tuple[int, str]] = ()
+    """The rows that became no new job: their place in the call, from 0, and the outcome."""
+    error: StaleCall | BadArguments | None = None
+    is_whole: bool = True
+    """Whether all rows of the call were sent; if not, the places in an answer may be those of a longer call."""
+
+
+class BatchAnswer(NamedTuple):
+    """The answers of Redis to all calls of a batch."""
+
+    of: Number
+    calls: Sequence[CallAnswer]
+
+
+class Sender:
+    """Sends batches under the name of an inbox."""
+
+    def __init__(self, client: Client, on_step: Callable[[str], None]) -> None:
+        self._client = client
+        self._on_step = on_step
+
+    def send(self, queue: str, batch: RowBatch, inbox_id: str) -> BatchAnswer | None:
+        """Send the calls of a batch, one after the other, and return the answers.
+
+        Raise RqCoreError if a call has no answer. None: Redis' history has changed between the calls, and may have
+        forgotten the first ones. In both cases the batch stays on its way, to be sent again.
+        """
+        places = range(0, len(batch.jobs), CALL_ROWS)
+        calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)
+        answers = []
+        epochs = set()
+        for at, call in zip(places, calls, strict=False):
+            if call is None:
+                answers.append(CallAnswer(is_whole=False))
+                continue
+            call.meanwhile = calls.prepare
+            others: Any = ()
+            refusal = None
+            self._on_step("send")
+            try:
+                others = self._client.run(call)
+            except (StaleCall, BadArguments) as error:
+                refusal = error
+            is_whole = None not in batch.jobs[at : at + CALL_ROWS]
+            answers.append(CallAnswer(others, refusal, is_whole))
+            if len(places) > 1 and at in (0, places[-1]):
+                epochs.add(self._epoch(queue))
+        return BatchAnswer(batch.of, answers) if len(epochs) < 2 else None
+
+    def _epoch(self, queue: str) -> Any:
+        key = queue_keys(queue, self._client.prefix)("meta")
+        ask = self._client.calls.delivery.ask([["HGET", key, "epoch"]], queue)
+        (found,) = self._client.run(ask)
+        return found
+
+
+def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
+    """Return the call whose first row has this place in the batch; None if no row of it is left."""
+    jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
+    if not jobs:
+        return None
+    call: Call[Any] = client.calls.enqueue.chunk(queue, jobs)
+    call.args["by"] = f"inbox:{inbox_id}"
+    slot = f"{batch.of.slot}.{at // CALL_ROWS}" if at else batch.of.slot
+    call.slot = named_slot(slot, batch.of.number)
+    # The places count, not the ids: a repetition is answered as the first call was.
+    call.parse = _others
+    return call
+
+
+def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
+    """Return the places, from 0, and outcomes of the rows that became no new job."""
+    return [
+        (int(reply[at]) - 1, str(reply[at + 1]))
+        for at in range(0, len(reply), 3)
+        if reply[at + 1] != "replaced"
+    ]
