@@ -45,7 +45,7 @@ ON_SQLITE = {
     "test_correct_results_names_and_ids_are_never_reported_as_differences",
     # SQLite counts the steps of its machine; the statements are the same.
     "test_a_report_does_not_sort_claims",
-    "test_percentiles_use_the_nearest_rank_method",
+    "test_percentiles_are_computed_with_the_nearest_rank_method",
     # So is what an entry in quarantine leaves open, and a row that cannot be read.
     "test_an_unreadable_row_in_sql_does_not_end_the_comparison",
     "test_a_difference_after_an_entry_in_quarantine_is_not_reported_as_a_violation",

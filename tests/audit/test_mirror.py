@@ -368,7 +368,7 @@ def test_a_loss_is_recorded_once_though_the_numbers_of_the_lost_entries_were_use
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 2
 
 
-def test_an_entry_that_is_missing_before_an_epoch_in_the_same_read_is_recorded_as_a_gap(
+def test_a_missing_entry_before_the_start_of_an_epoch_in_the_same_read_is_recorded_as_a_gap(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the epoch begins a batch of its own, since it does not continue the previous entry."""

@@ -75,7 +75,7 @@ def test_prune_removes_old_jobs_and_verify_proves_the_rest(
     assert "by ada" in says
 
 
-def test_a_prune_that_removes_nothing_leaves_no_record(
+def test_a_prune_that_removes_no_jobs_writes_no_record(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Checks that a prune without effect does not replace the record of an earlier prune that removed jobs."""
@@ -226,7 +226,7 @@ def test_events_can_be_deleted_only_during_a_recorded_prune(
 
 
 @pytest.mark.parametrize("step", ["begun", "removed", "month", "batches", "quarantine"])
-def test_the_next_prune_completes_a_prune_that_died(
+def test_the_next_prune_completes_a_prune_whose_process_died(
     step: str,
     writer: StreamWriter,
     small: Mirror,

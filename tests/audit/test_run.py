@@ -156,7 +156,7 @@ def test_events_that_exist_when_the_mirror_is_stopped_are_still_mirrored(
     assert done.entries == 21
 
 
-def test_before_the_mirror_stops_it_tries_a_postponed_queue_again(
+def test_the_mirror_service_tries_a_postponed_queue_again_before_it_stops(
     source: StreamSource, writer: StreamWriter, database: Database
 ) -> None:
     """Checks a queue whose server was unreachable and answers again. Its entries are mirrored before the service
@@ -193,7 +193,7 @@ class FailingSource(StreamSource):
             raise ServerUnavailable(url="redis://here", why="Connection refused")
 
 
-def test_the_mirror_service_waits_out_an_outage_of_redis(
+def test_the_mirror_service_continues_after_an_outage_of_redis(
     valkey_url: str,
     writer: StreamWriter,
     database: Database,
@@ -214,7 +214,7 @@ def test_the_mirror_service_waits_out_an_outage_of_redis(
     assert writer.backlog() == (0, 0)
 
 
-def test_the_mirror_service_waits_out_an_outage_of_sql(
+def test_the_mirror_service_continues_after_an_outage_of_sql(
     valkey_url: str,
     writer: StreamWriter,
     database: Database,

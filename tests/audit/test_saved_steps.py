@@ -1,4 +1,4 @@
-"""`verify` and the entries of durable jobs (I20): honest logs pass, and each planted lie is found."""
+"""Verify and the saved steps of durable jobs (I20): true logs are accepted, and each planted lie is found."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,14 +28,14 @@ D, E = "d" * 32, "e" * 32
 
 
 def told(log: MemoryWriter) -> list[tuple[str, str]]:
-    """Return what the replay reports, as pairs of invariant and text."""
+    """Return the violations that the replay reports, as pairs of the invariant and the text."""
     replay = Replay("mail")
     replay.feed(log.rows)
     return [(found.invariant, found.says) for found in replay.violations]
 
 
 def running(log: MemoryWriter, job_id: str = "a") -> str:
-    """Enqueue a job and claim it; return the fence."""
+    """Enqueue a job and claim it. Return the fence of the claim."""
     log.jobs("enqueued", [job_id, 1, None, "send", "normal", 3, 3, D], by="producer")
     return log.jobs("claimed", [job_id, 1])
 
@@ -52,7 +52,7 @@ def save(
     log.jobs("step_saved", ["a", fence, life, entry, name, 8, digest], by=by)
 
 
-def test_the_steps_of_an_honest_job_pass() -> None:
+def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
     log = MemoryWriter()
     fence = running(log)
     log.jobs("step_begun", ["a", fence, LIFE, 1, "charge"])
@@ -80,7 +80,7 @@ def test_the_steps_of_an_honest_job_pass() -> None:
         ([(1, "one", D, LIFE, "w-2")], "is written by w-2, the claim is that of w-1"),
     ],
 )  # fmt: skip
-def test_a_false_step_is_found(steps: Sequence[tuple[Any, ...]], says: str) -> None:
+def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str) -> None:
     log = MemoryWriter()
     fence = running(log)
     for step in steps:
@@ -89,7 +89,7 @@ def test_a_false_step_is_found(steps: Sequence[tuple[Any, ...]], says: str) -> N
     assert [("I20", says)] == told(log)
 
 
-def test_a_step_of_a_job_that_no_worker_holds_is_found() -> None:
+def test_replay_reports_a_step_that_was_saved_without_a_claim_in_force() -> None:
     log = MemoryWriter()
     fence = running(log)
     save(log, "7-1", 1, "one")
@@ -106,7 +106,7 @@ def test_a_step_of_a_job_that_no_worker_holds_is_found() -> None:
     ] == told(log)
 
 
-def test_the_entries_of_a_restored_job_are_not_known() -> None:
+def test_replay_does_not_know_the_earlier_steps_of_a_restored_job() -> None:
     log = MemoryWriter()
     fields = ["a", 1, None, "ready", "send", "normal", 3, 3, D, None, 0, 0, 0, 0, None, None]
     log.jobs("restored", [*fields, None, None, None, None, None, None, LIFE], by="ada")
@@ -140,7 +140,8 @@ def saved(client: Client, held: Claim, *entries: int) -> None:
 
 
 def durable_job(client: Client) -> Claim:
-    """Enqueue a job whose first claim saves a step, and fails; return its second claim, which has saved two more."""
+    """Enqueue a job. Its first claim saves a step and fails. Return its second claim, which has saved two more
+    steps."""
     job = NewJob("a", QUEUE, profile("send"), "{}")
     client.run(client.calls.enqueue.many([job]))
     first = claim(client)
@@ -151,7 +152,7 @@ def durable_job(client: Client) -> Claim:
     return second
 
 
-def test_sql_has_the_steps_and_agrees_with_redis_while_the_job_runs_and_afterwards(
+def test_the_steps_in_sql_agree_with_redis_during_and_after_the_run_of_the_job(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     held = durable_job(client)
@@ -169,7 +170,7 @@ def test_sql_has_the_steps_and_agrees_with_redis_while_the_job_runs_and_afterwar
     assert 3 == len(auditlog.rows(database, "SELECT 1 FROM job_event WHERE type = 'step_saved'"))
 
 
-def test_a_step_that_was_changed_in_sql_is_found(
+def test_verify_finds_a_step_that_was_changed_in_sql(
     client: Client, database: Database, mirror_all: Callable[[], int]
 ) -> None:
     durable_job(client)

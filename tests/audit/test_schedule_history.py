@@ -68,7 +68,9 @@ def scene(valkey_url: str, client: Client, database: Database) -> Iterator[Scene
         yield made
 
 
-def test_the_sentence_about_an_instant_on_time_says_so_and_when_its_job_began(scene: Scene) -> None:
+def test_the_sentence_about_an_instant_that_was_on_time_says_so_and_says_when_its_job_began(
+    scene: Scene,
+) -> None:
     scene.put()
     scene.until_due()
     scene.serve()
@@ -234,7 +236,7 @@ def test_the_history_says_whether_a_schedule_is_paused_or_was_not_served(scene: 
     assert "ada paused it (migration)" in found.says
 
 
-def test_a_rule_that_is_set_during_a_pause_does_not_hide_who_paused_the_schedule(
+def test_the_history_says_who_paused_a_schedule_whose_rule_was_changed_during_the_pause(
     scene: Scene,
 ) -> None:
     scene.put()

@@ -214,7 +214,9 @@ def test_a_mirror_checks_all_queues_before_it_attaches_the_first(
     assert "queue 'other' is mirrored into another audit database" in looked.output
 
 
-def test_verify_states_once_why_redis_cannot_be_compared(first: Source, second: Source) -> None:
+def test_verify_gives_the_reason_only_once_if_it_cannot_compare_redis(
+    first: Source, second: Source
+) -> None:
     replace(first, queue="news").add("n")
     first.mirror()
     second.add("c")

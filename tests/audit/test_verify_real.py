@@ -532,7 +532,7 @@ def test_ends_that_are_only_in_the_outbox_count_when_the_log_is_switched_on_agai
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(
+def test_verify_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """Checks that the result of the second job with the id is not compared with the end of the first job."""

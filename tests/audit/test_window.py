@@ -103,7 +103,7 @@ def test_a_report_does_not_sort_claims(long_log: Database, ask: Callable[..., Re
 
 
 @pytest.mark.parametrize("number", [1, 2, 19, 20, 21, 100])
-def test_percentiles_use_the_nearest_rank_method(number: int) -> None:
+def test_percentiles_are_computed_with_the_nearest_rank_method(number: int) -> None:
     rows = [("q", None, ms, 1) for ms in range(1, number + 1)]
     twice = [("q", None, ms, 2) for ms in range(1, number + 1)]
 

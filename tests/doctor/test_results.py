@@ -200,7 +200,9 @@ def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_a_refused_settlement_after_the_end_of_a_job_does_not_hide_that_end(seed: Seed) -> None:
+def test_the_doctor_uses_the_end_of_a_job_that_is_followed_by_a_refused_settlement(
+    seed: Seed,
+) -> None:
     held = seed.running("c", keep_ms=HOUR)
     seed.complete(held, values={1: pack_result('"c"')})
     seed.complete(held)

@@ -189,7 +189,8 @@ async def _awaited_effect(n: int) -> int:
 
 @app.task(queue="crew", retry=quick, max_losses=20)
 async def steps_and_kills(steps: int, kills: int) -> None:
-    """Do steps; kill the worker's process behind the first step of the first claim, the second of the second…"""
+    """Save several steps. Kill the worker's process after the first step in the first claim, after the second step in
+    the second claim, and so on."""
     job = durable()
     claim = current_job().claim
     for n in range(steps):
@@ -201,7 +202,7 @@ async def steps_and_kills(steps: int, kills: int) -> None:
 
 @app.task(queue="crew", retry=quick, isolation="process")
 def durable_apart() -> None:
-    """Note the error that steps in a process of their own raise."""
+    """Record the error that steps raise in a process of their own."""
     try:
         durable_sync()
     except NotDurable as error:
@@ -216,7 +217,8 @@ def _stops() -> None:
 
 @app.task(queue="crew", retry=quick)
 def stopping_in_a_step() -> None:
-    """Stop the worker's process (SIGSTOP) in the step of the first run, until a test lets the process continue."""
+    """Suspend the worker's process (SIGSTOP) within the step of the first run, until a test lets the process
+    continue."""
     job = durable_sync()
     job.step("stops", _stops)
     job.step("behind", _effect, 7)

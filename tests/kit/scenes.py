@@ -312,7 +312,8 @@ def rollback(seed: Seed) -> Scene:
 
 @scene
 def save(seed: Seed) -> Scene:
-    """Save steps of three jobs: one that begins its box, one whose box Redis has, and one that is refused."""
+    """Save steps of three jobs: the first job has no box yet, the second job has a box, and the save of the third job
+    is refused."""
     a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
     seed.save(b, what="begin", life="1" * 16)
     seed.enqueue("waiting")

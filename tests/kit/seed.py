@@ -238,7 +238,7 @@ class Seed:
         kept: str = "digest",
         worker: str = WORKER,
     ) -> dict[int, NotSaved]:
-        """Save or begin one entry of each claim."""
+        """Save one entry in the box of each claim, or record that it is begun."""
         packed = "" if what == "begin" else value if value[:1] == "!" else pack_result(value, kept)
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]

@@ -145,7 +145,9 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
     assert ids(seed.claim()) == ["first"]
 
 
-def test_two_concurrent_claims_do_not_both_leave_a_free_place_empty(redis_url: str) -> None:
+def test_a_free_place_is_taken_though_two_concurrent_claims_both_try_to_take_it(
+    redis_url: str,
+) -> None:
     """The bug: each of two claims took a scope that the other claim needed. Both claims were rolled back, and a free
     place remained empty."""
     with Seed(redis_url, name="c-1") as one, Seed(redis_url, name="c-2") as other:
@@ -400,7 +402,9 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_lane_whose_first_jobs_lost_their_lines_serves_its_next_job(seed: Seed) -> None:
+def test_a_claim_takes_the_next_job_of_a_lane_whose_first_jobs_have_lost_their_state_lines(
+    seed: Seed,
+) -> None:
     """The bug: if a claim twice in a row found a lane without a readable job, the claim failed with a Lua error."""
     seed.cap("tenant", 5)
     seed.enqueue("a", "b", "c", scopes=["tenant=x"])

@@ -293,7 +293,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
     assert reply == ["refused", "arguments", "mode"]
 
 
-def test_a_trim_to_an_anchor_that_redis_has_forgotten_trims_nothing(seed: Seed) -> None:
+def test_a_trim_removes_no_entry_if_redis_has_forgotten_the_anchor_of_the_trim(seed: Seed) -> None:
     """Checks that one entry remains as the anchor. The anchor shows the mirror where the history of Redis differs from
     the mirror's own history."""
     scene = SCENES["trim"](seed)

@@ -111,7 +111,7 @@ def fail_finally(seed: Seed) -> Operation:
 
 
 def save(seed: Seed) -> Operation:
-    """A save of a job whose box begins, and one that is refused."""
+    """Save a step of a job that has no box yet, and a step of a job whose save is refused."""
     held = _three(seed)
     return lambda s: s.save(held[0], held[3])
 

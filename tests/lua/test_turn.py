@@ -20,7 +20,9 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_a_turn_claims_into_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
+def test_the_claim_of_a_turn_takes_the_place_that_the_success_in_the_turn_frees(
+    seed: Seed, scope: str
+) -> None:
     """Checks a worker with one place and a cap of 1. The worker need not wait for the wake token that its own report
     pushes."""
     seed.cap(scope, 1)
@@ -50,7 +52,7 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_the_cap_of_the_queue_counts_a_claim_that_ends_in_a_turn_once(seed: Seed) -> None:
+def test_a_claim_that_ends_in_a_turn_frees_one_place_of_the_cap_of_the_queue(seed: Seed) -> None:
     """Checks two ended claims: a success after the end of its lease, and a claim whose lease ends in the turn.
 
     Afterwards two places are free.

@@ -234,7 +234,7 @@ def test_a_payload_above_the_limit_is_refused() -> None:
         assert caught.value.facts["limit"] == 20
 
 
-def test_enqueue_by_name_validates_if_the_app_has_the_task(app: App) -> None:
+def test_enqueue_by_name_validates_the_arguments_if_the_app_has_the_task(app: App) -> None:
     app.task(queue="math", priority="low")(add)
 
     with pytest.raises(ArgumentsInvalid, match="a: is required"):
@@ -412,7 +412,7 @@ class Odd:
     pass
 
 
-def test_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
+def test_app_check_refuses_annotations_that_cannot_be_used(app: App) -> None:
     """Checks that the worker fails at its start, and not when the first job arrives."""
 
     @app.task

@@ -63,9 +63,7 @@ async def test_a_cancellation_while_dependencies_are_entered_exits_the_entered_d
     assert seen == ["inner ends", ("outer", "CancelledError")]
 
 
-async def test_the_timeout_of_an_attempt_includes_the_exit_of_dependencies_and_all_are_exited() -> (
-    None
-):
+async def test_the_timeout_of_an_attempt_includes_the_exit_of_all_its_dependencies() -> None:
     async def inner() -> AsyncIterator[None]:
         yield
         seen.append("leaving")
@@ -174,7 +172,7 @@ async def test_a_handler_without_dependencies_is_called_without_a_wrapper() -> N
 # What lives as long as the process.
 
 
-async def test_concurrent_handlers_share_a_process_dependency_though_the_first_is_cancelled() -> (
+async def test_concurrent_handlers_share_a_process_dependency_even_if_the_first_handler_is_cancelled() -> (
     None
 ):
     making, go = asyncio.Event(), asyncio.Event()
@@ -259,7 +257,7 @@ async def test_the_end_of_the_worker_cancels_a_process_dependency_that_is_being_
     assert await runs.verdicts() == [("final", "cancelled")]
 
 
-async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_the_others_are_exited(
+async def test_an_error_in_the_exit_of_a_process_dependency_is_logged_and_other_dependencies_are_exited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def first() -> Iterator[None]:

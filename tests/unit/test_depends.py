@@ -384,7 +384,7 @@ def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: 
     ]  # fmt: skip
 
 
-def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_and_all_are_exited(
+def test_an_error_in_the_exit_of_a_dependency_fails_the_attempt_after_all_dependencies_are_exited(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -505,7 +505,7 @@ def test_an_async_dependency_of_a_def_task_is_refused(app: App) -> None:
         assert "is async" in said
 
 
-def test_an_async_dependency_of_a_def_handler_that_is_hidden_in_another_dependency_fails_the_attempt(
+def test_the_attempt_of_a_def_handler_fails_if_a_nested_dependency_is_async(
     app: App,
 ) -> None:
     @app.task

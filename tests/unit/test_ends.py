@@ -33,7 +33,7 @@ def test_the_end_of_a_job_has_the_task_and_the_call_of_its_enqueue() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_a_job_whose_first_event_is_missing_gets_no_field_of_an_earlier_job() -> None:
+def test_a_job_whose_first_event_is_missing_gets_no_field_of_an_earlier_job_with_its_id() -> None:
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 
@@ -55,7 +55,7 @@ def test_a_requeued_job_has_no_end() -> None:
     assert lives.ends == {}
 
 
-def test_the_end_of_a_pruned_job_is_its_death() -> None:
+def test_a_pruned_job_ended_when_it_became_dead() -> None:
     lives = Lives()
     tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50)
     tell(lives, 2, Event.CLAIMED, claim=1)

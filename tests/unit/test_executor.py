@@ -170,7 +170,7 @@ async def test_a_task_group_works_in_the_first_step_of_a_handler() -> None:
     assert sorted(ran) == ["a", "b"]
 
 
-async def test_a_task_group_whose_task_fails_fails_the_job_once() -> None:
+async def test_a_job_fails_once_if_a_task_in_its_task_group_fails() -> None:
     async def part() -> None:
         raise ValueError("no")
 

@@ -91,7 +91,9 @@ def test_the_option_keep_result_is_written_into_the_fields_and_the_spec_of_the_j
     assert read_spec(spec)._replace(keeps="", headers_json="") == read_spec(plain_spec)
 
 
-def test_result_of_a_task_without_keep_result_is_refused_before_anything_is_sent(app: App) -> None:
+def test_waiting_for_the_result_of_a_task_without_keep_result_is_refused_before_anything_is_sent(
+    app: App,
+) -> None:
     handle = JobHandle[int](app, id="a", queue="q", keeps=False)
     with pytest.raises(ResultUnavailable, match=r"write @app\.task\(keep_result=True\)"):
         handle.result(30)

@@ -80,7 +80,7 @@ def test_a_delay_and_a_deadline_of_a_packed_job_count_from_the_insert() -> None:
     assert {5} == {json.loads(each.ties)["keep"] for each in read_later}
 
 
-def test_an_absolute_due_time_does_not_depend_on_the_time_of_the_insert() -> None:
+def test_the_absolute_due_time_of_a_packed_job_does_not_depend_on_the_time_of_the_insert() -> None:
     job = NewJob("j-1", "mail", profile("send"), "{}", due_ms=10**13, ties='{"expires_at":9}')
 
     assert job == read(job, age_ms=10**9)

@@ -220,7 +220,7 @@ def test_the_method_judge_agrees_with_a_count_of_all_instants(
         "Africa/Casablanca",
     ],
 )  # fmt: skip
-def test_the_instants_of_a_rule_equal_those_found_by_a_search_through_all_minutes(
+def test_the_instants_of_a_rule_equal_the_instants_found_by_a_search_through_all_minutes(
     zone: str,
 ) -> None:
     """Runs a part of `python -m tests.rigs.dst_oracle`, which makes the whole comparison.
@@ -238,7 +238,7 @@ def test_the_instants_of_a_rule_equal_those_found_by_a_search_through_all_minute
     ("zone", "expression"),
     [("Australia/Lord_Howe", "0 */2 * * *"), ("America/Havana", "*/30 */2 * * SUN")],
 )
-def test_the_instants_of_the_library_cronsim_alone_differ_from_those_of_the_search(
+def test_the_library_cronsim_alone_finds_other_instants_than_the_search(
     zone: str, expression: str
 ) -> None:
     """Shows why CronSim is used only for stretches of time without a clock change. If this test fails, CronSim may

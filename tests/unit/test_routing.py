@@ -63,7 +63,7 @@ class Nodes:
 
 
 @pytest.mark.parametrize("key", ["a", "rqc:{mail}:meta", "{}x", "x{}{y}", "{", "}{", "é{ü}", ""])
-def test_slot_of_computes_the_slots_of_redis(key: str) -> None:
+def test_the_function_slot_of_computes_the_same_slots_as_redis(key: str) -> None:
     assert key_slot(key.encode()) == slot_of(key)
 
 
@@ -142,7 +142,7 @@ def test_a_moved_answer_is_followed_and_its_node_is_remembered() -> None:
     assert nodes.maps == 2, "the whole map is asked for again: others have moved, too"
 
 
-def test_an_answer_without_a_host_means_the_host_of_the_answering_node() -> None:
+def test_a_moved_answer_without_a_host_refers_to_the_host_of_the_answering_node() -> None:
     slot = slot_of(LOW)
     moved = Node(A.host, 7009)
     nodes = Nodes(lambda node, _: "here" if node == moved else ReplyError(f"MOVED {slot} :7009"))
@@ -290,7 +290,7 @@ def test_a_node_with_an_outdated_slot_map_is_asked_after_other_nodes() -> None:
     assert asked == [B, C, B, C]
 
 
-def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_one() -> None:
+def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_map() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     home, _ = home_and_other(nodes)
@@ -307,7 +307,7 @@ def test_one_call_reads_the_slot_map_while_other_calls_use_the_old_one() -> None
     assert next(nodes.routing.exchange([["GET", HIGH]])).brief, "the first one was given up"
 
 
-def test_after_a_cancelled_read_of_the_slot_map_the_next_call_reads_it() -> None:
+def test_the_next_call_reads_the_slot_map_after_a_read_of_the_map_was_cancelled() -> None:
     nodes = Nodes()
     nodes.exchange(["GET", LOW])
     nodes.routing.map.distrust()

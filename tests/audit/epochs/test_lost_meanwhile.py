@@ -157,7 +157,7 @@ def test_a_deleted_queue_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_from_sql_alone(
+def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """Checks that verify does not report the whole log as proven because the logs of the other queues are proven."""

@@ -1,4 +1,4 @@
-"""Keys after a durable job saves what it has done, and after it ends."""
+"""The keys after a durable job has saved steps, and after the job has ended. A box stores the saved steps of a job."""
 
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Saving, save
@@ -26,7 +26,7 @@ def test_the_first_save_begins_the_box_of_its_job(seed: Seed) -> None:
     }
 
 
-def test_a_step_that_was_begun_is_saved_under_its_own_number(seed: Seed) -> None:
+def test_a_step_that_was_begun_keeps_its_number_when_it_is_saved(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim, what="begin")
     seed.save(claim, entry=2, name="other")
@@ -45,7 +45,7 @@ def test_a_step_that_was_begun_is_saved_under_its_own_number(seed: Seed) -> None
     }
 
 
-def test_an_entry_that_is_there_is_not_written_again(seed: Seed) -> None:
+def test_a_saved_entry_of_a_box_is_not_written_again(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 
@@ -53,7 +53,7 @@ def test_an_entry_that_is_there_is_not_written_again(seed: Seed) -> None:
     assert {} == seed.changes(lambda: seed.save(claim, what="begin"))
 
 
-def test_only_the_holder_of_the_claim_saves(seed: Seed) -> None:
+def test_only_the_worker_that_holds_the_claim_can_save_a_step(seed: Seed) -> None:
     claim = seed.running("a")
     seed.enqueue("waits")
 
@@ -69,14 +69,16 @@ def test_only_the_holder_of_the_claim_saves(seed: Seed) -> None:
         assert before["outbox"] == seed.snapshot()["outbox"]
 
 
-def test_an_entry_behind_missing_ones_is_not_saved(seed: Seed) -> None:
+def test_an_entry_is_not_saved_if_entries_before_it_are_missing(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 
     assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
 
 
-def test_an_entry_of_another_name_or_life_is_a_conflict(seed: Seed) -> None:
+def test_an_entry_with_another_step_name_or_another_life_is_refused_as_a_conflict(
+    seed: Seed,
+) -> None:
     a, b = seed.running("a"), seed.running("b")
     seed.save(a)
 
@@ -85,7 +87,7 @@ def test_an_entry_of_another_name_or_life_is_a_conflict(seed: Seed) -> None:
     assert {1: NotSaved("conflict", None)} == seed.save(a, b)
 
 
-def test_a_box_that_is_full_takes_no_more(seed: Seed) -> None:
+def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=10000 bytes=8")
@@ -98,7 +100,7 @@ def test_a_box_that_is_full_takes_no_more(seed: Seed) -> None:
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
 
 
-def test_a_value_that_is_not_kept_leaves_the_reason(seed: Seed) -> None:
+def test_an_entry_without_its_value_has_the_reason_why_the_value_is_missing(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim, value="!too_large"))
@@ -127,7 +129,7 @@ def test_steps_of_several_jobs_are_saved_in_one_call_and_logged_in_order(seed: S
     assert told == [("step_begun", [("a", 1)]), ("step_saved", [("a", 2), ("b", 1), ("a", 1)])]
 
 
-def test_the_log_keeps_the_value_if_it_is_asked_to(seed: Seed) -> None:
+def test_the_log_has_the_value_of_a_step_if_the_job_requests_it(seed: Seed) -> None:
     seed.attach()
     claim = seed.running("a")
 
@@ -136,7 +138,7 @@ def test_the_log_keeps_the_value_if_it_is_asked_to(seed: Seed) -> None:
     assert VALUE == seed.entries()[-1].jobs[0].fields["value"]
 
 
-def test_a_job_that_leaves_leaves_its_box_to_the_next_claims(seed: Seed) -> None:
+def test_later_claims_delete_the_box_of_a_job_that_has_ended(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 
@@ -151,7 +153,7 @@ def test_a_job_that_leaves_leaves_its_box_to_the_next_claims(seed: Seed) -> None
     assert f"box|{LIFE}" not in found["expiring"]
 
 
-def test_a_large_box_is_emptied_by_several_claims(seed: Seed) -> None:
+def test_several_claims_together_empty_a_large_box(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 2_501)}
@@ -183,7 +185,7 @@ def test_a_dead_job_keeps_its_box_until_it_is_pruned(seed: Seed) -> None:
     assert f"box|{LIFE}" in seed.snapshot()["expiring"]
 
 
-def test_only_the_holder_of_the_claim_reads_the_box(seed: Seed) -> None:
+def test_only_the_worker_that_holds_the_claim_can_read_the_box(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     read = seed.client.calls.reads.box

@@ -28,7 +28,7 @@ def test_the_first_epoch_begins_when_the_queue_is_created(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_a_failover_starts_an_epoch_and_ends_no_claim(seed: Seed) -> None:
+def test_a_failover_starts_an_epoch_and_leaves_claims_in_force(seed: Seed) -> None:
     claim = seed.running("a")
     before = seed.meta("replid")
     fail_over(seed.control)
@@ -119,7 +119,7 @@ def test_jobs_keep_their_order_when_the_key_meta_is_lost(seed: Seed) -> None:
     assert ["held", "a", "b"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_queue_starts_a_first_epoch_after_flushall(seed: Seed) -> None:
+def test_a_queue_begins_again_with_a_first_epoch_after_flushall(seed: Seed) -> None:
     seed.enqueue("a")
     claim = seed.claim_one("a")
     seed.control.flushall()

@@ -43,7 +43,7 @@ def test_a_setting_accepts_a_bool(seed: Seed) -> None:
     assert seed.meta("paused") == "1"
 
 
-def test_when_the_backlog_reaches_its_bound_a_whole_enqueue_call_is_refused(seed: Seed) -> None:
+def test_a_whole_enqueue_call_is_refused_when_the_backlog_reaches_its_limit(seed: Seed) -> None:
     seed.attach()
     seed.configure(backlog_max_jobs=4)
     seed.enqueue("a", "b", "c")
@@ -55,7 +55,7 @@ def test_when_the_backlog_reaches_its_bound_a_whole_enqueue_call_is_refused(seed
     assert before == seed.snapshot()
 
 
-def test_when_the_bytes_of_the_backlog_reach_their_bound_an_enqueue_call_is_refused(
+def test_an_enqueue_call_is_refused_when_the_bytes_of_the_backlog_reach_their_limit(
     seed: Seed,
 ) -> None:
     seed.attach()
@@ -78,7 +78,7 @@ def shut_gate(seed: Seed) -> list:
     return held
 
 
-def test_at_twice_the_bound_of_the_backlog_claims_stop_and_settlements_continue(seed: Seed) -> None:
+def test_claims_stop_and_settlements_continue_at_twice_the_limit_of_the_backlog(seed: Seed) -> None:
     a, b = shut_gate(seed)
 
     claimed = seed.claim()

@@ -39,7 +39,7 @@ def instants(seed: Seed) -> list[tuple[int, str, int]]:
     return [(each[3], each[6], each[7]) for each in told(seed)]
 
 
-def test_a_worker_that_is_stopped_for_an_hour_after_it_was_given_a_schedule_fires_nothing_twice(
+def test_no_instant_is_fired_twice_by_a_worker_that_is_suspended_for_an_hour_with_a_due_schedule(
     seed: Seed,
 ) -> None:
     first = put(seed, every=10, overlap="allow").next_ms
@@ -76,7 +76,7 @@ def test_three_instants_that_pass_while_the_backlog_is_full_cause_one_run_that_c
     assert missed == (nominal - first) // EVERY_MS >= 2
 
 
-def test_a_full_server_refuses_schedules_and_instants_and_loses_none_of_them(seed: Seed) -> None:
+def test_a_full_server_refuses_schedules_and_instants_without_losing_them(seed: Seed) -> None:
     first = put(seed).next_ms
     until_due(seed)
     handed = send(seed)

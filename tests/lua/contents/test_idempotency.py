@@ -80,7 +80,7 @@ def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed
     assert all(expected == head[-3:] for head in heads)
 
 
-def test_a_call_without_the_keys_that_it_needs_changes_nothing_and_is_sent_again_with_them(
+def test_a_call_without_its_needed_keys_changes_nothing_and_is_sent_again_with_these_keys(
     seed: Seed, redis_url: str
 ) -> None:
     """Checks a worker whose first call is answered that the queue remembers ids. The worker repeats the call with the
@@ -383,7 +383,7 @@ def test_ids_are_still_remembered_after_the_key_meta_was_lost(seed: Seed) -> Non
     assert {"a", "b"} == seed.snapshot()["results"].keys()
 
 
-def test_a_restored_job_is_remembered_and_the_job_of_a_remembered_id_is_not_restored(
+def test_a_restored_job_is_remembered_and_a_lost_job_whose_id_is_remembered_is_not_restored(
     seed: Seed,
 ) -> None:
     once = {"once_ms": T + DAY, "call_digest": CALL}

@@ -1,5 +1,6 @@
-"""The model of durable jobs: every order of their calls, crashes, stale workers and failovers, without a server.
+"""Models of durable jobs: every order of their calls, crashes, stale workers and failovers, without a server.
 
-``checker`` goes through the states of a world, ``waits`` has the worlds of steps, sleeps and signals, ``emptying`` the
-one of a box that is emptied, ``worlds`` lists them and their planted bugs. See ``scripts/prove/model --states``.
+The module ``checker`` visits all states of a model (a world). ``waits`` has the worlds of steps, sleeps and signals.
+``emptying`` has the world of a box that is emptied. ``worlds`` lists the worlds and their planted bugs. See
+``scripts/prove/model --states``.
 """

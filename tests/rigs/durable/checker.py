@@ -1,4 +1,4 @@
-"""Go through all states of a world, and judge each."""
+"""Visits all states of a world, and judges each state."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Unsafe(Exception):
-    """A state, or what a call does in it, breaks a promise."""
+    """Raised if a state, or the effect of a call in the state, breaks a promise."""
 
 
 class World(Protocol[State]):
-    """The states of something, and what may happen in each."""
+    """The states of a model, and the steps that may follow each state."""
 
     def start(self) -> State:
         """Return the first state."""
         ...
 
     def is_end(self, state: State, /) -> bool:
-        """Return whether nothing more has to happen."""
+        """Return whether this state may be the last state."""
         ...
 
     def steps(self, state: State, /) -> Iterator[tuple[bool, State]]:
-        """Yield each next state, and whether it comes without a failure."""
+        """Yield each next state, and whether the step to this state happens without a failure."""
         ...
 
     def judge(self, state: State, /) -> None:
@@ -40,13 +40,13 @@ class Verdict:
 
     states: int
     problem: str = ""
-    """Empty if the world holds."""
+    """The problem that was found, or an empty text if the world keeps its promises."""
 
 
 def explore(world: World[State], *, most: int) -> Verdict:
     """Search breadth first. From each state an end must be reachable by steps without a further failure.
 
-    A wake-up that is lost is a state from which no such step leads on.
+    If a wake-up is lost, the search finds a state from which no such step follows.
     """
     first = world.start()
     numbers = {first: 0}
@@ -88,11 +88,11 @@ def _stuck(numbers: dict[State, int], before: list[list[int]], ends: list[int]) 
 
 
 class Searched(Generic[State]):
-    """A world with planted bugs: the names of those that are planted."""
+    """A world with planted bugs, which are given by their names."""
 
     def __init__(self, planted: frozenset[str] = frozenset()) -> None:
         self.planted = planted
 
     def has(self, bug: str) -> bool:
-        """Return whether a bug is planted."""
+        """Return whether the bug with this name is planted."""
         return bug in self.planted

@@ -1,4 +1,4 @@
-"""The world of a box that is emptied, while another job with its id begins a box of its own."""
+"""The world of a box that is emptied, while another job with the same id begins its own box."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 from tests.rigs.durable.checker import Searched, Unsafe
 
 FIELDS = 3
-"""A box' header and two entries."""
+"""The number of fields of a box: a header and two entries."""
 LIVES = 2
-"""How often the id is used."""
+"""The number of jobs that use the id, one after another."""
 
 
 class Duty(NamedTuple):
@@ -24,20 +24,20 @@ class Boxes(NamedTuple):
     """The boxes in Redis, and the workers that empty them."""
 
     life: int
-    """Which job of the id lives; 0: none."""
+    """The number of the job that is alive with the id, or 0 if no job is alive."""
     used: int
-    """How many jobs of the id there were."""
+    """The number of jobs that have used the id so far."""
     fields: tuple[int, ...]
-    """How many fields of each box are left."""
+    """The number of remaining fields in each box."""
     saved: bool
-    """Whether the first job has saved what it did."""
+    """Whether the first job has saved its step."""
     duties: frozenset[int]
     couriers: tuple[Duty, ...]
     crashes: int
 
 
 class Emptying(Searched[Boxes]):
-    """Jobs of one id, one after another, each with its own box."""
+    """The world of jobs with one id. The jobs come one after another, and each job has its own box."""
 
     def start(self) -> Boxes:
         return Boxes(0, 0, (0,) * LIVES, False, frozenset(), (), 2)

@@ -1,4 +1,4 @@
-"""The model of durable jobs in short; at length: ``scripts/prove/model --states``."""
+"""A short form of the search through the models of durable jobs. The long form is ``scripts/prove/model --states``."""
 
 import pytest
 
@@ -8,7 +8,7 @@ BUGS = [(name, bug) for name, kind in SHORT.items() for bug in kind.bugs]
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_each_order_of_calls_keeps_the_promises_and_comes_to_an_end(name: str) -> None:
+def test_each_order_of_calls_in_the_model_keeps_the_promises_and_can_end(name: str) -> None:
     verdict = SHORT[name].verdict()
 
     assert "" == verdict.problem
@@ -16,5 +16,5 @@ def test_each_order_of_calls_keeps_the_promises_and_comes_to_an_end(name: str) -
 
 
 @pytest.mark.parametrize(("name", "bug"), BUGS, ids=[bug for _name, bug in BUGS])
-def test_a_planted_bug_is_found(name: str, bug: str) -> None:
+def test_the_search_finds_each_bug_that_is_planted_in_the_model(name: str, bug: str) -> None:
     assert SHORT[name].verdict(bug).problem

@@ -1,10 +1,11 @@
-"""The worlds of a handler with a step, two waits of one name and a sleep.
+"""The worlds of a handler with a step, two waits with the same name, and a sleep.
 
-Each call of a script is one step. What a worker does between two calls is a state of its own, so any other call may
-come between. A worker decides the arguments of a call before Redis carries it out: so late calls of stale workers are
-covered.
+Each call of a script is one step of the world. A worker between two calls has a state of its own, so any other call may
+come in between. A worker chooses the arguments of a call before Redis carries out the call. So the worlds include late
+calls of stale workers.
 
-The handler: a step; a wait; a wait that ends late; a sleep; the end. Three signals come, two of them with one key.
+The handler has a step, a wait, a wait with a time limit, a sleep and an end. Three signals arrive, and two of them have
+the same key.
 """
 
 from __future__ import annotations
@@ -20,56 +21,56 @@ SIGNALS = ("k1", "k1", "k2")
 
 
 class Entry(NamedTuple):
-    """One entry of the box: begun, or saved with a value."""
+    """One entry of a box. The entry is only begun, or it is saved with a value."""
 
     value: str = ""
-    """Empty while the entry is only begun."""
+    """The saved value. It is empty while the entry is only begun."""
     begun: int = 0
-    """The fence under which the time of a wait or a sleep was fixed; 0 without a time."""
+    """The fence of the claim that fixed the time of a wait or a sleep, or 0 if no time is fixed."""
 
 
 class Job(NamedTuple):
-    """The job as Redis has it."""
+    """The state of the job in Redis."""
 
     state: str = "ready"
     fence: int = 0
     entries: tuple[Entry | None, ...] = (None, None, None, None)
     mail: tuple[str, ...] = ()
-    """The keys of the messages that wait."""
+    """The keys of the messages that have arrived and that no wait has taken yet."""
     keys: tuple[str, ...] = ()
-    """The keys of all messages that came."""
+    """The keys of all messages that have arrived."""
     asks_mail: bool = False
-    """Whether an entry that waits for a message is one of those for which the job is parked."""
+    """Whether the job is parked for an entry that waits for a message."""
     has_time: bool = False
 
 
 class Worker(NamedTuple):
-    """A worker that runs the job, or believes that it does."""
+    """A worker that runs the job, or that still believes so."""
 
     fence: int
     does: str
     memory: tuple[Entry | None, ...] = ()
     at: int = 0
-    """The entry that the call is about."""
+    """The entry to which the call of the worker belongs."""
     value: str = ""
 
 
 class History(NamedTuple):
-    """The whole world."""
+    """One state of the whole world."""
 
     job: Job
     workers: tuple[Worker, ...]
     sent: tuple[str, ...]
-    """Signals on their way."""
+    """The signals that are on their way to Redis."""
     past: Job | None
-    """What a failover would bring back."""
+    """The earlier state of the job to which a failover would go back."""
     leases: int
     crashes: int
     failovers: int
 
 
 def put(entries: tuple[Entry | None, ...], at: int, entry: Entry) -> tuple[Entry | None, ...]:
-    """Return the entries with one of them replaced."""
+    """Return the entries, with one entry replaced."""
     return (*entries[:at], entry, *entries[at + 1 :])
 
 
@@ -79,7 +80,7 @@ def is_saved(entry: Entry | None) -> bool:
 
 
 class Waits(Searched[History]):
-    """One history of the slot, or one that a failover takes back to an earlier state at any moment."""
+    """The world of one job. With failovers, the job may go back to an earlier state at any moment."""
 
     def __init__(
         self,
@@ -141,8 +142,8 @@ class Waits(Searched[History]):
 
     @staticmethod
     def unused(history: History) -> int:
-        """Return the least fence that no worker and no entry has. Only whether fences are equal matters, so there are
-        finitely many states."""
+        """Return the smallest fence that no worker and no entry uses. It only matters whether two fences are equal, so
+        the number of states is finite."""
         known = {each.fence for each in history.workers}
         for job in (history.job, history.past):
             if job is not None:
@@ -155,7 +156,8 @@ class Waits(Searched[History]):
     # The scripts.
 
     def ripe(self, job: Job) -> Job:
-        """Wake a job that is parked for a message that is there: each call that changes waits or mail ends so."""
+        """Wake a job that is parked for a message which has arrived. Each call that changes waits or messages ends with
+        this."""
         if job.state == "parked" and job.asks_mail and job.mail:
             return self.woken(job)
         return job
@@ -202,7 +204,8 @@ class Waits(Searched[History]):
             yield True, history._replace(job=changed, workers=workers)
 
     def call(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
-        """Yield what a worker's next step does: the job behind it, and the worker, None if it gives up."""
+        """Yield each result of a worker's next step: the job after the step, and the worker, or None if the worker
+        gives up."""
         if worker.does == "load":
             yield job, worker._replace(does="run", memory=job.entries) if holds else None
         elif worker.does == "run":
@@ -236,7 +239,7 @@ class Waits(Searched[History]):
         return worker._replace(does="run", memory=memory, at=0, value="")
 
     def next_call(self, worker: Worker) -> Worker:
-        """Return the worker at the handler's next call that its memory does not answer."""
+        """Return the worker at the next call of its handler whose result the worker does not know."""
         for at in self.program:
             if not is_saved(worker.memory[at]):
                 if at == STEP:
@@ -245,7 +248,7 @@ class Waits(Searched[History]):
         return worker._replace(does="over")
 
     def missing(self, job: Job, worker: Worker) -> list[int]:
-        """Return the entries that the worker knows and Redis has forgotten."""
+        """Return the entries that the worker knows and that Redis has forgotten."""
         known = enumerate(worker.memory)
         return [
             at

@@ -1,4 +1,4 @@
-"""The worlds of the model and the bugs that may be planted in each.
+"""The worlds of durable jobs, and the bugs that can be planted in each world.
 
 See ``scripts/prove/model --states``.
 """
@@ -23,13 +23,13 @@ Planted = frozenset[str]
 
 @dataclass(frozen=True)
 class Kind:
-    """A world and its bugs."""
+    """A world, and the bugs that can be planted in it."""
 
     make: Callable[[Planted], World[Any]]
     bugs: tuple[str, ...]
 
     def verdict(self, *planted: str) -> Verdict:
-        """Search the world with these bugs."""
+        """Search the world with these bugs planted."""
         return explore(self.make(frozenset(planted)), most=MOST)
 
 
@@ -67,7 +67,7 @@ SHORT: Final[dict[str, Kind]] = {
     ),
     "a box is emptied": Kind(lambda planted: Emptying(planted), OF_BOXES),
 }
-"""What the tests search."""
+"""The worlds that the tests search."""
 
 WORLDS: Final[dict[str, Kind]] = {
     **SHORT,
@@ -79,7 +79,8 @@ WORLDS: Final[dict[str, Kind]] = {
 
 
 def main() -> int:
-    """Search all worlds, then each with each of its bugs; return 1 if a world breaks or a bug is not found."""
+    """Search each world without bugs, and then with each of its bugs. Return 1 if a world breaks a promise, or if the
+    search misses a bug."""
     fell_short = False
     for name, kind in WORLDS.items():
         verdict = kind.verdict()

@@ -91,7 +91,7 @@ def test_a_call_without_an_answer_is_repeated_with_the_same_number(trouble: Exce
     assert server.slept > 0
 
 
-def test_running_no_calls_needs_no_server() -> None:
+def test_running_an_empty_list_of_calls_needs_no_server() -> None:
     """Checks a worker whose claim returned no job and which has nothing to settle."""
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
@@ -244,7 +244,7 @@ def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
 @pytest.mark.parametrize(
     "reply", [ReplyError("NOPERM no permission to run script|load"), Unsent("")]
 )
-def test_a_script_that_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
+def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception) -> None:
     """Checks that the number of tries is limited. Otherwise the client would load the script again and again without a
     pause."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]

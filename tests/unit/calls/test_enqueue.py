@@ -189,7 +189,9 @@ def test_the_answer_has_the_scope_of_a_dropped_or_rejected_job() -> None:
 
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
-def test_a_call_has_a_bounded_number_of_different_rules_for_full_scopes(rules: int) -> None:
+def test_an_enqueue_call_has_a_limited_number_of_different_rules_for_full_scopes(
+    rules: int,
+) -> None:
     """Checks the limit on the number of rules, because a call of 250 jobs with many rules each blocked Redis for tens
     of milliseconds."""
     server = Server(enqueue=[OK])

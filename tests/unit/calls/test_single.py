@@ -152,7 +152,7 @@ def test_each_job_is_sent_with_its_own_kind_and_the_cache_of_kinds_is_bounded(
     assert len(client.calls.single._kinds) <= 3
 
 
-def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
+def test_the_slot_of_a_call_is_free_again_however_the_call_ends() -> None:
     """Checks that an interrupted producer sends its next call in the same slot, with the next number."""
     server = Server(enqueue=[OK])
     client = Client(transport=server, calls=plans(server))  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_a_slot_is_free_again_after_any_end_of_its_call() -> None:
     ("trouble", "error", "seconds"),
     [(Unsent("no"), ServerUnavailable, 3.0), (Lost("no"), OutcomeUnknown, 30.0)],
 )
-def test_the_patience_of_a_call_begins_when_it_is_first_sent(
+def test_the_time_limit_for_repeating_a_call_begins_when_the_call_is_first_sent(
     trouble: Exception, error: type[RqCoreError], seconds: float
 ) -> None:
     """Checks a call whose first answer arrives only when the connection's timeout is nearly over."""
