@@ -159,7 +159,7 @@ def test_a_script_writes_nothing_if_any_key_has_a_wrong_type(seed: Seed, name: s
 
 
 def test_a_wrong_type_is_raised_as_queue_damaged(seed: Seed) -> None:
-    """Checks that the error message names the doctor."""
+    """Checks that the error message names the command ``doctor``."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("scheduled"))
     seed.control.set(seed.keys("scheduled"), "x")

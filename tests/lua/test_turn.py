@@ -122,7 +122,7 @@ def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None
 
 
 def test_the_answer_of_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) -> None:
-    """Checks a new plain job, which is the most frequent case. Only its arguments are sent."""
+    """Checks a new plain job, as nearly all jobs are. For such a job, the server sends only the arguments."""
     lanes = {"plain": "", "capped": "2+tenant=x"}
     for name, lane in lanes.items():
         seed.enqueue(name, lane=lane, args_json='{"n":1}')

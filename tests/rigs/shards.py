@@ -73,9 +73,9 @@ class Strike:
     writable_s: float
     """The time from the strike until the new primary accepted writes."""
     acked_s: float
-    """The time from that moment until a producer was told that its job is in the struck queue."""
+    """The time from the first accepted write until a producer was told that its job is in the struck queue."""
     again_s: float
-    """The time from that moment until a job of the struck queue ran."""
+    """The time from the first accepted write until a job of the struck queue ran."""
     acked: int
     lost: int
     """The number of jobs that never ran though they were acknowledged. They were acknowledged before the strike, or

@@ -190,7 +190,7 @@ def test_advance_makes_a_delayed_job_claimable_at_its_due_time(fake: testing.Fak
 
 
 def test_a_drain_calls_the_hook_for_dead_jobs_once_for_each_dead_job(fake: testing.Fake) -> None:
-    """Checks that the hook runs. An earlier release of the drain called no hook."""
+    """Checks that the hook runs. Earlier, a drain did not call this hook."""
     first, second = mortal.enqueue("works"), mortal.enqueue("works")
 
     ran = fake.drain("mail")

@@ -1,7 +1,7 @@
 """Pictures of the pages, as SVG that needs no script, no font of its own and no other host.
 
-Each picture has its own card and both sets of colours: it uses the same set as the page if the browser reports that
-set, and can otherwise be read on any page. ``scripts.docs.generate`` writes the pictures and reports outdated ones.
+Each picture has a background of its own (a card), a light set of colours and a dark set. It uses the set that the
+browser reports, and can be read on any page. ``scripts.docs.generate`` writes the pictures and reports outdated ones.
 
 - ``drawing``: colours, text, boxes and arrows of all pictures.
 - ``journey``: a job's way, and a lease that ends.

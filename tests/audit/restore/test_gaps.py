@@ -1,6 +1,6 @@
-"""A log with a gap: jobs that may have ended in the gap are not run a second time without consent.
+"""A log with a gap: jobs that may have ended in the gap are not run a second time without the operator's consent.
 
-The gap is a common one: SQL is restored from a backup, and Redis has trimmed events that the backup lacks.
+The gap has a common cause: SQL is restored from a backup, and Redis has trimmed events that the backup lacks.
 """
 
 from __future__ import annotations

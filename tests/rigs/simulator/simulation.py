@@ -73,13 +73,12 @@ from tests.rigs.simulator.world import (
 DRAIN_STEPS_MAX: Final = 6_000
 """The number of steps within which all jobs must end, once no more faults happen."""
 TIED_EVERY: Final = 6
-"""A number of rounds of seeds through all profiles. In one of these rounds, jobs have names and deadlines, and are
-edited."""
+"""The number of rounds in a cycle; a round has one seed of each profile.
+In one round of each cycle, jobs have names and deadlines, and are edited."""
 KEPT_EVERY: Final = 11
-"""A number of rounds of seeds. In the last three of these rounds, results of jobs are kept, half of them with little
-room."""
+"""The number of rounds in a cycle. In the last three rounds, results are kept, half of them with little room."""
 SCHEDULED_EVERY: Final = 13
-"""A number of rounds of seeds. In two of these rounds there are schedules."""
+"""The number of rounds in a cycle. In two rounds of each cycle there are schedules."""
 SCHEDULED_AT: Final = (2, 7)
 LOOK_EVERY: Final = 5
 """The number of script calls after which all jobs are polled, in the way of waiting callers."""

@@ -28,7 +28,7 @@ class Request:
     replies: list[Any] = field(default_factory=list)
     """The replies to the commands that have been carried out."""
     fate: Fate | None = None
-    """What the network does with the round trip. It is drawn when the turn of the first command comes."""
+    """The network's effect on the round trip. It is drawn at random when the first command is about to be run."""
 
 
 @dataclass(frozen=True)
