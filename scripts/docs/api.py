@@ -241,7 +241,7 @@ def _message(error: type) -> str:
 
 
 def settings_md() -> str:
-    """Return the page of the settings: where each can be set, and its default."""
+    """Return the page of the settings. It says where each setting can be set, and its default."""
     settings = (
         (f"`{s.name}`", f"{s.default:,}", f"{s.minimum:,}", s.meaning) for s in SETTINGS.values()
     )

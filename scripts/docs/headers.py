@@ -1,7 +1,7 @@
 """Checks that the headers of ``lua/`` are true: the body of each file does what they declare, and nothing else.
 
-The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. This module checks the rest, when the
-documentation is generated and not at run time:
+The loader (:mod:`rq_core.scripts.assemble`) refuses headers that it cannot bind. This module checks the following
+rules, when the documentation is generated and not at run time:
 
 - a script's Transitions are those of the one table, and it emits their events and no others;
 - every key, argument, record field, include and field of ``meta`` that is declared is used, and every key that is

@@ -1,4 +1,4 @@
-"""Counts how many of the locals (200) and upvalues (60) that Lua allows a function each script uses.
+"""Counts the locals and upvalues of each script. Lua allows a function 200 locals and 60 upvalues.
 
     python -m scripts.docs.lua_limits
 
@@ -220,7 +220,7 @@ def _ends_a_value(word: str) -> bool:
 
 
 def _begins_anew(word: str) -> bool:
-    """Return whether this word, after a value, begins a new statement or value."""
+    """Return whether this word begins a new statement or a new value. The word comes after a value."""
     return _NAME.fullmatch(word) is not None and word not in ("and", "or", "not")
 
 

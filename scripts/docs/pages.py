@@ -38,6 +38,6 @@ def slug(heading: str) -> str:
 
 
 def prose(docstring: str) -> str:
-    """Return a docstring as Markdown: roles and double backticks become code."""
+    """Return a docstring as Markdown. Roles and text in double backticks become code."""
     text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", docstring)
     return _DOUBLE.sub("`", text).strip()

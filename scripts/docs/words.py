@@ -1,6 +1,6 @@
 """Checks that pages, errors, help, the comments and messages of the code, and the names of tests use plain words.
 
-Pages, errors and help also have one word for each idea: docs/glossary.md names the words that it rules out.
+Pages, errors and help also use one word for each idea. docs/glossary.md lists the words that must not be used.
 
 python -m scripts.docs.words            exit 1 if one of these texts has one of the patterns
 python -m scripts.docs.words PATH…      only the sources and tests under these paths
@@ -80,7 +80,7 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
 
 
 def synonyms(glossary: str) -> dict[str, str]:
-    """Return the words that the glossary rules out, as patterns, each with the word to write."""
+    """Return the words that the glossary rules out, as patterns. Each pattern has the word to write in its place."""
     return {
         rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
         for word, meaning in _ENTRY.findall(glossary.lower())

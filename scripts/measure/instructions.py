@@ -162,7 +162,7 @@ def serving() -> Iterator[Server]:
 
 
 def empty(server: Server) -> None:
-    """Empty the server and Lua, so that Lua's garbage is the same each time, and load the functions."""
+    """Empty the server, collect Lua's garbage so that its amount is the same each time, and load the functions."""
     server("FLUSHALL", "SYNC")
     server("FUNCTION", "FLUSH", "SYNC")
     server("FUNCTION", "LOAD", _COLLECT)
@@ -251,7 +251,7 @@ class Life:
 
 
 def measured(server: Server) -> Iterator[tuple[str, int]]:
-    """Return the name and count of each row: the instructions of one call."""
+    """Return the name and the count of each row. The count is the number of instructions of one call."""
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():

@@ -1,4 +1,4 @@
-"""Measures other queues at the same work, each in its own environment and with a time limit."""
+"""Measures other queues (peers) with the same work, each in its own environment and with a time limit."""
 
 from __future__ import annotations
 

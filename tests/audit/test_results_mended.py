@@ -30,7 +30,7 @@ FIELD = "unique|t/user=7"
 
 @pytest.fixture
 def level(valkey_url: str, database: Database) -> Iterator[tuple[Seed, Callable[[], Any]]]:
-    """Yield a queue and its mirror; all events of its jobs have left the outbox."""
+    """Yield a queue and its mirror. No event of a job is in the outbox any more."""
     with Seed(valkey_url, real_clock=True) as made:
 
         def drain() -> None:

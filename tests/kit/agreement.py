@@ -1,4 +1,5 @@
-"""Asserts that Redis, the projection in SQL and the log agree. Tests use it after each loss and each repair."""
+"""Asserts that Redis, the rows about jobs in SQL (the projection) and the log agree. Tests use it after each loss and
+each repair."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[
 
 
 def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
-    """Return the projection as it must be: every job folded from its surviving events only."""
+    """Return the projection as it must be: each job computed only from those events that were not lost."""
     events = auditlog.events(database, QUEUE)
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
@@ -48,7 +49,7 @@ def assert_agree(
 ) -> QueueResult:
     """Let the mirror catch up, and assert that Redis, the projection and the log agree.
 
-    For a pruned log only verify can check the chain.
+    If the log was pruned, only verify can check the chain of the log.
     """
     drain(client, database)
 

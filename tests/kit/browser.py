@@ -1,7 +1,7 @@
-"""Debian's Chromium, driven by Playwright, and the checks of each page that it shows.
+"""Debian's Chromium, driven by Playwright, and the checks of each page that Chromium shows.
 
-Playwright brings a driver, which is a Node process; the browser is the system's own. `.ci/run` installs both, and the
-tests that need them are marked `browser`.
+Playwright has a driver, which is a Node process. The browser is the system's own browser. `.ci/run` installs the driver
+and the browser. The tests that need them are marked `browser`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Scripts that read the time from a key, so that leases and due times are exact and a seed repeats a run."""
+"""Scripts that read the time from a key in Redis. So leases and due times are exact, and the same seed gives the same
+run."""
 
 from functools import cache
 

@@ -120,7 +120,7 @@ async def apart_async(how: str, db: None = Depends(async_session)) -> None:
 
 @app.task(queue="crew", retry=QUICK, isolation="process")
 async def apart_forgetful(db: None = Depends(async_session)) -> None:
-    """Return from a handler in a separate process while an asyncio task that it started still runs."""
+    """Return from a handler in a process of its own, while an asyncio task that the handler started still runs."""
 
     async def rest() -> None:
         try:

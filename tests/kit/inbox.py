@@ -180,7 +180,7 @@ def at(step: str, times: int, does: Callable[[], object]) -> OnStep:
 
 
 def killing(step: str, times: int, number: int = signal.SIGKILL) -> OnStep:
-    """Return a function for ``on_step`` that sends a signal to its own process."""
+    """Return a function for ``on_step`` that sends this signal to the process in which it runs."""
     return at(step, times, lambda: os.kill(os.getpid(), number))
 
 

@@ -1,4 +1,4 @@
-"""A restore in a separate process, which kills itself after a number of calls.
+"""A restore in a separate process. The process kills itself after a number of calls.
 
 python -m tests.kit.restore_child REDIS_URL AUDIT_URL QUEUE CALLS
 """

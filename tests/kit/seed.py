@@ -277,7 +277,7 @@ class Seed:
         return take_out(job_id, self.state(job_id) or f"ready task=t seq=1 since={self.now}", ended)
 
     def restore(self, *records: Restoration) -> dict[str, str]:
-        """Restore lost jobs and remove revived jobs; return the outcome of each."""
+        """Restore lost jobs and remove revived jobs. Return the outcome of each job."""
         after = self.meta("restored") or "-"
         return self.client.run(
             self.client.calls.audit.restore(self.queue, records, after=after)

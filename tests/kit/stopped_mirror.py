@@ -1,4 +1,4 @@
-"""A mirror in a process of its own, which stops itself (SIGSTOP) in the middle of a transaction.
+"""A mirror in a process of its own. The mirror suspends itself (SIGSTOP) in the middle of a transaction.
 
 python -m tests.kit.stopped_mirror REDIS_URL AUDIT_URL QUEUE STEP
 

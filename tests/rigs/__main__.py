@@ -98,7 +98,8 @@ def caps() -> None:
 @click.option("--processes", default=4, show_default=True)
 @engine
 def exact(jobs: int, processes: int, engine: Engine | None) -> None:
-    """Show that exactly N jobs run at once: N in 1, 2, 3, 10; per task, per key, per queue, and all three together."""
+    """Show that exactly N jobs run at once, for N = 1, 2, 3 and 10. N is a limit per task, per key, per queue, or all
+    three together."""
     problems = []
     with capped(engine) as (_, client, place):
         queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
@@ -155,7 +156,7 @@ def faults(kills: int, zombies: int, engine: Engine | None) -> None:
 
 @main.group()
 def once() -> None:
-    """Show that names are held once, and that the expiry of jobs and results keeps up."""
+    """Show that only one job at a time holds a unique name, and that jobs and results expire as fast as they come."""
 
 
 @once.command("race")
@@ -163,7 +164,7 @@ def once() -> None:
 @click.option("--kills", default=200, show_default=True)
 @engine
 def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
-    """Let 50 producers ask for one name while workers are killed."""
+    """Let 50 producers enqueue jobs with the same unique name while workers are killed."""
     with alone(engine) as (server, place):
         found = once_race.race(server.url, place, enqueues, kills)
     click.echo(found.line())
@@ -175,9 +176,9 @@ def name_race(enqueues: int, kills: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True)
 @engine
 def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
-    """Let jobs expire as fast as they come, with flat memory.
+    """Let jobs expire as fast as they come. Redis' memory must stay flat.
 
-    Half of the jobs are delayed, half wait in 250 lanes.
+    Half of the jobs are delayed, and half wait in 250 lanes.
     """
     with alone(engine) as (server, place):
         found = expiring.expire(server.url, place, rate, seconds)
@@ -196,9 +197,10 @@ def expiry(rate: int, seconds: int, engine: Engine | None) -> None:
 @click.option("--seconds", default=60, show_default=True, help="Of each of the three.")
 @engine
 def kept(seconds: int, engine: Engine | None) -> None:
-    """Keep results for a second at full speed, with flat memory and no call over 10 ms in Redis.
+    """Keep results for a second each, at full speed. Redis' memory must stay flat, and no call may take Redis more than
+    10 ms.
 
-    Rounds: short results, results of 64 KiB, and these with the values in the log.
+    There are three rounds: short results, results of 64 KiB, and such results with the values in the log.
     """
     problems = []
     for size, chunk, log in ((60, 250, DIGEST), (VALUE_MAX, 16, DIGEST), (VALUE_MAX, 16, FULL)):
@@ -225,10 +227,10 @@ def kept(seconds: int, engine: Engine | None) -> None:
 def waits(
     names: Sequence[str], jobs: int, callers: int, seconds: float, engine: Engine | None
 ) -> None:
-    """Show that no wait for a job's end is lost, and that waits end soon, on each stage or those NAMED.
+    """Show that no wait for a job's end is lost, and that waits end soon, on each stage or only on the NAMED stages.
 
-    The stages: no fault, the listening connection is killed every 50 ms, primaries fail, the queue's slot moves, a user
-    lacks the right to the channel.
+    The faults of the stages: none, the listening connection is killed every 50 ms, primaries fail, the queue's slot
+    moves, and a user lacks the right to the channel.
     """
     problems: list[str] = []
     for name in names or STAGES:
@@ -317,7 +319,8 @@ def at_length(test: str, variable: str, jobs: int) -> None:
 @main.command()
 @click.argument("jobs", default=10_000)
 def sessions(jobs: int) -> None:
-    """Run handlers with database sessions on a real PostgreSQL, and kill workers: no connection is left open."""
+    """Run handlers with database sessions on a real PostgreSQL, and kill workers. No database connection may remain
+    open."""
     at_length("tests/worker/test_sessions.py", "RQ_CORE_SESSIONS_JOBS", jobs)
 
 
@@ -384,10 +387,11 @@ def chaos(
     postgres: bool,
     as_json: bool,
 ) -> None:
-    """Break everything under load, one thing at a time; then heal, drain, and report the fate of every job.
+    """Apply faults under load, one after another. Then end the faults, let all jobs end, and report what became of
+    every job.
 
-    Exits with 0 only if no job was lost unreported, none ran twice or beyond a cap unexplained, and ``audit verify``
-    holds. Gaps in the log are allowed where an outbox was emptied.
+    Exits with 0 only if no job was lost without a report, no job ran twice or beyond a cap without an explanation, and
+    ``audit verify`` holds. Gaps in the log are allowed if an outbox was emptied.
     """
     if audit is not None and postgres:
         raise click.UsageError("--audit names a database, --postgres makes one: give one of them")

@@ -1,8 +1,8 @@
-"""Budgets: upper limits of costs, in counts that do not depend on the machine, in one table.
+"""Budgets: upper limits of costs, in one table. The costs are counts, which do not depend on the machine.
 
     budgets.check("redis_calls", "claim.100", calls)
 
-`scripts/measure/budgets` sets each budget to the current count, so that an improvement stays.
+`scripts/measure/budgets` sets each budget to the current count, so that later changes cannot lose an improvement.
 """
 
 import json

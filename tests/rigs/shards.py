@@ -62,7 +62,8 @@ class Strike:
     kind: str
     engine: str
     spared_pause_s: float
-    """The longest time in which no job of an undisturbed queue ran."""
+    """The longest time in which no job of an undisturbed queue ran (an undisturbed queue is on a shard without a
+    fault)."""
     spared_call_s: float
     """The duration of the longest call of a producer to an undisturbed queue."""
     fresh_call_s: float

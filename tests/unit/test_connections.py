@@ -66,7 +66,7 @@ async def test_redis_py_has_the_internals_that_rq_core_uses(valkey_url: str) -> 
 
 
 async def test_a_push_message_is_not_taken_for_a_reply(valkey_url: str) -> None:
-    """Checks a push message between two exchanges, and one within an exchange."""
+    """Checks a push message between two exchanges, and a push message within an exchange."""
     url = f"{valkey_url}?protocol=3"
     waiting, direct = AsyncPoolTransport(url), PoolTransport(url)
     read = [["SET", "key", "1"], ["GET", "key"]]

@@ -89,7 +89,7 @@ async def test_the_pool_opens_at_most_max_connections(valkey_url: str, kind: typ
 
 
 def test_threads_queue_for_a_connection(valkey_url: str) -> None:
-    """Checks more than a hundred threads: none gets the error that Redis does not answer."""
+    """Checks more than a hundred threads. No thread gets the error that says that Redis does not answer."""
     transport = PoolTransport(f"{valkey_url}?max_connections=1", answer_within=60)
     taken = transport._pool.take()
 

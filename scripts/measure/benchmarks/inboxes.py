@@ -1,9 +1,10 @@
 """Measures an inbox: the jobs per second that one relay hands over, and the time from a COMMIT to the handler.
 
-The rows are those of ``enqueue_many`` in a transaction. SQLite is in WAL mode, as applications of several processes
-have it; PostgreSQL has its default settings. Each COMMIT waits for a sync.
+The rows come from ``enqueue_many`` in a transaction. SQLite is in WAL mode, as in applications with several processes.
+PostgreSQL has its default settings. Each COMMIT waits for a sync.
 
-The floors are those of the same moment: plain INSERTs into the same table, each with its own COMMIT, and bare EVALSHAs.
+The floors are measured at the same time: plain INSERTs into the same table, each with its own COMMIT, and bare
+EVALSHAs.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
-    """Measure all parts, repeat by repeat, so that a slow moment of the machine affects all of them."""
+    """Measure all parts in each repeat, so that a slow moment of the machine affects all parts."""
     place = stage.place / "audit"
     place.mkdir()
     postgres = DurablePostgres().start() if {"audit", "inbox"} & set(only) else None

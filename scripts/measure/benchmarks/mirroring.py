@@ -164,7 +164,7 @@ COPIES = (POSTGRESQL.COPY_EVENTS, POSTGRESQL.COPY_JOBS, POSTGRESQL.COPY_ATTEMPTS
 def measure(
     client: Client, databases: Databases, jobs: int, repeats: int, *, shapes: bool = True
 ) -> dict[str, list[float]]:
-    """Measure all figures, repeat by repeat, so that a slow moment of the machine affects all of them.
+    """Measure all figures in each repeat, so that a slow moment of the machine affects all figures.
 
     Without ``shapes``, only entries of 100 jobs are measured.
     """

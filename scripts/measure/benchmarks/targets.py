@@ -24,7 +24,8 @@ BEST_DRAIN_TWO = 68_000
 
 @dataclass(frozen=True)
 class Target:
-    """One row. ``bound`` is the number to reach, computed from the run's own figures if it is a ratio."""
+    """One row. ``bound`` is the number to reach. If the bound is a ratio, it is computed from other figures of the
+    run."""
 
     what: str
     figure: str
@@ -42,7 +43,7 @@ class Target:
         return value
 
     def met(self, document: Document) -> bool | None:
-        """Return whether the run met the target; None if the run lacks the figures."""
+        """Return whether the run met the target, or None if the run lacks the figures."""
         found = self.found(document)
         try:
             bound = self.bound(document)

@@ -2,7 +2,7 @@
 
     scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
 
-It fails if completions of many jobs do not all cost the same. The short form: tests/lua/test_caps_budget.py.
+It fails if completions of many jobs do not all cost the same. The short form is tests/lua/test_caps_budget.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Forks at one moment after another while another thread makes an app's first calls. See tests/app/test_forks.py.
+"""Forks a process at many different moments while another thread makes the first calls of an app. See
+tests/app/test_forks.py.
 
     scripts/measure/once/run forks URL MOMENTS
 

@@ -121,7 +121,7 @@ def questions(database: Database) -> list[Question]:
 
 
 def _a_retried_job(database: Database) -> tuple[str, int]:
-    """Return a job in the middle of the log that failed once, and when its first claim began."""
+    """Return a job in the middle of the log that failed once, and the time at which its first claim began."""
     with database.readers.connect() as connection:
         middle = connection.execute(
             text("SELECT epoch, seq / 2 AS seq FROM mirror_cursor WHERE queue = 'mail'")

@@ -207,7 +207,7 @@ ENDS: dict[str, Callable[[Client, str], Any]] = {
 def test_a_throttle_window_is_in_force_after_a_restore(
     client: Client, database: Database, redis_url: str, end: str
 ) -> None:
-    """Checks the window of a throttled job that has ended, so that no restored job holds the name."""
+    """Checks a throttled job that has ended. Its window keeps the name taken, though no restored job holds the name."""
     throttle(client, "first")
     ENDS[end](client, "first")
     assert throttle(client, "second").held == (("second", "first"),)

@@ -260,7 +260,7 @@ def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: See
 
 
 def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
-    """Checks both orders of the two calls: a job is never both edited and claimed under its old priority."""
+    """Checks both orders of the two calls. A job is never edited and then claimed with its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")
     assert ["b", "a"] == ids(seed)

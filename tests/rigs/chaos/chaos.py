@@ -113,7 +113,8 @@ def run(
     postgres: PostgresServer | None = None,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Make one run. Raises AssertionError if a process cannot be started, or does not end when it is asked to."""
+    """Make one run. Raises AssertionError if a process cannot be started, or if it does not end after a request to
+    end."""
     draw = random.Random(seed)
     stage = Stage(place, audit_url, engine, seed, rate)
     stage.postgres = postgres

@@ -60,7 +60,7 @@ class Recovery:
 
 @dataclass
 class Findings:
-    """The findings of the judge, without those of ``audit verify``."""
+    """The findings of the judge, without the findings of ``audit verify``."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -124,7 +124,7 @@ class Losses:
         )
 
     def covers_start(self, line: Line) -> bool:
-        """Return whether the claim of a handler that started here may be among the lost events."""
+        """Return whether the lost events may include the claim of a handler that started at this line."""
         return self.next_after(line) is not None and any(
             each.after_ms <= line.at_ms <= each.until_ms + CLAIM_LATE_MS
             for each in self._intervals[self._told[line.job].queue]

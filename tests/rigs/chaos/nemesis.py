@@ -54,7 +54,8 @@ class Nemesis:
         return Fault(kind, began, time.time_ns() / 1e6, self.held)
 
     def two_at_once(self) -> None:
-        """Apply two faults at once: one to a process, one to a server or to the network before it."""
+        """Apply two faults at once: one fault to a process, and one fault to a server or to the network in front of the
+        server."""
         kinds = [self.draw.choice(each) for each in (OF_PROCESSES, OF_SERVERS)]
         both = [Nemesis(self.stage, self.client, random.Random(self.draw.random())) for _ in kinds]
         with ThreadPoolExecutor(2) as pool:

@@ -3,8 +3,8 @@
     python -m tests.rigs.chaos.producer REDIS_URL FILE SEED RATE
 
 Each job is appended to FILE as ``try ID QUEUE AT_MS`` before it is sent and as ``ack ID QUEUE AT_MS`` when the server
-has accepted it. A job with a ``try`` line and without an ``ack`` line may exist or not. RATE is in jobs per second. Now
-and then the producer changes a schedule, as an operator does.
+has accepted it. A job with a ``try`` line and without an ``ack`` line may or may not exist in Redis. RATE is in jobs
+per second. Now and then the producer changes a schedule, as an operator does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Judges the schedules of a queue by its log alone, entry by entry: each instant must be right, and come once (I15).
+"""Judges the schedules of a queue by the log of the queue alone: each instant must be right and must come once (I15).
 
-From the rules in the log, the judge computes again the instants, the number that were passed over, and the next
-instant.
+The judge computes the instants, the number of instants that were passed over, and the next instant again from the rules
+in the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Known:
     """The rule of the schedule as JSON."""
     next_ms: int
     last_ms: int = 0
-    """The last instant in the log; 0 before the first."""
+    """The last instant in the log, or 0 before the first instant."""
     declared: set[str] = field(default_factory=set)
     """The rules that code has declared so far."""
 

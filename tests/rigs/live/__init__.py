@@ -1,1 +1,2 @@
-"""Caps with real workers on a real server: a short form in the tests, a long one in `scripts/prove/live caps`."""
+"""Tests caps with real workers on a real server. The tests run a short form, and `scripts/prove/live caps` runs a long
+form."""

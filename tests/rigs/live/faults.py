@@ -1,4 +1,4 @@
-"""Workers that are killed or stopped while they hold places in caps."""
+"""Workers that are killed or suspended while they hold places in caps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Enqueues N jobs per second whose deadline passes before a worker may claim them: they must leave Redis at the same
-rate."""
+"""Enqueues N jobs per second whose deadline passes before a worker may claim them. The jobs must leave Redis at the
+same rate."""
 
 from __future__ import annotations
 

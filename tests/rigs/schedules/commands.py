@@ -71,9 +71,9 @@ def store_many(count: int, times: int, beside: int, engine: Engine) -> None:
 @click.option("--failover", is_flag=True, help="Kill the primary of a Sentinel in the middle.")
 @engine
 def fire_minute(count: int, engine: Engine, *, failover: bool) -> None:
-    """Let two workers fire all schedules of one minute: within a second, and each schedule once.
+    """Let two workers fire all schedules of one minute. Each schedule must be fired once, and all within a second.
 
-    With a failover: in the history that continues after it, each schedule is fired once, however late.
+    With a failover, each schedule must be fired once in the history that continues after the failover, however late.
     """
     with directory() as place:
         run = minute.fire_through_a_failover if failover else minute.fire

@@ -277,7 +277,8 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """Settles and claims in one round trip per turn, as a worker does; a keeper thread extends the leases."""
+    """Settles jobs and claims jobs in one round trip per turn, as a real worker does. A second thread extends the
+    leases."""
 
     CONCURRENCY = 3
 

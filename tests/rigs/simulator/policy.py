@@ -29,10 +29,10 @@ class Uniform:
 class Pct:
     """Probabilistic concurrency testing (Burckhardt and others, 2010).
 
-    Each actor has a priority, and the highest continues until it waits; at a few moments drawn beforehand, the actor
-    that is about to continue falls behind all others. A bug that needs d orderings is found with a probability of at
-    least 1/(n·k^(d-1)) for n actors and k steps. Sometimes the choice is free, since polling actors would otherwise
-    never wait.
+    Each actor has a priority, and the actor with the highest priority continues until it waits. At a few random
+    moments, which are drawn beforehand, the actor that is about to continue gets the lowest priority. A bug that needs
+    d orderings is found with a probability of at least 1/(n·k^(d-1)) for n actors and k steps. Sometimes the choice is
+    free, since polling actors would otherwise never wait.
     """
 
     name = "pct"

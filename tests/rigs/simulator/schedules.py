@@ -1,4 +1,4 @@
-"""The actors' work on schedules: workers declare the schedules of their code and serve due schedules, and the operator
+"""The work of the actors on schedules. Workers declare the schedules of their code and fire due schedules. The operator
 changes schedules."""
 
 from __future__ import annotations

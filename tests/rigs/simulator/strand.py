@@ -1,8 +1,8 @@
 """Code that runs step by step: a thread that stops at each of its scheduling points.
 
-Exactly one of all strands and the thread that resumes them runs at any time, so the scheduling of threads has no
-influence. With threads, unchanged code can be run step by step: a client in the middle of a plan, a mirror in the
-middle of a transaction.
+At any time exactly one thread runs: one of the strands, or the thread that resumes them. So the scheduling of threads
+has no influence. With threads, unchanged code can be run step by step: a client in the middle of a plan, a mirror in
+the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Point = Request | Sleep | Step
 
 
 class Strand:
-    """One actor's thread. ``body`` is called with the strand when it is started."""
+    """The thread of one actor. ``body`` is the function that runs in the thread, and is called with the strand."""
 
     def __init__(self, name: str, body: Callable[[Strand], None]) -> None:
         self.name = name

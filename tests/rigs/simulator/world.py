@@ -1,4 +1,4 @@
-"""The server of a simulation: a real one, but its clock and its replication id belong to the simulation.
+"""The server of a simulation. It is a real server, but its clock and its replication id belong to the simulation.
 
 Scripts read both from keys outside every queue, so that nothing in a seed depends on the machine. Losses of a server's
 memory happen at once: it forgets everything, loads an old snapshot, or is replaced by another server.

@@ -101,7 +101,7 @@ def worker_without_the_right(engine: Engine, place: Path) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def failover(engine: Engine, place: Path) -> Iterator[Stage]:
-    """Yield a stage whose primary is killed and replaced by its replica, and then returns as a replica."""
+    """Yield a stage whose primary is killed and replaced by its replica. Later the old primary returns as a replica."""
     group = SentinelGroup(engine, place)
     with group.up():
 

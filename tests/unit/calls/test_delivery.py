@@ -54,7 +54,7 @@ def test_a_client_uses_scripts_on_a_server_without_functions(reply: Exception) -
     ],
 )
 def test_a_client_uses_scripts_on_a_server_that_refuses_to_load_functions(reply: Exception) -> None:
-    """Checks that a full server, which loads no new library, can still be drained."""
+    """Checks a full server. It loads no new library, and clients can still drain its queues."""
     server = Server(
         enqueue=[FORGOTTEN, ReplyError("NOSCRIPT No matching script"), OK], FUNCTION=[reply]
     )
@@ -206,7 +206,8 @@ def test_a_call_that_redis_may_have_run_is_repeated_for_longer_than_a_call_that_
 def test_a_repeated_call_raises_outcome_unknown_if_the_handshake_before_it_gets_no_answer(
     trouble: Exception,
 ) -> None:
-    """Checks that the error is not ServerUnavailable, which says that the call was not sent and no job exists."""
+    """Checks that the error is not ServerUnavailable. That error would say that the call was not sent and that no job
+    exists."""
     server = Server(enqueue=[Lost("cut"), EPOCH], handshake=[GREETING, trouble])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:

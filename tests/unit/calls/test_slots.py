@@ -1,4 +1,4 @@
-"""Slots: each call has its own slot, in threads and in forked processes."""
+"""Slots of calls: two calls under way never share a slot, neither in threads nor in forked processes."""
 
 from __future__ import annotations
 

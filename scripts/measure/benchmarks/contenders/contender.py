@@ -1,7 +1,7 @@
 """Code of all contenders: the job's arguments, the times at which jobs began, and the command line.
 
-A contender is a script that puts the same work through one library: a no-op with an int and a 40-byte string. Only the
-standard library is imported here, since each contender runs in its own environment.
+A contender is a script that runs the same work with one library. Each job has an int and a 40-byte string, and does
+nothing. Only the standard library is imported here, since each contender runs in its own environment.
 
     python ours.py one --jobs 1000      # a producer, each call awaited; prints {"per_s": …}
     python ours.py bulk --jobs 50000    # the same in calls of many jobs
