@@ -1,4 +1,5 @@
-"""The Python of docs/how-to/handlers.md runs as written, and its table equals that of tests/worker/test_leaving.py."""
+"""The Python code of docs/how-to/handlers.md runs as written. The page's table equals the table of
+tests/worker/test_leaving.py."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def block(word: str) -> str:
 
 
 class FakeSession:
-    """A database session that accepts every call, sync or awaited."""
+    """A fake database session. It accepts every call, whether sync or awaited."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self
@@ -47,7 +48,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def run_in(names: dict[str, Any], source: str) -> None:
-    """Run a block with the names of the blocks before it, and add the names that it defines."""
+    """Run a block of code that can use the names of the earlier blocks, and add the names that the block defines."""
     names.update(run(source, **names))
 
 

@@ -1,4 +1,5 @@
-"""Commands that a message advises contain the option for the key prefix, unless the prefix is the default."""
+"""Advice in messages: each command that a message advises has the option for the key prefix if the prefix is not the
+default."""
 
 from __future__ import annotations
 
