@@ -1,4 +1,4 @@
-"""Each error of the command line is one line, with an exit status."""
+"""Errors of the command line: each error is one line, and the command exits with a status that is not 0."""
 
 import contextlib
 import socket
@@ -89,7 +89,7 @@ def test_the_error_of_a_refused_password_does_not_print_the_password(cli: Comman
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """Yield a server that speaks another protocol."""
+    """Yield a server that speaks another protocol than Redis."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -404,7 +404,8 @@ def test_every_command_has_help(cli: CommandLine) -> None:
 
 
 def test_no_help_text_shows_the_marker_of_click_for_unwrapped_text() -> None:
-    """Checks docstrings for raw strings, in which click prints the mark and wraps the lines."""
+    """Checks the docstrings of all commands. If such a docstring is a raw string, click prints the marker and wraps the
+    lines."""
     helps = [command.help or "" for command in _commands(root)]
 
     assert len(helps) > 30

@@ -1,4 +1,4 @@
-"""`rq-core metrics` answers Prometheus until a signal stops it."""
+"""`rq-core metrics` serves metrics to Prometheus until a signal stops the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rq-core top` shows the queues and their problems at any width, and changes nothing."""
+"""`rq-core top` shows the queues and their problems in a terminal of any width, and changes nothing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks terminals with 60 and 80 columns: a full cap is shown with the number of its lanes, and a mirror with its
+    """Checks terminals with 60 and 80 columns. A full cap is shown with its number of lanes, and a late mirror with its
     backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
@@ -253,7 +253,7 @@ def test_the_top_command_refreshes_until_q_or_ctrl_c(
 def test_the_top_command_shows_causes_that_page_an_operator_before_all_other_causes(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks an unreadable queue beside twelve paused queues: the unreadable one is listed first."""
+    """Checks an unreadable queue beside twelve paused queues. The unreadable queue is listed first."""
     for n in range(14):
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")
@@ -277,7 +277,7 @@ def test_the_top_command_shows_causes_that_page_an_operator_before_all_other_cau
 def test_the_top_command_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that a mirror which died days ago is visible without --audit."""
+    """Checks that an operator sees a mirror that died days ago, even without the option --audit."""
     cli.ok("enqueue", "mail", "send")
     assert "the audit log was not read" not in cli.ok("top", "--once")
     client.run(client.calls.audit.attach("mail", "a-1"))
