@@ -1,4 +1,4 @@
-"""Pages state what callers must know about the duration of calls, failovers, suspects, and rights."""
+"""What the pages must tell callers: how long calls take, and what failovers, suspects and rights mean for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def section(page: str, heading: str) -> str:
 
 
 def test_a_page_states_how_long_a_sent_call_waits() -> None:
-    """Checks that a page gives the range from 4 to 46 s."""
+    """Checks that the page states each time limit of a call, with the value that the code has."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
 
@@ -51,7 +51,7 @@ def test_a_page_states_each_surprising_limit(page: str, heading: str, words: str
     assert words in section(page, heading)
 
 
-def test_the_page_about_testing_names_drain_for_async_tests() -> None:
+def test_the_page_about_testing_says_how_async_tests_call_drain_async() -> None:
     page = (DOCS / "how-to/testing.md").read_text()
 
     assert "await `fake.drain_async()`" in page
