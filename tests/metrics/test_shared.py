@@ -1,4 +1,4 @@
-"""All viewers share one read of the queues, and its error."""
+"""Several viewers of the queues share one read of Redis. They also share the error of this read."""
 
 import threading
 import time
