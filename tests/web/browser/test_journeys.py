@@ -1,4 +1,5 @@
-"""Journeys of a viewer on the page: from an alert to its beginning, with keys, without scripts, and during updates."""
+"""What a viewer does on the page: goes from an alert to its cause, uses the keyboard, works without JavaScript, and
+reads on during updates."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.web.conftest import QUEUE
 
 
 def waits_text(page: Any, selector: str, text: str) -> None:
-    """Wait until an element has this text."""
+    """Wait until an element contains this text."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector).first).to_contain_text(text, timeout=WAIT_MS)
@@ -67,7 +68,7 @@ def test_keys_move_the_focus_between_jobs_and_into_the_search(view: View) -> Non
         waits_text(page, "h1", "waits")
 
 
-def test_without_scripts_each_step_of_a_viewer_works(view: View) -> None:
+def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
     with view(scripts=False) as viewer:
         page = viewer.go("/")
         page.locator(".causes summary").first.click()
@@ -88,7 +89,8 @@ def test_without_scripts_each_step_of_a_viewer_works(view: View) -> None:
 def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks boxes that the test adds: the present pages have no boxes, and pages with boxes must not lose a choice."""
+    """Checks boxes that the test adds to the page. The pages have no boxes today; a later page with boxes must not lose
+    what the viewer ticked."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()
@@ -142,7 +144,7 @@ def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_form_shows_the_moment_in_the_readers_time_zone_and_leads_back_to_it(
+def test_the_form_shows_a_moment_in_the_time_zone_of_the_reader_and_submits_the_same_moment(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -194,7 +196,7 @@ def test_the_form_for_a_token_and_its_refusal_are_accessible(
 def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks attributes of htmx in texts, since htmx looks for its attributes in everything that it receives."""
+    """Checks texts that contain attributes of htmx. htmx looks for its attributes in everything that it receives."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))
