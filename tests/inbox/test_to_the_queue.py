@@ -1,5 +1,5 @@
-"""Jobs that go from a transaction through a relay into the queue: names, caps, windows, delays and results work as for
-other jobs."""
+"""Jobs on their way from a transaction, through a relay, into the queue. Names, caps, windows, delays and results work
+as they do for other jobs."""
 
 from __future__ import annotations
 

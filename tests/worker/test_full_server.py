@@ -1,4 +1,5 @@
-"""A server at maxmemory accepts no enqueue call, whole or in part, and can be drained."""
+"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers can still run the jobs that
+it has."""
 
 from __future__ import annotations
 

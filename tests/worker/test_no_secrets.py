@@ -1,4 +1,5 @@
-"""A worker with a mirror on a server with a password: the password is written nowhere."""
+"""A worker with a mirror, on a server that needs a password. The password appears in no output and in no stored
+data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Workers register their presence in Redis, also when idle; rows of gone workers are removed."""
+"""The rows with which workers register their presence in Redis. Idle workers register as well, and the row of a worker
+that is gone is removed."""
 
 import functools
 import json
@@ -169,7 +170,7 @@ LIES = {
     "busy": [1e308, [1]],
     "since_ms": ["now", None],
 }
-"""What a row's fields may not be. Any client with a worker's rights may write one."""
+"""Invalid values for the fields of a worker's row. Any client with the rights of a worker can write such values."""
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in LIES.items() for v in values])
@@ -190,7 +191,8 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 def test_a_worker_row_with_a_time_in_the_future_is_ignored(
     client: Client, valkey: RedisServer
 ) -> None:
-    """Checks a Redis clock that was set back, or a false row: the worker would stay listed until that time."""
+    """Checks a row whose time is in the future: a forged row, or a row from before the clock of Redis was set back. The
+    worker would otherwise stay listed until that time."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

@@ -1,4 +1,4 @@
-"""Undeclared queues: a worker reports a queue that its app does not declare, and creates nothing in Redis for it."""
+"""Queues that an app does not declare. A worker reports such a queue, and creates nothing in Redis for it."""
 
 from __future__ import annotations
 
