@@ -102,7 +102,7 @@ OF_OWN_QUEUE: list[Words] = [
 
 @pytest.fixture
 def queues(control: Any, redis_server: RedisServer) -> None:
-    """Yield two queues with one job each; one of the jobs is claimed."""
+    """Make two queues with two jobs each. In each queue, one of the jobs is claimed."""
     with Client(redis_server.url) as client:
         for queue in ("mail", "images"):
             jobs = [NewJob(f"{queue}-{n}", queue, profile("send"), "{}") for n in range(2)]
@@ -118,7 +118,7 @@ def role(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def user(role: str, as_: As, queues: None) -> Iterator[Any]:
-    """Return a connection of the role's user, whose rights cover the queue mail only."""
+    """Return a connection of a user who has the rights of this role, for the queue mail only."""
     with redis.Redis.from_url(as_(role, "--queue", "mail"), decode_responses=True) as client:  # type: ignore[no-untyped-call]
         yield client
 
@@ -169,7 +169,7 @@ def test_no_role_may_damage_the_list_of_queues(control: Any, user: Any) -> None:
     assert control.smembers(LISTED) == before
 
 
-def test_only_roles_that_read_all_queues_may_list_their_names(role: str, user: Any) -> None:
+def test_only_roles_that_read_all_queues_may_list_the_names_of_queues(role: str, user: Any) -> None:
     reads = role in ("mirror", "operator", "viewer")
 
     assert refused(user, "SMEMBERS", LISTED) != reads

@@ -39,7 +39,7 @@ class FakeSession:
 
 @pytest.fixture
 def page() -> Iterator[dict[str, Any]]:
-    """Return the names that the page's first two blocks define, run on a fake server."""
+    """Run the first two blocks of the page on a fake server. Return the names that the blocks define."""
     definitions, _, _ = block("async def engine").partition("report.enqueue")
     names = run(definitions)
     run_in(names, block("def sync_engine"))

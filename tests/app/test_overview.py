@@ -99,7 +99,7 @@ def test_the_overview_of_an_empty_server_has_no_queue(seed: Seed) -> None:
     assert found.used_memory > 0
 
 
-def test_the_age_of_the_oldest_ready_job_skips_a_cancelled_job(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> None:
     seed.enqueue("gone", "old", seed.job("older", priority="low"), "young")
     seed.cancel("gone")
     age(seed, "old", 5)

@@ -22,7 +22,7 @@ def an_app(url: str, prefix: str) -> App:
 
 
 @pytest.mark.parametrize(("prefix", "option"), [("rqc", ""), ("other", " --prefix other")])
-def test_the_command_for_a_damaged_queue_names_its_prefix(
+def test_the_command_for_a_damaged_queue_names_the_key_prefix(
     redis_url: str, prefix: str, option: str
 ) -> None:
     with an_app(redis_url, prefix) as app:

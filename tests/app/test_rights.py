@@ -29,7 +29,7 @@ def denied(control: Any) -> list[tuple[str, str]]:
     need.
 
     These are: the command with which redis-py introduces itself; FUNCTION LOAD, which a client sends if functions are
-    missing; and CONFIG, which tells a client more about the server than INFO does.
+    missing; and CONFIG, from which a client learns more about the server than from INFO.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]

@@ -1,4 +1,4 @@
-"""What `rq-core caps` reads about a scope: the holders, the waiting jobs, and the time at which its rate admits a job
+"""Scopes as `rq-core caps` shows them: the holders, the waiting jobs, and the time at which a rate admits a job
 again."""
 
 from __future__ import annotations

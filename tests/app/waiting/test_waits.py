@@ -177,7 +177,7 @@ def test_a_wait_that_times_out_does_not_change_its_job(app: App) -> None:
     assert "ready" == handle.state()
 
 
-def test_a_timeout_of_0_checks_the_job_once(app: App) -> None:
+def test_a_wait_with_a_timeout_of_0_checks_the_job_once(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0)
@@ -465,7 +465,7 @@ def test_a_wait_continues_after_an_outage(start_redis: Callable[..., RedisServer
         assert Failed is type(waiting.result(LONG_S))
 
 
-def test_the_timeout_of_a_wait_names_a_server_that_is_unreachable(
+def test_the_timeout_error_of_a_wait_names_an_unreachable_server(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -563,7 +563,7 @@ def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -
     assert handle.seen is None
 
 
-def test_the_timeout_of_a_wait_names_a_server_that_hangs(
+def test_the_timeout_error_of_a_wait_names_a_server_that_hangs(
     app: App, start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis()
@@ -582,7 +582,7 @@ def test_the_timeout_of_a_wait_names_a_server_that_hangs(
     assert error.__cause__ is not None
 
 
-def test_result_is_refused_for_a_task_without_keep_result_before_the_job_has_ended(
+def test_the_method_result_is_refused_at_once_for_a_task_without_keep_result(
     app: App,
 ) -> None:
     handle = app.tasks["note"].with_options(delay=100).enqueue(1)
