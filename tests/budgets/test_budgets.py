@@ -86,7 +86,7 @@ def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: i
 
 @pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("how", sorted(set(SETTLING) - {"complete"}))
-def test_calls_of_other_settlements_are_within_their_budgets(
+def test_calls_of_settlements_without_a_success_are_within_their_budgets(
     seed: Seed, how: str, size: int
 ) -> None:
     SETTLING[how](seed, running(seed, "warm", size))
@@ -406,7 +406,7 @@ def drain(app: App) -> int:
 # The table.
 
 
-def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
+def test_the_error_of_an_exceeded_budget_names_the_budget_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(budgets.COUNTED, raising=False)
@@ -419,7 +419,7 @@ def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
         budgets.check("redis_calls", "unheard of", 1)
 
 
-def test_tightening_the_budgets_lowers_those_that_were_measured_and_keeps_the_others() -> None:
+def test_tightening_lowers_the_budgets_that_were_measured_and_keeps_the_other_budgets() -> None:
     text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
 
     assert (
