@@ -171,7 +171,7 @@ def test_the_report_replaces_only_text_between_markers(figures: dict[str, Any]) 
     assert "old" not in after
 
 
-def test_a_table_of_both_documents_is_updated_in_both(
+def test_a_table_that_two_documents_contain_is_updated_in_both_documents(
     tmp_path: Path, figures: dict[str, Any]
 ) -> None:
     """Checks that the table in the README also gets the new figures."""
