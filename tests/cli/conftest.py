@@ -15,7 +15,7 @@ from rq_core.protocol.calls import claims
 
 @dataclass
 class CommandLine:
-    """``cli("job", "x")`` runs a command as a shell would."""
+    """A command line for tests: ``cli("job", "x")`` runs a command as a shell would."""
 
     url: str
 

@@ -411,7 +411,7 @@ def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
     assert "and 5 more" in printed
 
 
-def test_the_job_command_shows_when_the_rate_that_a_job_waits_for_admits_again(
+def test_the_job_command_shows_when_an_exhausted_rate_will_admit_the_job(
     cli: CommandLine, app: App
 ) -> None:
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=3600)])(send)

@@ -151,7 +151,9 @@ def test_an_enqueue_of_a_unique_name_that_is_held_reports_what_became_of_the_job
         assert said.stderr == ""
 
 
-def test_enqueue_with_app_applies_the_options_of_the_task(cli: CommandLine, module: str) -> None:
+def test_the_enqueue_command_with_the_option_app_applies_the_options_of_the_task(
+    cli: CommandLine, module: str
+) -> None:
     words = ("--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc")
 
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}', *words)
@@ -159,7 +161,7 @@ def test_enqueue_with_app_applies_the_options_of_the_task(cli: CommandLine, modu
     assert cli.json("job", "x")["max_attempts"] == 9
 
 
-def test_enqueue_with_app_refuses_arguments_that_do_not_fit_the_task(
+def test_the_enqueue_command_with_the_option_app_refuses_arguments_that_do_not_fit_the_task(
     cli: CommandLine, module: str
 ) -> None:
     said = cli.line(
@@ -399,7 +401,9 @@ def test_the_cancel_command_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
     assert (event["type"], event["by"], event["why"]) == ("cancelled", "ada", "not wanted")
 
 
-def test_cancel_of_an_unknown_job_fails_and_cancels_the_other_jobs(cli: CommandLine) -> None:
+def test_the_cancel_command_fails_for_an_unknown_job_and_cancels_the_other_jobs(
+    cli: CommandLine,
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
 
     result = cli("cancel", "a", "nobody")

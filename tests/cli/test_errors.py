@@ -31,7 +31,7 @@ NO_SERVER = "redis://:secret@127.0.0.1:1/0"
 
 
 @pytest.mark.parametrize("words", EVERY_VERB, ids=lambda words: words[0])
-def test_the_error_without_a_server_names_its_url_and_the_embedded_server(
+def test_the_error_of_an_unreachable_server_names_the_url_and_the_embedded_server(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     said = cli.line(1, *words, url=NO_SERVER)
@@ -388,7 +388,8 @@ def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks that the cron lines are not wrapped into a paragraph after the characters ``\\b``."""
+    """Checks that each line for cron stays a line of its own. A marker in the help text keeps click from joining these
+    lines."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
