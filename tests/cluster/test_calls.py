@@ -36,7 +36,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
-def test_schedules_are_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         calls = client.calls.schedules
