@@ -1,4 +1,4 @@
-"""Command lines on pages: each command exists, with its options and with its values. Placeholders stand for any
+"""Command lines on pages: each command exists, with its options and with its values. A placeholder matches any
 value."""
 
 import re
@@ -31,7 +31,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def problem_of(line: str) -> str | None:
-    """Return what is wrong with a command line, or None. A placeholder in capitals stands for any value."""
+    """Return what is wrong with a command line, or None. A placeholder in capitals matches any value."""
     words = shlex.split(line)[1:]
     group: click.Command = root
     context = click.Context(root, info_name="rq-core")
@@ -71,7 +71,7 @@ def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
     assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
 
 
-def test_the_check_of_command_lines_finds_invalid_ones() -> None:
+def test_the_check_of_command_lines_finds_invalid_command_lines() -> None:
     page = (
         "`rq-core jobs mail --state ready` and `rq-core cap QUEUE SCOPE N|none`\n"
         "```text\nrq-core dead mail   # why\n$ rq-core audit histroy x\n```\n`rq-core jobs mail --sort age`\n"

@@ -1,4 +1,5 @@
-"""What the pages must tell callers: how long calls take, and what failovers, suspects and rights mean for them."""
+"""Facts that the pages must state for callers: how long calls take, and what failovers, suspects and rights mean for
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def section(page: str, heading: str) -> str:
     return " ".join(found[2].split())
 
 
-def test_a_page_states_how_long_a_sent_call_waits() -> None:
+def test_a_page_states_how_long_a_call_waits_for_a_server() -> None:
     """Checks that the page states each time limit of a call, with the value that the code has."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")

@@ -3,7 +3,7 @@
 A page is played from top to bottom. A ``python`` block with a title is a file with this name. In a ``console`` block, a
 line after ``$ `` is a command, and the lines after the command are its output. In a ``sh`` block, each line is a
 command, and its output is not compared. Times, ids, process numbers and the number of jobs in an entry differ in each
-run, so they are masked. ``…`` stands for any text. A line that is only ``…`` stands for any lines.
+run, so they are masked. ``…`` matches any text. A line that is only ``…`` matches any lines.
 """
 
 from __future__ import annotations
