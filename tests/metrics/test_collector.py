@@ -325,7 +325,7 @@ def test_modules_that_do_not_need_prometheus_client_do_not_import_it(imported: s
     assert done.stdout == "[]\n"
 
 
-def test_without_the_extra_the_error_names_the_package_to_install() -> None:
+def test_without_prometheus_client_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from rq_core.metrics.page import worker_page\n"

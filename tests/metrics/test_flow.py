@@ -55,7 +55,7 @@ def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None
     assert sum(parts.waits) == 0
 
 
-def test_tasks_that_exceed_the_rows_of_the_table_are_counted_together() -> None:
+def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> None:
     table = FlowTable(rows=3)
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
@@ -65,7 +65,7 @@ def test_tasks_that_exceed_the_rows_of_the_table_are_counted_together() -> None:
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_the_wait_of_a_job_is_counted_if_its_claim_knows_its_length() -> None:
+def test_the_waiting_time_of_a_job_is_counted_if_the_claim_has_this_time() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
