@@ -231,7 +231,7 @@ def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
     assert page.get("/index.json").json()["sees_arguments"] is False
 
 
-def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_its_name(
+def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_the_same_name(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -352,7 +352,7 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_mounting_the_page_without_authorize_is_refused(
+def test_a_mounted_page_serves_only_viewers_that_authorize_accepts_and_links_below_its_path(
     busy: Scene,
 ) -> None:
     app = App(busy.url, audit=busy.audit_url)

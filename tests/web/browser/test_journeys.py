@@ -1,5 +1,5 @@
-"""What a viewer does on the page: goes from an alert to its cause, uses the keyboard, works without JavaScript, and
-reads on during updates."""
+"""Tasks of a viewer on the page: going from an alert to its cause, using the keyboard, working without JavaScript, and
+reading on during updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_a_viewer_gets_from_an_alert_to_its_reason_and_to_the_moment_when_it_began(
+def test_a_viewer_gets_from_an_alert_to_its_cause_and_to_the_moment_when_the_cause_began(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -169,7 +169,7 @@ def test_a_page_that_gets_no_answer_says_so_until_it_gets_an_answer(view: View) 
         viewer.wrong = [each for each in viewer.wrong if not any(word in each for word in own)]
 
 
-def test_the_form_for_a_token_and_its_refusal_are_accessible(
+def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
     browser: Any, site: Site, tmp_path: Any
 ) -> None:
     tokens = tmp_path / "tokens"
