@@ -483,7 +483,7 @@ def test_a_paused_queue_needs_no_wake_token(scene: Scene) -> None:
     assert scene.diagnose() == []
 
 
-def test_a_missing_wake_token_is_checked_a_second_time(scene: Scene) -> None:
+def test_the_doctor_checks_a_missing_wake_token_a_second_time(scene: Scene) -> None:
     scene.hand.delete(scene.key("wake"))
 
     found = diagnose(

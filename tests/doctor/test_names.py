@@ -63,7 +63,7 @@ def test_repair_restores_a_name_that_a_state_line_implies(
 
 
 @pytest.mark.parametrize("holder", ["begun", "gone"])
-def test_repair_removes_a_name_that_no_line_implies(seed: Seed, holder: str) -> None:
+def test_repair_removes_a_name_that_no_state_line_implies(seed: Seed, holder: str) -> None:
     fill(seed)
     before = fields(seed)
     seed.control.hset(seed.keys("slots"), "unique|t/begun", holder)
@@ -98,7 +98,9 @@ def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_repair_does_not_restore_the_name_of_a_job_that_has_ended_since(seed: Seed) -> None:
+def test_repair_does_not_restore_the_name_of_a_job_that_ended_after_the_examination(
+    seed: Seed,
+) -> None:
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/waits")
     found = look(seed)

@@ -143,7 +143,7 @@ def test_a_relay_leaves_out_a_row_that_a_transaction_is_cancelling(pg_url: str, 
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_does_not_see_new_commits_cannot_cancel(
+def test_a_transaction_that_does_not_see_new_commits_cannot_cancel_a_job(
     pg_url: str, app: App, level: str
 ) -> None:
     engine: Any = create_engine(pg_url, isolation_level=level)

@@ -118,7 +118,7 @@ def test_a_program_that_turns_autocommit_off_commits_its_rows_itself(
     assert [] == woken
 
 
-def test_the_errors_of_missing_tables_and_of_an_unknown_alias_name_them(
+def test_missing_tables_and_an_unknown_alias_are_refused_in_django(
     sqlite_url: str, app: App, alias: Callable[[str], None]
 ) -> None:
     alias(sqlite_url)

@@ -35,7 +35,7 @@ def test_an_inbox_that_grows_or_a_slow_relay_fails_the_check() -> None:
     assert not Parked("sqlite", 10, [[100, 90], [79, 79]], [1.0, 1.0], [1.0, 1.0]).holds
 
 
-def test_after_a_failover_to_a_replica_that_is_behind_no_row_is_lost_and_the_log_says_what_ran_twice(
+def test_a_failover_to_an_outdated_replica_loses_no_row_and_the_log_says_which_jobs_ran_twice(
     tmp_path: Path, sqlite_url: str
 ) -> None:
     point = Point("send", 2, "between the calls of a batch")

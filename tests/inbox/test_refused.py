@@ -201,7 +201,9 @@ def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     assert ["a", "b"] == [row.queue for row in committed(path)]
 
 
-def test_a_database_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App) -> None:
+def test_a_database_role_needs_the_documented_rights_and_no_other_rights(
+    pg_url: str, rich: App
+) -> None:
     url = make_url(pg_url)
     with psycopg.connect(driver_url(pg_url), autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS clerk")

@@ -76,7 +76,7 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
     assert stage.drain() == ["a"]
 
 
-def test_an_answer_ends_only_its_own_batch(stage: Stage) -> None:
+def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
     """Checks a relay that is suspended after it has got an answer. In the meantime, another relay ends that batch and
     sends the next batch."""
     stage.insert("a")
@@ -273,7 +273,7 @@ def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent
     assert stage.rows() == []
 
 
-def test_a_copied_inbox_is_refused_until_an_operator_says_whether_it_is_a_copy(
+def test_a_relay_refuses_a_copied_inbox_until_an_operator_says_whether_the_inbox_is_a_copy(
     stage: Stage,
 ) -> None:
     stage.insert("a", "b")

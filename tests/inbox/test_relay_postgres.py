@@ -156,7 +156,7 @@ def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
+def test_no_statement_of_a_relay_reads_parked_rows_or_a_whole_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     stage: Stage = request.getfixturevalue({"sqlite": "stage", "postgresql": "on_postgres"}[kind])

@@ -247,7 +247,7 @@ def test_a_wait_for_a_job_in_the_inbox_continues_when_the_job_is_in_its_queue(
     assert [7] == found
 
 
-def test_a_wait_for_a_row_ends_at_its_timeout(
+def test_a_wait_for_a_job_in_the_inbox_ends_at_its_timeout(
     app: App, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that the wait does not add the extra time that it gives a slow database. It adds this time only if it has

@@ -44,7 +44,7 @@ def is_gone(client: Client, job_id: str) -> Callable[[], bool]:
     return lambda: client.run(client.calls.reads.job(job_id, ["mail"])) is None
 
 
-async def test_jobs_that_were_enqueued_under_an_alias_run_under_that_name(
+async def test_jobs_that_were_enqueued_under_an_alias_run_under_that_alias(
     make_app: Callable[[], App],
 ) -> None:
     """Checks that the log and the handler both see the name under which the job was enqueued."""

@@ -54,7 +54,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
 
 
 @pytest.mark.slow
-def test_the_mirror_copies_the_events_of_the_time_when_it_was_stopped(
+def test_the_mirror_copies_events_that_were_appended_while_the_mirror_was_stopped(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:

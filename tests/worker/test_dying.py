@@ -234,7 +234,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signa
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that was not told to stop. Its exit counts as a loss, although its status is 0."""
+    """Checks a worker that got no signal to stop. Its exit counts as a loss, although its status is 0."""
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
@@ -261,7 +261,9 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
         assert process.wait(15) == 0, witness.log()
 
 
-def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
+def test_workers_end_when_their_supervisor_ends(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
     """Checks each way in which a supervisor can end. A worker without a supervisor would run on after the next
     deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:

@@ -1,5 +1,5 @@
-"""What the supervisor reads about a worker: the lag of the worker's event loop, and how long ago Redis last answered a
-claim."""
+"""Facts about a worker that its supervisor reads: the lag of the worker's event loop, and how long ago Redis last
+answered a claim."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Claims that are cancelled or lost while the handler runs. The handler is told so, and the worker does not settle the
+"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and does not settle the
 claim."""
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_the_list_of_workers_creates_no_queue(client: Client) -> None:
     assert client.run(client.calls.reads.counts("crew")).epoch == 0
 
 
-def test_the_doctor_does_not_report_the_list_of_workers(client: Client, app: App) -> None:
+def test_the_doctor_reports_no_finding_for_the_list_of_workers(client: Client, app: App) -> None:
     app.enqueue("crew", "coroutine", {})
     attending(client).tell()
 
@@ -135,7 +135,9 @@ def test_a_full_server_accepts_the_presence_rows_of_workers(
     assert [each.worker for each in look(client).present] == ["w-1"]
 
 
-def test_an_unreachable_server_raises_no_error_in_the_presence_of_a_worker() -> None:
+def test_registering_the_presence_of_a_worker_raises_no_error_if_the_server_is_unreachable() -> (
+    None
+):
     with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
         one = attending(away)
         one.tell()
@@ -144,7 +146,7 @@ def test_an_unreachable_server_raises_no_error_in_the_presence_of_a_worker() -> 
     assert one.due > 0
 
 
-def test_the_presence_is_not_written_to_a_server_that_failed_the_last_heartbeat(
+def test_the_presence_of_a_worker_is_not_written_to_a_server_that_failed_the_last_heartbeat(
     client: Client,
 ) -> None:
     attending(client).tell(failed={client.place("crew")})

@@ -204,7 +204,7 @@ async def test_no_job_of_a_paused_queue_runs_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_a_worker_loads_scripts_again_that_redis_forgot_and_reports_no_error(
+async def test_a_worker_loads_forgotten_scripts_again_and_reports_no_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():

@@ -67,7 +67,7 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_worker_stops_using_a_primary_that_was_replaced_though_it_is_alive(
+def test_a_worker_stops_using_a_replaced_primary_though_that_primary_is_alive(
     tmp_path: Path, place: int, kind: str
 ) -> None:
     """Checks an old primary that still accepts writes, or answers NOREPLICAS, for ten seconds. Sentinel then makes it a

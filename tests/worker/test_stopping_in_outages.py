@@ -1,4 +1,5 @@
-"""Workers that are told to stop while Redis is down or has forgotten its scripts. Each worker ends within its grace."""
+"""Workers that get a signal to stop while Redis is down or has forgotten its scripts. Each worker ends within its
+grace."""
 
 from __future__ import annotations
 

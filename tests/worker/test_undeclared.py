@@ -116,7 +116,7 @@ def test_a_worker_without_a_declared_queue_is_refused_unless_the_operator_forces
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_without_queues_option_serves_the_declared_queues(
+def test_a_worker_without_the_option_queues_serves_the_declared_queues(
     valkey: RedisServer, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))

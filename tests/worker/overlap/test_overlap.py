@@ -201,7 +201,7 @@ async def test_jobs_that_end_one_after_another_share_turns(app: App) -> None:
     assert worker.stats.turns <= 2_000 / 2
 
 
-async def test_a_worker_whose_handlers_block_the_event_loop_claims_nothing_ahead(
+async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_advance(
     app: App, valkey_url: str
 ) -> None:
     """Checks that the worker claims only jobs that it can begin at once. It could not extend the leases of other

@@ -236,7 +236,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     assert worker.retired
 
 
-async def test_a_shard_that_is_down_does_not_count_against_max_jobs_on_other_shards(
+async def test_claims_on_a_shard_that_is_down_do_not_count_against_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that claims of a shard that is down do not use up places that jobs of the other shards could use."""
