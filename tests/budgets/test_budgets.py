@@ -86,7 +86,7 @@ def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: i
 
 @pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("how", sorted(set(SETTLING) - {"complete"}))
-def test_calls_of_settlements_without_a_success_are_within_their_budgets(
+def test_calls_of_extensions_failures_and_rollbacks_are_within_their_budgets(
     seed: Seed, how: str, size: int
 ) -> None:
     SETTLING[how](seed, running(seed, "warm", size))
