@@ -106,7 +106,7 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
     assert again[0] != first
 
 
-def test_the_example_of_steps_charges_once_and_refunds_what_is_not_in_stock(
+def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is_not_in_stock(
     load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("steps")
