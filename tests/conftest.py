@@ -194,7 +194,8 @@ def valkey_url(valkey: RedisServer) -> str:
 
 @pytest.fixture
 def start_redis(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
-    """Start private servers, once per engine, with options such as `appendfsync="always"`."""
+    """Return a function that starts a private server, with options such as `appendfsync="always"`. The test runs once
+    per engine."""
     started: list[RedisServer] = []
 
     def start(**options: str) -> RedisServer:
@@ -236,7 +237,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def audit_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty audit database; the test runs once per kind of database."""
+    """Return the URL of an empty audit database. The test runs once per kind of database."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(name)
     return url

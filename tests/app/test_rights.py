@@ -301,8 +301,8 @@ def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_a
 def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks the keys of each call and the commands of each script. The test asks Redis whether the role may use
-    them."""
+    """Checks the keys of each call and the commands of each script. The test asks Redis whether the role may use these
+    keys and commands."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}

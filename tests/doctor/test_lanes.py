@@ -260,8 +260,8 @@ def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
 
 
 def test_an_unchanged_difference_is_repaired_while_the_queue_works(seed: Seed) -> None:
-    """Checks that each repair depends only on the state of one job, so that the doctor can repair a busy queue as well
-    as an idle one."""
+    """Checks that each repair depends only on the state of one job. The doctor can then repair a busy queue as well as
+    an idle queue."""
     seed.enqueue("a", "b", "c")
     first, *_ = seed.claim(2).jobs
     seed.control.delete(seed.keys("leases"))

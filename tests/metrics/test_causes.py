@@ -57,7 +57,7 @@ def test_the_cause_of_jobs_with_an_unknown_task_names_the_task(
 
 
 def late_schedule(seed: Seed, name: str, *, late_s: int) -> None:
-    """Make a schedule whose instant was due this many seconds ago. A worker took the instant and died."""
+    """Make a schedule whose instant was due ``late_s`` seconds ago. A worker took the instant and died."""
     made = Declaration.of(seed.job("-"), recurrence(name, every=3600))
     seed.client.run(seed.calls.schedules.put(seed.queue, [made]))
     (stored,) = seed.client.run(seed.calls.schedules.stored(seed.queue, [name])).values()

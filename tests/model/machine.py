@@ -379,8 +379,8 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire in the model the overdue jobs that a claim has expired on the server. Return the due times of those
-        that were not yet due.
+        """Expire in the model the overdue jobs that a claim has expired on the server. Of these jobs, return the due
+        times that had not yet come.
 
         A claim that comes soon after another claim does not sweep, and may leave overdue jobs.
         """
@@ -474,7 +474,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(some_held)
     @rule(numbers=picks, wrong=rarely, worker=workers)
     def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
-        """Extend leases; only the worker of a claim may extend its lease."""
+        """Extend leases. Only the worker that holds a claim may extend the lease of this claim."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)
@@ -613,7 +613,7 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def all_agree(self) -> None:
-        """Read the queue once, and check that it agrees with the model."""
+        """Read the queue once, and check that the queue agrees with the model."""
         self.check(self.seed.snapshot())
 
     def check(self, snapshot: Snapshot) -> None:

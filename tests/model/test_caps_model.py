@@ -389,8 +389,8 @@ class CapsQueue(Queue):
         assert spent.items() <= {s: int(at) for s, at in snapshot["rates"].items()}.items()
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that there is a wake token while jobs can be claimed. No token is needed if the answer of the last
-        claim said when they can be claimed."""
+        """Check that there is a wake token while jobs can be claimed. No token is needed if the last claim's answer
+        said when these jobs can be claimed."""
         if snapshot["wake"] or self.model.gated():
             return
         due = snapshot["scheduled"]

@@ -88,7 +88,8 @@ def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
 def test_health_lists_the_server_and_queues_of_each_worker_and_filters_by_queue(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a queue without workers. Workers of other queues and of other servers must not make it look healthy."""
+    """Checks a queue without workers. Workers of other queues and of other servers must not make this queue look
+    healthy."""
     with_password = app.redis_url.replace("redis://", "redis://default:s3cret@")
     health.Pulse().start("w-other", ["sms"], server=masked(with_password))
     with worker_process(app.redis_url, witness):

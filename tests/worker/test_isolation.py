@@ -1,4 +1,4 @@
-"""Handlers that run in separate processes. If such a handler crashes or never returns, its worker is not affected."""
+"""Handlers that run in separate processes. If a handler crashes or never returns, its worker is not affected."""
 
 from __future__ import annotations
 

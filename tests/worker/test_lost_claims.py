@@ -104,7 +104,8 @@ async def test_a_sync_handler_whose_lease_is_lost_is_cancelled(
 
 
 def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client, app: App) -> None:
-    """Checks a handler that ignores its cancellation. It must not hold its job and its places in caps for ever."""
+    """Checks a handler that ignores its cancellation. The handler must not hold its job and the job's places in caps
+    for ever."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))

@@ -266,8 +266,8 @@ async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
 async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks a worker that started before the setting was changed. It keeps its leases, and its jobs do not die as
-    poison."""
+    """Checks a worker that started before the setting was changed. The worker keeps its leases, and its jobs do not die
+    as poison."""
     worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")

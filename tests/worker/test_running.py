@@ -170,8 +170,8 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker of several queues. If it waited for the token of one queue only, it would sleep although another
-    queue has jobs."""
+    """Checks a worker of several queues. If the worker waited for the token of one queue only, it would sleep although
+    another queue has jobs."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:

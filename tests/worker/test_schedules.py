@@ -66,8 +66,8 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that no instant is lost. Each instant is the instant that the previous event names as next, or a later one
-    if the event counts the instants between as missed."""
+    """Assert that no instant is lost. Each event names the next instant. The next event must have this instant, or a
+    later instant if the event counts the instants between as missed."""
     step = round(EVERY * 1000)
     for before, after in pairwise(told):
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)

@@ -104,7 +104,8 @@ async def full_worker(
 
 
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
-    """For each of these numbers: let this number of jobs end, and wait until the worker has sent a turn for them."""
+    """For each number in ``ends``: let this number of jobs end, and wait until the worker has sent a turn for these
+    jobs."""
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
             ender.release()
@@ -200,8 +201,8 @@ class Forgetful(AsyncPoolTransport):
 async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the other turn of the queue does not use these places. The worker then need not give a claimed job
-    back."""
+    """Checks that the other turn of the queue does not use the places of the claimed jobs. The worker then need not
+    give a claimed job back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         queue = worker._groups.queues["q"]
         transport = worker._client._transport = Forgetful(valkey_url)
