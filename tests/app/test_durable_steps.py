@@ -34,7 +34,7 @@ class Charge:
 
 
 class World:
-    """The services that the steps of a test change. It records each change in ``did``."""
+    """The services that the steps of a test change. Each change is recorded in ``did``."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []

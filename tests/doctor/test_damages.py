@@ -16,7 +16,8 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Use one engine, since the doctor works on a snapshot of the queue."""
+    """Yield a seed on one engine only: the doctor works on a snapshot of the queue, which does not depend on the
+    engine."""
     with Seed(valkey_url) as made:
         fill(made)
         yield made

@@ -97,8 +97,8 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the theoretical arrival time of a rate, limited to the present and to the latest time that this limit
-        allows."""
+        """Return the theoretical arrival time of a rate. It is not before the present, and not after the latest time
+        that the limit allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)

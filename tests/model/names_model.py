@@ -77,7 +77,7 @@ class Names(RuleBasedStateMachine):
     def keeps_out(self, name: str) -> str | None:
         """Return the job that keeps other jobs from using a name, or None.
 
-        An overdue job does not keep them out, unless it holds the name until a fixed time.
+        An overdue job does not keep other jobs out, unless it holds the name until a fixed time.
         """
         holder = self.stands(name)
         return None if holder is not None and self.is_overdue(holder, name) else holder
