@@ -216,6 +216,7 @@ def test_no_role_may_send_commands_that_no_script_sends(user: Any) -> None:
 
 NOT_WRITTEN = {
     "producer": ("leases", "dead", "workers", "tasks"),
+    "relay": ("leases", "dead", "workers", "tasks", "schedules"),
     "mirror": (
         "ready:0", "waiting", "lanes", "open", "blocked", "holders", "rates", "fair", "tasks", "scheduled", "leases",
         "dead", "expiring", "slots", "workers",
@@ -227,6 +228,7 @@ NOT_WRITTEN = {
 }  # fmt: skip
 NOT_READ = {
     "producer": ("leases", "dead", "workers"),
+    "relay": ("leases", "dead", "workers", "schedules"),
     "mirror": ("lanes", "blocked", "holders", "rates", "fair", "expiring", "slots", "workers", "tasks"),
     "preparer": tuple(key.name for key in KEYS),
     "viewer": (),
