@@ -47,8 +47,7 @@ _WHY_ROW: Final = {
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of a log that lags behind Redis. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child inherited. They stay open: closing one would end a connection of the
-parent."""
+"""Readers of the log that a forked child inherited. They stay open: closing one would end a parent's connection."""
 
 
 class Awaited(Protocol):
@@ -83,8 +82,7 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step: look for rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an
-    RqCoreError."""
+    """A step: find rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
