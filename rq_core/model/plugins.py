@@ -168,7 +168,7 @@ class AuditQuestions(Protocol):
 
         ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page. Its
         first part is a time (Unix ms); all claims that ended after this time were read. If ``next`` is None, there is
-        no further page. An empty condition excludes no claim. Successes are listed only for a single queue.
+        no further page. An empty condition excludes no claim. A caller that lists successes must pass a queue.
         """
         ...
 

@@ -1,9 +1,10 @@
-"""The words that rq-core itself writes as a reason: why a job died or was given back, why a settlement was refused,
-and why an epoch began.
+"""The words that rq-core writes as reasons: why a job died, why a worker gave a job back to its queue, why the end of a
+claim was refused, and why an epoch began.
 
-A task's own retry policy and other clients may give other words. A new word needs only a line here: scripts and SQL
-take any. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the end
-(``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at all.
+A task's own retry policy and other clients may use other words. A new word needs only a line in this module, since
+scripts and SQL accept any word. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the
+end (``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at
+all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """Why a job died, was given back or was refused a settlement."""
+    """The reason why a job died, why a worker gave a job back, or why the end of a claim (its settlement) was
+    refused."""
 
     ATTEMPTS_SPENT = "attempts_spent"
     """Died: it failed max_attempts times."""
@@ -56,19 +58,19 @@ class Reason(StrEnum):
 
 
 class Began(StrEnum):
-    """Why an epoch began."""
+    """The reason why an epoch (a new numbering of the outbox) began."""
 
     CREATED = "created"
     """The queue is new: Redis has nothing of it."""
     REPLID_CHANGED = "replid_changed"
-    """Redis has another replication id: it is another server, or the same server after a restart."""
+    """The replication id of Redis has changed: Redis is another server, or the same server after a restart."""
     OUTBOX_LOST = "outbox_lost"
     """Redis has the queue's jobs, but has lost its outbox."""
     ATTACHED = "attached"
-    """An audit database mirrors the queue from here on."""
+    """An audit database begins to mirror the queue."""
     BEHIND = "behind"
-    """The audit database has later entry numbers than Redis had."""
+    """The audit database had later entries than Redis, so Redis had lost entries."""
 
 
 RESTATED_BY: Final = (Began.ATTACHED, Began.BEHIND, Began.OUTBOX_LOST)
-"""The reasons of epochs that begin with a baseline of all live jobs."""
+"""The reasons of those epochs that begin with a baseline, which states all live jobs."""
