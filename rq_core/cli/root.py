@@ -1,4 +1,4 @@
-"""The group of all commands. It prints errors as lines.
+"""The group of all commands. The group prints each error as one line.
 
 An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
 the code that it imports.
@@ -98,7 +98,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and drop its result, which is no exit status."""
+        """Run the command, and drop the command's result, since the result is no exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
@@ -112,7 +112,8 @@ class Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run like click's main, and print each error as one line. Exits with the status."""
+        """Run the command line as click's main does, but print each error as one line. Exits with the command's
+        status."""
         extra |= {"prog_name": prog_name, "complete_var": complete_var}
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)
