@@ -280,9 +280,9 @@ class App(ScheduleProducer):
         class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``. The first
         function that an app registers is the outermost. All are entered before the handler's dependencies. ``function``
         receives the exception that the handler raises, and may raise another exception in its place, but cannot
-        suppress the exception. Around a ``def`` handler, ``function`` runs in the handler's thread. Around an ``async
-        def`` handler, ``function`` runs on the event loop, and must not block the loop. Raises InvalidOption;
-        InvalidTask if ``function`` is async and the app has ``def`` tasks.
+        suppress the exception. Around a ``def`` handler, ``function`` runs in the handler's thread. Around an async
+        handler, ``function`` runs on the event loop, and must not block the loop. Raises InvalidOption; InvalidTask if
+        ``function`` is async and the app has ``def`` tasks.
         """
         self.surroundings.add(function, self._tasks.values())
         return function
@@ -290,8 +290,7 @@ class App(ScheduleProducer):
     def override(
         self, provider: Callable[..., Any], other: Callable[..., Any], /
     ) -> AbstractContextManager[None]:
-        """Within a block, call ``other`` in place of the ``provider`` of a Depends: ``with app.override(session,
-        fake):``.
+        """Call ``other`` in place of a Depends' ``provider`` within a block: ``with app.override(session, fake):``.
 
         For tests. Isolated tasks of a real worker do not see the override: their processes import the app themselves.
         Raises InvalidOption, or InvalidTask for a task that cannot use ``other``.

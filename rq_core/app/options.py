@@ -45,7 +45,7 @@ KEEP_MS: Final = 3_600_000
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """The options of an enqueue. If an option is left out or is None, the task's option holds.
+    """The options of an enqueue. In place of an option that is left out, or None, the task's option holds.
 
     - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
       seconds, or timedeltas.
@@ -139,8 +139,8 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses is None, the worker uses the
-    value of the job's task."""
+    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value (None), the worker
+    uses the value of the job's task."""
     delay_ms: int = 0
     due_ms: int = 0
     """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""

@@ -58,7 +58,7 @@ class Waker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is pushing tokens."""
+        """True while a thread is pushing tokens."""
         return self._thread is not None
 
     def close(self, *, join: bool = True) -> None:

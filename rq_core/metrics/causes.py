@@ -73,8 +73,8 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the causes, first the urgent causes, then all others; each part is ordered by queue. ``log`` and ``inbox``
-    are None if they were not read."""
+    """Return the causes, first the urgent causes, then all others; each part is ordered by queue. A ``log`` or
+    ``inbox`` of None was not read."""
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 

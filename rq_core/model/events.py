@@ -127,8 +127,8 @@ if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job's state and fields after the events that were folded. If ``state`` is None, the job is not in Redis
-        (yet, or any more)."""
+        """A job's state and fields after the events that were folded. A ``state`` of None means that the job is not in
+        Redis (yet, or any more)."""
 
         id: str
         state: State | None = None

@@ -30,7 +30,7 @@ class Profile:
     """The properties that many jobs have in common: the task, its limits, priority and timeout. Many jobs share one
     Profile.
 
-    If ``timeout_ms``, ``max_attempts`` or ``max_losses`` is None, the worker's definition of the task decides.
+    For a ``timeout_ms``, ``max_attempts`` or ``max_losses`` of None, the worker's definition of the task decides.
     """
 
     task: str

@@ -167,8 +167,8 @@ class AuditQuestions(Protocol):
         """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
 
         ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page. Its
-        first part is a time (Unix ms); all claims that ended after this time were read. If ``next`` is None, there is
-        no further page. An empty condition excludes no claim. A caller that lists successes must pass a queue.
+        first part is a time (Unix ms); all claims that ended after this time were read. A ``next`` of None means that
+        there is no further page. An empty condition excludes no claim. A caller that lists successes must pass a queue.
         """
         ...
 

@@ -58,7 +58,7 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error of which the job died; None if the job died for another reason, or is not dead."""
+    """The error that killed the job; None if the job died for another reason, or is not dead."""
 
     @property
     def since_ms(self) -> int | None:

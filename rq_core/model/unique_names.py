@@ -126,8 +126,8 @@ def digest_of(text: str) -> str:
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON. If ``keys``
-    is None, all arguments count, and ``digest`` is the arguments' digest."""
+    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON. With
+    ``keys`` of None, all arguments count, and ``digest`` is the arguments' digest."""
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())

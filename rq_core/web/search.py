@@ -87,7 +87,7 @@ class PageQuery:
         return " ".join(f"{word}:{_quoted(value)}" for word, value in self.words)
 
     def path(self, **changed: str | None) -> str:
-        """Return the address of this search with some words changed. A word whose new value is None is left out."""
+        """Return the address of this search with some words changed. A word with the new value None is left out."""
         said = {**dict(self.words), **changed}
         return query("/jobs", **{word: said[word] for word in WORDS if said.get(word)})
 

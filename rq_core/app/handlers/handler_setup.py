@@ -118,8 +118,8 @@ class Entered:
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` holds the values of dependencies that live as long as the process. If it is None, these values
-        live as long as the stack."""
+        """``resources`` holds the values of dependencies that live as long as the process. Without ``resources``, these
+        values live as long as the stack."""
         self._stack = stack
         self._resources = resources
         self._awaits = awaits

@@ -142,8 +142,7 @@ class Declared:
     def set_queue(
         self, queue: str, cap: int | None, fair: str | None, weights: Mapping[str, int] | None
     ) -> None:
-        """Set a queue's cap, fairness and weights. An empty ``fair`` switches fairness off. An option that is None
-        changes nothing.
+        """Set a queue's cap, fairness and weights. An empty ``fair`` switches fairness off. None changes nothing.
 
         If the method raises InvalidOption, it sets nothing.
         """
