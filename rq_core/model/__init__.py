@@ -5,8 +5,9 @@ This room does no I/O and imports only :mod:`rq_core.errors`. It does not know h
 Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 
 - ``table/``: states, events, transitions, and the fields of each.
+- ``durable/``: the steps that durable jobs have saved.
 - ``limits/``: scopes, the limit of each scope, and the caps of a task as text.
-- ``lib/``: texts, durations, log lines and checks that know nothing of jobs.
+- ``lib/``: texts, durations, log lines and checks that do not depend on jobs.
 
 - ``settings``: a queue's settings.
 - ``keys``: a queue's keys.
