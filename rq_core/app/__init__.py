@@ -4,7 +4,8 @@ This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_cor
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
-- ``inbox/``: enqueueing inside a transaction of the user's database.
+- ``durable/``: steps of durable jobs, which are not run again after a crash.
+- ``inbox/``: enqueues jobs inside a transaction of the user's database.
 - ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
 - ``unique/``: Unique, Throttle, Debounce and Latest.
 - ``handlers/``: a handler's context and dependencies, ``around`` functions, retries, hooks, and redaction of errors.

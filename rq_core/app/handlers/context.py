@@ -63,7 +63,8 @@ class JobContext:
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
-        """Returns the worker as the steps of a durable job see it; None: no worker saves steps. The worker sets it."""
+        """A function that returns the part of the worker that saves the steps of a durable job; None: no worker saves
+        steps here. The worker sets this attribute."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
 

@@ -130,14 +130,14 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""The other events about jobs, each with the fields that it makes null. These events change nothing else, but for
-TAKES."""
+"""The other events about jobs, each with the fields that it makes null. In addition, these events change only the
+fields in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
     _E.STEP_SAVED: ("life",),
 }
-"""By event, for events of CLEARS: the fields that get the value of the event's field of the same name."""
+"""For events of CLEARS: the job's fields that get the value of the event's field with the same name."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
 """Events with which a job begins. Earlier events with the same id do not matter after them."""
