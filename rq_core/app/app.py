@@ -134,7 +134,7 @@ class App(ScheduleProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """The redactor: the function ``redact``, or the function at that import path; None if the app has none.
+        """The function ``redact``, or the function at the import path ``redact``; None if the app has no redactor.
 
         Raises InvalidOption if there is no function at the path.
         """

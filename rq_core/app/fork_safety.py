@@ -5,9 +5,9 @@ wait for ever for locks that a thread of its parent held; Python does not renew 
 imported. So the import, and similar work, runs under locks of this module, which every fork takes first.
 
 Modules of the standard library, such as ``logging``, also have locks that a fork takes, and the work under our lock may
-need theirs. So a fork must take our lock before the locks of those modules. A fork takes locks in the reverse order of
-their registration: ``_late`` is registered after the modules of the standard library were imported, and ``_early`` is
-held during their import.
+need these locks. So a fork must take our lock before the locks of those modules. A fork takes locks in the reverse
+order of their registration: ``_late`` is registered after the modules of the standard library were imported, and
+``_early`` is held during their import.
 """
 
 from __future__ import annotations

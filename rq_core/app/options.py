@@ -272,9 +272,9 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later.
 
-        If one of the two times is an instant and the other a duration, only Redis can compare them, so this method does
-        not. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time
-        themselves.
+        If one of the two times is an instant and the other is a duration, only Redis can compare them; this method then
+        raises nothing. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set
+        the due time themselves.
         """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):

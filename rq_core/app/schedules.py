@@ -39,8 +39,8 @@ class ScheduleOptions(TypedDict, total=False):
     - ``overlap`` says what happens at an instant while the job of an earlier instant is alive. "skip" (the default)
       enqueues no job. "allow" enqueues another job. With "queue", one job runs and one job waits. With "replace", the
       new job replaces an earlier job that waits, and an earlier job that runs is asked to stop.
-    - ``catch_up`` says what happens after instants passed while no worker ran. "latest" (the default) enqueues one job
-      for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
+    - ``catch_up`` says what happens if instants have passed while no worker ran. "latest" (the default) enqueues one
+      job for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
     - ``grace``, in seconds or a timedelta, is the greatest lateness at which a job is still enqueued, for "latest" and
       for "skip".
     """

@@ -136,7 +136,7 @@ class PreparedTask(Generic[P, R]):
         ``send.within(session).enqueue(…)``.
 
         A job is first a row of the table ``rqc_inbox``. After the commit, a relay hands the job over to the queue,
-        exactly once. ``connection`` is a Session or a Connection of SQLAlchemy, or one of their async twins; a
+        exactly once. ``connection`` is a Session, an AsyncSession, a Connection or an AsyncConnection of SQLAlchemy; a
         connection of psycopg (sync or async), asyncpg or sqlite3; or the alias of a database of Django, as text. Raises
         InvalidOption.
         """

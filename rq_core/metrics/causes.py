@@ -158,7 +158,7 @@ def _late(queue: QueueOverview) -> Iterator[Cause]:
 
 
 def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
-    """Return a sentence about a schedule that is late, with what to do about it."""
+    """Return a sentence about a late schedule, with the remedy."""
     says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
     if not queue.present:
         return f"{says}: no worker runs; start one"

@@ -33,8 +33,8 @@ from rq_core.worker.settlement import NOT_RUN
 # Readings of Redis, of the log and of an inbox, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
-"""Outcomes of claims that alerts and panels use. Until a claim has ended with such an outcome, its sample is 0; samples
-of other outcomes are then missing."""
+"""Outcomes of claims that alerts and panels use. Until a claim ends with one of these outcomes, its sample is 0. Other
+outcomes have no sample until a claim ends with them."""
 
 
 class Sample(NamedTuple):

@@ -126,7 +126,7 @@ class NewJob(NamedTuple):
     """Unix ms at which a job without ``delay_ms`` becomes ready; 0: at once."""
     ties: str = ""
     """JSON object of the job's deadline, unique name, remembered id and kept result (:func:`ties_of`); empty: the job
-    has none of these."""
+    has no deadline, name, remembered id or kept result."""
     name: str = ""
     """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for the case that another job holds
     the name."""

@@ -51,7 +51,7 @@ def reason_of(missing: str) -> str:
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error for a wait for a job whose result is not kept, whether the job has ended or not."""
+    """Return the error that a wait for a result raises if the result is not kept, whether or not the job has ended."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -148,7 +148,7 @@ class Replaced(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Gone(Outcome[T_co]):
-    """Redis does not have the job, and neither Redis nor the audit database knows how it ended."""
+    """Redis does not have the job, and neither Redis nor the audit database knows how the job ended."""
 
     @property
     def value(self) -> T_co:

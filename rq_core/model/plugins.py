@@ -217,54 +217,57 @@ def commands() -> dict[str, EntryPoint]:
 
 
 def history_reader() -> HistoryReader:
-    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(HistoryReader, _audit("history"))
 
 
 def endings_opener() -> OpenEndings:
     """Return the function that opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed
-    package has one."""
+    package has this function."""
     return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:
-    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(Drift, _audit("drift"))
 
 
 def mirror_command() -> CompanionCommand:
     """Return the function that returns a mirror's command line. Raises AuditNotConfigured if no installed package has
-    one."""
+    this function."""
     return cast(CompanionCommand, _audit("mirror"))
 
 
 def relay_command() -> CompanionCommand:
     """Return the function that returns the command line of an inbox' relay. Raises AuditNotConfigured if no installed
-    package has one."""
+    package has this function."""
     return cast(CompanionCommand, _audit("relay"))
 
 
 def inbox_finder() -> FindInInbox:
-    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(FindInInbox, _audit("inbox"))
 
 
 def inbox_reader_opener() -> OpenInboxReader:
     """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
-    one."""
+    this function."""
     return cast(OpenInboxReader, _audit("inbox_reader"))
 
 
 def reader_opener() -> OpenReader:
     """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
-    has one."""
+    has this function."""
     return cast(OpenReader, _audit("reader"))
 
 
 def questions_opener() -> OpenQuestions:
     """Return the function that opens an audit log for a page's questions.
 
-    Raises AuditNotConfigured if no installed package has one.
+    Raises AuditNotConfigured if no installed package has this function.
     """
     return cast(OpenQuestions, _audit("questions"))
 

@@ -416,7 +416,8 @@ def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime 
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Return the first minute with the offset of ``after``, which differs from that of ``before``."""
+    """Return the first minute, between ``before`` and ``after``, that has the zone's offset at ``after``. The offset at
+    ``before`` is different."""
     offset = _offset(zone, before)
     low, high = 0, -((before - after) // _MINUTE_LONG)
     while high - low > 1:

@@ -52,8 +52,8 @@ class Schedule(NamedTuple):
     last_ms: int
     """The last instant that was fired or missed; 0 before the first."""
     source: str
-    """The origin of the rule: ``code``; ``live`` (an operator set it); or ``released`` (an operator gave the
-    schedule back to code, and this rule holds until a worker declares another one)."""
+    """The origin of the rule: ``code``; ``live`` (an operator set it); or ``released`` (an operator gave the schedule
+    back to code; this rule holds until a worker declares another rule)."""
     seen_ms: int
     """Unix ms at which code last declared the schedule; 0: never."""
     was: tuple[str, ...]

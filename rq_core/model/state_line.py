@@ -62,14 +62,14 @@ class JobState:
 
     @property
     def since_ms(self) -> int | None:
-        """Unix ms at which the job entered its state; None if the line does not have it."""
+        """Unix ms at which the job entered its state; None if the line lacks this time."""
         return number_in(self.fields.get("since"))
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return a job's state line: ``line``, if ``state`` has one. For a job that only waits, return the line in
-    ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state`` before
-    ``jobs``.
+    r"""Return a job's state line: ``line``, if the job has a line in ``state``. For a job that only waits, return the
+    line in ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state``
+    before ``jobs``.
 
     ``value`` may be cut off after its first line.
 
@@ -241,6 +241,6 @@ def with_task(lane: str | None, rank: int, scope: str) -> str:
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return a lane without its task's scope; None if it has no other scope."""
+    """Return a lane without its task's scope; None if the lane has no other scope."""
     names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
     return scopes.lane_name(int(lane[0]), names) if lane and names else None

@@ -68,8 +68,8 @@ LEFT_OUT: Final = (
     ("state", "found"),
     ("state", "found", "log", "logged", "inbox"),
 )
-"""If a page cannot be made with all facts, it is made without the facts in the first row, then without those in the
-second row, and so on."""
+"""Facts to leave out if a page cannot be made with all facts. The page is first tried without the facts in the first
+row, then without the facts in the second row, and so on."""
 FORM_MAX: Final = 4_096
 """Maximum number of bytes of a form."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rq_core.views.jobs import ListedJob
 
 SOON_MS: Final = 100
-"""Milliseconds. If a job is claimed sooner than this, the job did not have to wait for a worker."""
+"""A time in ms. If a job is claimed in less than this time, the job did not have to wait for a worker."""
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )

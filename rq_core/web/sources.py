@@ -132,7 +132,7 @@ class Sources:
         return await self._within(self._looks, self._log.get, "the audit log")
 
     async def inbox(self) -> InboxOverview | Unread | None:
-        """Return the shared reading of the inbox; None if the page has none."""
+        """Return the shared reading of the inbox; None if the page has no inbox."""
         if self._inbox is None:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")

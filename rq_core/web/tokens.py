@@ -44,7 +44,7 @@ class Known(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the line as the file has it."""
+        """Return the text of the line in the file."""
         return f"{self.access.name} {VIEWER}{ARGUMENTS * self.access.see_arguments} {self.digest}"
 
     @classmethod

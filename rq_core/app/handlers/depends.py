@@ -119,7 +119,7 @@ def planned_steps(
 
 
 class _Planner:
-    """Orders the providers of one task: each provider after those that it needs."""
+    """Orders the providers of one task: each provider comes after the providers that it needs."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner

@@ -91,7 +91,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """The step of a wait in which one of its jobs has ended."""
+    """A step: tells the caller that one of the jobs of the wait has ended."""
 
     handle: H
     outcome: Outcome[Any]

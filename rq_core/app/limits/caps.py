@@ -39,8 +39,8 @@ class Cap:
     - ``per``: the name of the argument whose value is the key, or a function that takes the arguments by name and
       returns the key. The cap does not count a job that has no key (None).
     - ``name``: lets several tasks of a queue share the cap.
-    - ``on_full``: what happens to a job that is enqueued while its scope is full. It waits (``wait``), is dropped
-      (``discard``; the log has an event of it), or is refused with ScopeFull (``reject``).
+    - ``on_full``: what happens to a job that is enqueued while its scope is full. The job waits (``wait``), is dropped
+      (``discard``; the log has an event of the drop), or is refused with ScopeFull (``reject``).
     - ``max_waiting``: the most jobs that may wait in one lane (the line of jobs with the same scopes and priority). If
       this number waits already, enqueue raises ScopeFull.
 

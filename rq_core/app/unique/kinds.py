@@ -91,7 +91,7 @@ class Throttle(Named):
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """The rule that of a series of calls with one unique name only the last call runs, ``seconds`` (a number, or a
+    """The rule that only the last call in a series of calls with the same unique name runs, ``seconds`` (a number, or a
     timedelta) after that call.
 
     If calls keep coming, a call runs at the latest ``at_most`` seconds after the first call of the series; by default,
@@ -128,8 +128,8 @@ class Debounce(Named):
 
 @dataclass(frozen=True)
 class Latest(Named):
-    """The rule that of each unique name at most one job runs, and at most one job waits, with the arguments of the last
-    call. It is the same as ``Debounce(0)`` with a ``Cap(1)`` for the same ``per``.
+    """The rule that for each unique name at most one job runs and at most one job waits. The waiting job has the
+    arguments of the last call. It is the same as ``Debounce(0)`` with a ``Cap(1)`` for the same ``per``.
 
     ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
     cap. A job that failed is retried with its own, older arguments, even after a newer job has run. If a retry must not

@@ -213,7 +213,7 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause_command(queue: str, **given: Any) -> None:
     """Stop claims of jobs in QUEUE.
 
-    Running jobs continue, and the queue accepts new jobs. Leases still end, and delayed jobs still become ready.
+    Running jobs continue, and the queue accepts new jobs. Leases still expire, and delayed jobs still become ready.
     """
     _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
 

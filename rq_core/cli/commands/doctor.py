@@ -55,13 +55,13 @@ def doctor(
 ) -> None:
     """Check the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    The doctor also reports a mirror that lags by more than a minute. Of an inbox it checks the tables, the rights of
-    its relay, rows that wait for more than a minute or are parked, and whether the last batches are those that Redis
-    has; it mends none of these. It changes nothing without --repair. The exit
-    status is 1 if differences are left, a mirror lags, or the database does not answer, is empty or has no row of a
-    queue whose log is on; and 2 if it found nothing but could not compare with SQL. `rq-core audit restore` restores
-    jobs that Redis lost and SQL has. The doctor reads whole queues, large queues in pages: it compares sums, wake
-    tokens, turns of fair queues and blocked lanes of a large queue only if the queue does not change meanwhile.
+    The doctor also reports a mirror that lags by more than a minute. For an inbox, the doctor checks the tables, the
+    rights of its relay, and rows that wait for more than a minute or are parked. It also compares the last batches with
+    Redis. It mends nothing in an inbox. It changes nothing without --repair. The exit status is 1 if differences are
+    left, a mirror lags, or the database does not answer, is empty or has no row of a queue whose log is on; and 2 if it
+    found nothing but could not compare with SQL. `rq-core audit restore` restores jobs that Redis lost and SQL has. The
+    doctor reads whole queues, large queues in pages: it compares sums, wake tokens, turns of fair queues and blocked
+    lanes of a large queue only if the queue does not change meanwhile.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []

@@ -82,9 +82,9 @@ def _audited(function: Callable[..., Any]) -> Callable[..., Any]:
 def next_command(queue: str, name: str, count: int, from_ms: int | None, **given: Any) -> None:
     """Show the next instants of NAME in QUEUE, in its time zone and in UTC.
 
-    Where daylight saving changes between two of them, the offsets differ: a wall time that does not exist fires at
-    the end of the gap, one that comes twice fires the first time. With --from, these are the instants by the rule that
-    is stored now, also in the past and for a schedule that is paused.
+    If daylight saving begins or ends between two instants, their offsets differ. A wall time that clocks skip fires at
+    the end of the gap; a wall time that comes twice fires the first time. With --from, the instants may be in the past:
+    they are computed from the rule that is stored now, also for a schedule that is paused.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         rule, stored = _stored_rule(client, queue, name)
@@ -117,8 +117,8 @@ def history_command(
 ) -> None:
     """Show the last instants of NAME in QUEUE: the outcome of each, and why it was late, skipped or missed.
 
-    Changes of the schedule are listed between them, in the order of time. Times are in UTC. The log must have the
-    queue: `rq-core audit run`.
+    Changes of the schedule are listed between the instants, in the order of time. Times are in UTC. The queue must be
+    mirrored into the audit log: `rq-core audit run`.
     """
     found = _history(queue, name, count, audit_url)
     if as_json:
@@ -219,8 +219,8 @@ def set_command(
 ) -> None:
     """Store a schedule NAME in QUEUE, or another rule for it.
 
-    It holds at once for every worker, whatever the code declares, until it is changed or removed. The rule is replaced
-    as a whole.
+    The schedule holds at once for every worker, regardless of the declarations in code, until it is changed or removed.
+    A new rule replaces the stored rule as a whole.
     """
     how = {
         key: given.pop(key)

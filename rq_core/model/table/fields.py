@@ -107,7 +107,7 @@ FIELDS: Final = (
 """Every field of a job, except its id and its state. The fields that a state line has are in the line's order."""
 
 BY_LINE: Final = {field.line: field for field in FIELDS if field.line is not None}
-"""The fields of a state line, by their names there, in their fixed order."""
+"""The fields of a state line, by their names in the line, in their fixed order."""
 
 STATE_FIELDS: Final = tuple(BY_LINE)
 """The names of a state line's fields, in their fixed order. (The line begins with the state, which has no name.)"""
