@@ -197,7 +197,7 @@ class App(ScheduleProducer):
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
         - ``max_losses``: a job dies as poison when this number of workers were lost while they ran the job.
-        - ``caps``: Caps and Rates. A job is claimed only if all of them have a free place for the job.
+        - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
         - ``unique``: Unique, Throttle, Debounce or Latest, which decides what happens to several calls with one unique
           name.
         - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and

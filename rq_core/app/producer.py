@@ -143,7 +143,7 @@ class Producer:
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
-        """Return the result type of the task of this name; None if the producer does not have the task."""
+        """Return the result type of the task with this name; None if the producer does not have the task."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:

@@ -60,7 +60,7 @@ class Draft:
         # Without the task's code, its defaults and types are unknown: such calls are not compared.
         self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
-        """The validated arguments; None without the task's code."""
+        """The validated arguments; None if this process lacks the task's code."""
         self.placing: Placing | None
         """The placing that assigns the job's lane; None if the caller must first read the task's policy from the queue
         (see read)."""

@@ -69,7 +69,8 @@ class Root(LazyGroup):
     """The group of the commands of this package and of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands: this package's in the order of the table, then plugins'."""
+        """Return the names of the commands: first the commands of this package, in the order of the table, then the
+        commands of plugins."""
         return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 """The type that the task's function returns."""
 
 NOT_KEPT: Final = "not_kept"
-"""The reason for a missing result that was never kept."""
+"""The reason why a result is missing if it was never kept."""
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 UNFINISHED: Final = "unfinished"

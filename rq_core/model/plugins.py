@@ -104,8 +104,8 @@ class AuditQuestions(Protocol):
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a job, oldest first; with ``before``, the last events before this place (epoch,
-        seq, ordinal).
+        """Return a document whose ``events`` are the last events of a job, oldest first; with ``before``, the last
+        events before this place (epoch, seq, ordinal).
 
         ``older`` and ``newer``: whether the log has events before and after them. ``notes`` say what is missing. An
         unknown job has no events.
@@ -142,8 +142,8 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a queue, oldest first; with ``before`` or ``after``, the events next to this
-        place (epoch, seq, ordinal).
+        """Return a document whose ``events`` are the last events of a queue, oldest first; with ``before`` or
+        ``after``, the events next to this place (epoch, seq, ordinal).
 
         ``older`` and ``newer``: whether the log has events before and after them.
         """
@@ -164,7 +164,8 @@ class AuditQuestions(Protocol):
         after: tuple[int, str, str, str] | None,
         limit: int,
     ) -> dict[str, Any]:
-        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
+        """Return a document whose ``rows`` are claims that ended with one of these outcomes, newest first, at most
+        ``limit``.
 
         ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page. Its
         first part is a time (Unix ms); all claims that ended after this time were read. A ``next`` of None means that

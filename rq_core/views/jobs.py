@@ -139,7 +139,8 @@ def unknown_task(row: ListedJob) -> str:
 
 
 def blind_returns(row: ListedJob) -> str:
-    """Return how often workers gave a waiting job back, if the outbox does not have the reason; else an empty text."""
+    """Return a phrase that says how often workers gave a waiting job back. Return an empty text if the outbox has the
+    reason, or if no worker gave the job back."""
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
     return (
@@ -174,7 +175,7 @@ def notes(row: ListedJob, now_ms: float) -> str:
 
 
 def died_of(job: JobState) -> str:
-    """Return the error from which a job died, and the place in its code; empty without an error."""
+    """Return the error that killed a job, and the place in the code; empty if the job died without an error."""
     if job.error is None:
         return ""
     place = place_in(job.error.traceback)

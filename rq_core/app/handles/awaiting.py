@@ -91,7 +91,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """A step: tells the caller that one of the jobs of the wait has ended."""
+    """A step: one of the jobs of the wait has ended, and the driver yields its handle."""
 
     handle: H
     outcome: Outcome[Any]
@@ -123,7 +123,7 @@ class Ends(Generic[H]):
         """The handles whose jobs Redis does not have yet, by handle; the value is the row's place, or empty if
         unknown."""
         self._rows_left: set[H] = set()
-        """The handles whose jobs have no row in the inbox (any more). Redis' next answer about these jobs is final."""
+        """The handles whose jobs have no row in the inbox now. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None

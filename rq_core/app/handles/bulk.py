@@ -132,7 +132,7 @@ class ManyProducer(Producer):
 def _handles_of(handles: object, connections: object) -> tuple[JobHandle[Any], ...]:
     """Return the handles that a caller passed to ``as_completed``.
 
-    Raises InvalidOption unless all are of the app with these connections."""
+    Raises InvalidOption unless all handles belong to the app with these connections."""
     must = "must be handles of jobs, or what enqueue_many has returned"
     given = getattr(handles, "handles", handles)
     if not isinstance(given, Iterable):

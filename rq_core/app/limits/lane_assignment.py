@@ -68,7 +68,7 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources. Tasks that use this placing already use the new sources, too."""
+        """Replace the sources. Tasks that already have this placing then use the new sources, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
 

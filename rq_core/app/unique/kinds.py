@@ -66,8 +66,8 @@ AT_MOST: Final = 10
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """The rule that after a call no further call with the same unique name is accepted for ``seconds`` (a number, or a
-    timedelta).
+    """The rule that a call is accepted, and further calls with the same unique name are then not accepted for
+    ``seconds`` (a number, or a timedelta).
 
     These seconds, the window, begin when Redis accepts the first call, by Redis' clock. Later calls in the window
     return the handle of the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same

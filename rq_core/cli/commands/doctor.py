@@ -58,10 +58,10 @@ def doctor(
     The doctor also reports a mirror that lags by more than a minute. For an inbox, the doctor checks the tables, the
     rights of its relay, and rows that wait for more than a minute or are parked. It also compares the last batches with
     Redis. It mends nothing in an inbox. It changes nothing without --repair. The exit status is 1 if differences are
-    left, a mirror lags, or the database does not answer, is empty or has no row of a queue whose log is on; and 2 if it
-    found nothing but could not compare with SQL. `rq-core audit restore` restores jobs that Redis lost and SQL has. The
-    doctor reads whole queues, large queues in pages: it compares sums, wake tokens, turns of fair queues and blocked
-    lanes of a large queue only if the queue does not change meanwhile.
+    left, if a mirror lags, or if the database does not answer, is empty or has no row of a queue whose log is on. It is
+    2 if the doctor found no difference but could not compare with SQL. `rq-core audit restore` restores jobs that Redis
+    lost and SQL has. The doctor reads whole queues; it reads large queues in pages. In a large queue, it compares sums,
+    wake tokens, the order of fair queues and blocked lanes only if the queue does not change while it is read.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []

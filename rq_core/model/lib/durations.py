@@ -8,7 +8,7 @@ from typing import Final
 from rq_core.errors import SECONDS_MAX, InvalidOption
 
 Duration = float | timedelta
-"""Seconds, as in asyncio, or a timedelta."""
+"""A duration: a number of seconds, as in asyncio, or a timedelta."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)

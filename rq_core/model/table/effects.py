@@ -130,8 +130,8 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""The other events about jobs, each with the fields that it makes null. In addition, these events change only the
-fields in TAKES."""
+"""The events about jobs that are not in EFFECTS, each with the fields that it makes null. In addition, these events
+change only the fields in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
