@@ -83,8 +83,8 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Time, in ms after its last call, for which a call slot is remembered. (A call slot has the number and the answer of a
-client's last call, so that a repeated call is not carried out twice.)"""
+"""Time, in ms after its last call, for which a call slot is remembered. (A call slot has the number of a client's last
+call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
 """The beginning of the names of call slots for calls that may be repeated days later; callers choose the rest of the
