@@ -77,8 +77,9 @@ else:
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }
-    """The public names that are no errors, by module: the same as above, for those who run and not for those who check
-    types. The command line lives in this package, too, and most of its commands need none of them."""
+    """The public names that are no errors, by module. They are the names that are imported above for type checkers; at
+    run time, each module is imported only when one of its names is used. So a command of the command line, which is in
+    this package, too, imports only the modules that it needs."""
 
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
