@@ -109,9 +109,9 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue, as far as it is known.
+        """Return an object that identifies the server of a queue, as far as the server is known.
 
-        Calls of queues with equal objects should travel together.
+        If two queues have equal objects, their calls should be sent together.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 

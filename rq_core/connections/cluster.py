@@ -230,7 +230,8 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     async def close(self) -> None:
-        """Close all connections, and let no new connection stay open: a call under way may still find another node."""
+        """Close all connections. From now on, no new connection stays open: a call under way may still connect to
+        another node."""
         self._is_closed = True
         ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):

@@ -78,7 +78,7 @@ class Pool:
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Return whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the server to which the connection leads."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
@@ -171,7 +171,7 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Return whether the sentinels now name another server than the connection's."""
+        """Return whether the sentinels now name another server than the server to which the connection leads."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
@@ -190,7 +190,7 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in the queue of callers for a connection; the connection counts as in use all the time."""
+        """Wait in the queue of callers until a connection is given back. The connection counts as in use meanwhile."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)

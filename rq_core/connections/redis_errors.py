@@ -85,5 +85,5 @@ written to."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
-"""Errors that redis-py counts as a broken connection, although the server answered: it carried nothing out, and gave
-the reason."""
+"""Errors that redis-py counts as a broken connection although the server answered. The server carried nothing out, and
+its answer gives the reason."""

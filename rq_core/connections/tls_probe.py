@@ -21,7 +21,7 @@ SPEAKS: Final = "ERR it speaks "
 """The beginning of the text of ``OtherProtocol``."""
 
 _RECORDS: Final = (b"\x15", b"\x16")
-"""The first byte that a TLS server sends: of an alert, or of a handshake."""
+"""The possible first bytes from a TLS server: the first byte of an alert, and the first byte of a handshake."""
 _PLAIN: Final = (b"+", b"-")
 _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
