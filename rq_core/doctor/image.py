@@ -51,7 +51,7 @@ INDEXES: Final = (
 
 
 MOVED_ON_MS: Final = 60_000
-"""The most milliseconds by which a claim or a worker moves on the due time of a schedule."""
+"""Maximum number of milliseconds by which a claim or a worker postpones the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
@@ -112,7 +112,8 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """The blocked lanes that no event would open although their scope has room, each with this scope."""
+        """The blocked lanes that no event would open, although the scope for which the lane waits has room. Each lane
+        comes with this scope."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -139,7 +140,8 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """For each field of `slots` whose time differs from the log's: the time (Unix ms) until which its name is held.
+        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only fields with
+        another time are included.
 
         None: no job can have taken the name.
         """
@@ -266,9 +268,13 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the expected due time of each schedule that is on, and the expected time at which claims look at the
-    first of them. Both may be up to a minute later. A script moves a due time on while a worker has the schedule or
-    cannot compute it. It moves the time for claims on when a worker has learned that schedules are due."""
+    """Yield the expected due time of each schedule that is on. Also yield the expected time at which claims look for
+    due schedules: the earliest of these due times.
+
+    The actual times may be up to a minute later. A script postpones the due time of a schedule while a
+    worker has the schedule, or if a worker cannot compute its instants. A script postpones the look of claims when a
+    worker has learned that schedules are due.
+    """
     due, at = [], view.latest_ms
 
     def moved_on(due_ms: int) -> AtLeast:
@@ -344,8 +350,8 @@ def _resumes(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`. In a fair queue, a lane whose tag is ahead of the clock gives the finish time of its
-    key."""
+    """Yield the members of `fair`: the virtual finish times of the keys of a fair queue. The finish time of a key is
+    the latest tag of its lanes, if this tag is later than the queue's virtual clock."""
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
         ends: Counter[str] = Counter()

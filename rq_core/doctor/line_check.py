@@ -71,8 +71,8 @@ def line_by(
 
 
 def _claimed(job: Job, record: JobRecord) -> str | None:
-    """Return the line of a job whose claim in force is in the log, but not its earlier events; None if the log lacks
-    the claim, too."""
+    """Return the line of a job if the log has the job's claim in force but lacks earlier events of the job. Return None
+    if the log lacks the claim, too."""
     if record.fence is None or record.state is None:
         return None
     told = {

@@ -30,16 +30,16 @@ class LoggedSchedule(NamedTuple):
     """A schedule according to the last event about it."""
 
     at: OutboxId
-    """The entry of that event."""
+    """The outbox entry of the last event about the schedule."""
     state: str
-    """on, paused, undeclared, removed; empty: it was forgotten."""
+    """The state: on, paused, undeclared or removed; empty: the schedule was forgotten."""
     version: int
     next_ms: int | None
-    """Its next instant; None: unknown."""
+    """The next instant (Unix ms); None: unknown."""
     rule: str | None = None
-    """Its rule as JSON; None: unknown, since the log begins later."""
+    """The rule as JSON; None: unknown, since the log begins later."""
     job_digest: str | None = None
-    """The digest of its job; None: unknown."""
+    """The digest of the schedule's job; None: unknown."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class FoldedLog:
 
     @property
     def ends(self) -> dict[str, End]:
-        """For each id, how its job left Redis; without jobs that were restored or enqueued again since."""
+        """For each id, how its job left Redis. Ids whose jobs were restored or enqueued again are left out."""
         return self.lives.ends
 
     @property

@@ -195,7 +195,7 @@ def _schedule(
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
     """Return a schedule's entry with the next instant of the log, if the log's instant is later and nothing else
-    differs. A script that failed after it had appended its event left the earlier instant. Return None otherwise."""
+    differs; otherwise None. The entry has the earlier instant if a script failed after it had appended its event."""
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")
         if (
