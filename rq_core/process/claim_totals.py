@@ -1,4 +1,5 @@
-"""The counts of all worker processes of one ``rq-core worker``, also of ended ones, so that no sum ever falls."""
+"""The counts of all worker processes of one ``rq-core worker``. Processes that have ended are included, so that no sum
+ever decreases."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Companion:
     ) -> int | None:
         """Wait until the process is ready, for READY_WAIT_S at most; then log ``unready``, a sentence.
 
-        Returns the exit status if the process ended instead; it has logged the reason. Otherwise returns None, even if
-        the process is not ready: it must not keep the workers from starting.
+        Returns the exit status if the process ended instead; the process has logged the reason. Otherwise returns None,
+        even if the process is not ready: a slow process must not keep the workers from starting.
         """
         deadline = time.monotonic() + READY_WAIT_S
         while time.monotonic() < deadline and not stopped():
