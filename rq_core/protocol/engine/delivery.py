@@ -37,10 +37,10 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for adding a queue to the list of queues, if it is probably on the list already."""
+"""The patience for adding a queue to the list of queues, if the queue is probably on the list already."""
 ROUNDS_MAX: Final = 3
-"""How often a call is sent again at once, after a handshake or after its library was loaded; further times come after a
-pause."""
+"""Maximum number of times that a call is sent again at once, after a handshake or after its library was loaded. Later
+attempts come after a pause."""
 
 
 _unprepared: Final[set[str]] = set()
@@ -96,8 +96,8 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """The facts whose keys calls carry, by queue. An earlier call lacked these keys, and the script answered
-        ``with`` and the facts."""
+        """The facts whose keys calls carry, by queue. They become known when a call lacked these keys, and the script
+        answered ``with`` and the facts."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""

@@ -99,7 +99,7 @@ class Call(Generic[T_co]):
     ids: tuple[str, ...] = ()
     """The ids of the call's jobs, for the error when its outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
-    """As in :class:`Send`."""
+    """A function that may be called while the server works: see :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """A note and a text for some of the records, by the record's number from 1."""
     absent: T_co | None = None

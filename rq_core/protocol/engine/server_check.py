@@ -37,7 +37,7 @@ class Remark:
     """A remark about a server."""
 
     about: str
-    """version, replica, eviction, persistence, fsync, coverage or hidden."""
+    """The subject of the remark: version, replica, eviction, persistence, fsync, coverage or hidden."""
     says: str
     """The problem, and what to do about it."""
     refuse: bool = False
@@ -155,7 +155,8 @@ def of_all(reply: Sequence[str], name: str) -> set[str]:
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """Return the remarks for a user that may not read CONFIG, which also has the server's passwords."""
+    """Return the remarks for a user that may not read CONFIG. (An operator may withhold this right, since CONFIG also
+    shows the server's passwords.)"""
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"

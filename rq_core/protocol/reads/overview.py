@@ -49,11 +49,11 @@ HEADS_MAX: Final = 2
 """Number of jobs at the head of a list whose age is read. One is not enough: the first may be a cancelled job that
 no claim has passed over yet."""
 SCHEDULED_MAX: Final = 10
-"""Maximum number of scheduled jobs that are read, those that are due next. Jobs that workers gave back may be among
+"""Maximum number of scheduled jobs that are read: the jobs that are due next. Jobs that workers gave back may be among
 them."""
 TICKS_MAX: Final = 10
-"""Maximum number of schedules that are read, those that are due next. A schedule that a worker was given comes later
-in this order."""
+"""Maximum number of schedules that are read: the schedules that are due next. A schedule that a worker is serving has a
+later place in this order."""
 BLOCKED_MAX: Final = 4
 """Maximum number of blocked lanes whose age and jobs are read, in each of two reads: one of all blocked lanes, and one
 of the lanes that wait for a task's cap."""

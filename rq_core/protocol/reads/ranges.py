@@ -29,7 +29,7 @@ class Range(NamedTuple):
     low: str
     high: str
     most: int | None = None
-    """Maximum number of members that are read, the first ones; None: they are only counted."""
+    """Maximum number of members that are read, from the first member on; None: the members are only counted."""
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:

@@ -144,8 +144,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return None if epoch is None and stamp is None else stamp or ""
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Return whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry up to which
-        the outbox was trimmed. None in place of each that the queue never had."""
+        """Return three facts: whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry
+        up to which the outbox was trimmed. A fact that the queue never had is None."""
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
@@ -240,7 +240,7 @@ class Reads(JobReads, ScopeReads, WholeReads):
 
 
 def _memory(info: Any) -> tuple[int | None, int | None]:
-    """Return the bytes in use and the bytes allowed, by INFO's answer; None for each that the answer lacks."""
+    """Return the bytes in use and the bytes allowed, by INFO's answer; None for a number that the answer lacks."""
     if isinstance(info, Exception):
         return None, None
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)

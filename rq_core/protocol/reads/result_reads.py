@@ -36,7 +36,7 @@ ALIVE: Final = ""
 LATER: Final = "?"
 """The script's answer for a job whose result the next look returns."""
 BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of bytes of results that one look returns; it may exceed them by one result."""
+"""Number of bytes of results up to which one look returns further results. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
 """The text in a line of ``results`` whose result the log has, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")

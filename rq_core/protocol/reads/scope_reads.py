@@ -36,7 +36,8 @@ RATES_MAX: Final = 1_000
 AHEAD_MAX: Final = 1_000
 """Maximum number of lanes that are read to count the jobs before a job."""
 LISTED_MAX: Final = PAGE
-"""Maximum number of jobs of each list that are read for the same purpose: some may be cancelled."""
+"""Maximum number of jobs at the head of each list that are read to count the jobs before a job. Cancelled jobs among
+them are not counted."""
 PLACE_MAX: Final = 100_000
 """Maximum number of entries of a list that are compared to find a job's place: Redis does nothing else meanwhile."""
 HOLDERS_SHOWN: Final = 5

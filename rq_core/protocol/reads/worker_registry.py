@@ -164,7 +164,7 @@ def is_readable(field: str, text: str) -> bool:
 
 
 def read_row(worker: str, row: str, now_ms: int) -> PresentWorker | None:
-    """Parse a row; None if the row is invalid, or that of another version with other fields."""
+    """Parse a row; None if the row is invalid, or if another version wrote it with other fields."""
     seen, _, text = row.partition(" ")
     try:
         facts = json.loads(text)
