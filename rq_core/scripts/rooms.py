@@ -42,7 +42,7 @@ NEW_ROOM: Final = "ends"
 """The room of an include that only a variant has."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""The Lua text that begins a room, after the names that others take from it."""
+"""The Lua text that begins a room, after the names that other rooms take from it."""
 
 
 @dataclass(frozen=True)
