@@ -31,8 +31,8 @@ class Capacity:
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Maximum number of turns of a group at once. With two, one brings jobs for half of the places while Redis
-        works on the other half."""
+        """Maximum number of turns of a group that are under way at once. With two turns, one of them brings jobs for
+        half of the places while Redis works on the turn for the other half."""
         self.taken = 0
         self.kept = 0
         """Number of the taken places that are reserved for claims under way."""
@@ -118,8 +118,8 @@ class Shares:
         """The lowest clock among the queues when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each of these queues would receive now, if all had jobs. This does not move the
-        clocks."""
+        """Return how many of ``places`` each of these queues would receive now, if all queues had jobs. This does not
+        move the clocks."""
         if self._alone:
             return dict.fromkeys(queues, places)
         self._now = min(map(self._clock, queues))

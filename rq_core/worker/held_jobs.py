@@ -1,7 +1,7 @@
 """The jobs that a worker holds: from their arrival with a claim to the end of their handlers.
 
-Jobs that have arrived start when the next turn is sent, or has nothing to send. The heartbeat extends the lease of a
-claim before its handler executes its first step.
+Jobs that have arrived start when the next turn is sent, or when there is nothing to send. The heartbeat extends the
+lease of a claim before the claim's handler executes its first step.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class Handlers:
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Let a job start as soon as the next turn is sent, or has nothing to send. ``since``: monotonic time before
-        which its lease did not begin."""
+        """Let a job start as soon as the next turn is sent, or there is nothing to send. ``since``: monotonic time
+        before which the job's lease did not begin."""
         self._capacity.taken += 1
         self._since = min(self._since, since)
         if not self.arrived:

@@ -1,9 +1,9 @@
 """Computes the instants of schedules that are due, and reports them to Redis, which enqueues their jobs.
 
-A claim reports that schedules of its queue are due. The worker then gets some of them, computes for each which instant
-is run and which one is next, and sends both: Redis compares them with its own data, and moves the schedule on. If a
-worker does not report a schedule, because it ends or the log has no room, another worker gets the schedule after some
-seconds. So the workers need no leader.
+A claim reports that schedules of its queue are due. The worker then gets some of these schedules. For each, it computes
+which instant is run and which instant is next, and sends both: Redis compares them with its own data, and moves the
+schedule to its next instant. If a worker does not report a schedule, because the worker ends or the log has no room,
+another worker gets the schedule after some seconds. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Ticker:
             log.exception("schedules of queue %s were not served", queue)
 
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
-        """Declare the code's schedules if that is overdue, so that none of them stops: the worker stood still for
-        hours, or the clock of Redis was set forward."""
+        """Declare the code's schedules if their declaration is overdue, so that none of them stops. It is overdue if
+        the worker stood still for hours, or if the clock of Redis was set forward."""
         own = self._app.schedules.get(queue, ())
         late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
         if any(name in own and seen_ms_in(entry) < late_ms for name, entry in answer.due.items()):
@@ -117,7 +117,8 @@ class Ticker:
 
 
 def seen_ms_in(entry: str) -> int:
-    """Return when code declared a schedule last, from its entry; 0 for one that is damaged."""
+    """Return the time (Unix ms) at which code last declared a schedule, from the schedule's entry; 0 if the entry is
+    damaged."""
     from rq_core.model.schedule import Schedule
 
     try:
