@@ -70,8 +70,9 @@ else:
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }
-    """The public names that are no errors, by module: the same as above, for those who run and not for those who check
-    types. The command line lives in this package, too, and most of its commands need none of them."""
+    """The public names that are not errors, by module. The block above imports the same names for type checkers; this
+    table is used at run time. The command line is part of this package, and most of its commands need none of these
+    names."""
 
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
