@@ -84,8 +84,8 @@ class DemoOutcome:
 
 
 def larger(files: list[Path]) -> list[Path]:
-    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes (a larger file alone
-    would take seconds), as many as a twentieth of all files, but at least 10."""
+    """Return the files for the capped task: the largest files of at most COMPRESS_SIZE_MAX bytes. (A larger file alone
+    would take seconds.) Their number is a twentieth of all files, but at least 10."""
     sizes = {path: path.stat().st_size for path in files}
     fit = [path for path in files if sizes[path] <= COMPRESS_SIZE_MAX]
     return sorted(fit, key=sizes.__getitem__)[-max(10, len(files) // 20) :]
@@ -269,8 +269,8 @@ class Deed:
 
 
 def compare_records(engine: Engine, queue: str, deed: Deed, witness: Path) -> DemoOutcome:
-    """Compare three records, the files themselves, the witness file that the jobs wrote, and SQL; return the
-    findings."""
+    """Compare three records: the files themselves, the witness file that the jobs wrote, and SQL. Return
+    the findings."""
     files, ids = deed.files, deed.ids
     hashed: dict[str, list[dict[str, Any]]] = {}
     packed: dict[str, dict[str, Any]] = {}
