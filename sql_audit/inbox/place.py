@@ -78,9 +78,10 @@ def move_inbox(session: Session) -> Settled:
 
 
 def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
-    """Make a copied inbox one of its own. The rows that were copied are parked: the original hands them over.
+    """Make a copied inbox an inbox of its own. The rows that were copied are parked: the original hands them over.
 
-    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is where it was.
+    ``same_place``: a whole server or disk was copied. Without it, raise InboxInPlace if the inbox is still in its
+    stored place.
     """
     return _settle(session, is_copy=True, same_place=same_place)
 

@@ -46,7 +46,7 @@ AGE_MS: Final[Mapping[str, str]] = {
     ),
     "sqlite": "coalesce(CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER), 0)",
 }
-"""The expression for the age of a row in ms, by the database's clock. A row without a valid time is new."""
+"""The expression for the age of a row in ms, by the database's clock. A row without a valid time counts as new."""
 
 # A row's age counts from its INSERT, also in a long transaction; and all rows of one INSERT have the same.
 # Most of the table's rows are dead ones, so it is vacuumed by their number, whatever its size.
@@ -154,7 +154,8 @@ _EXISTS: Final = {
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
 }
 _LOCK: Final = "SELECT pg_advisory_xact_lock(1919706473)"
-"""Two programs may find a database without the tables at the same moment."""
+"""Locks the creation of tables on PostgreSQL until the end of the transaction. Two programs may find a database without
+the tables at the same moment."""
 
 
 def ddl(url: str) -> tuple[str, ...]:
@@ -203,7 +204,7 @@ def missing_tables(connection: Connection) -> tuple[str, ...]:
 _COLUMN: Final = re.compile(r"^  ([a-z_]+) (\w+)(.*)$", re.MULTILINE)
 _KEY: Final = re.compile(r"^  (?:PRIMARY KEY|UNIQUE) \(([^)]*)\)", re.MULTILINE)
 _TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""Types by the names in the statements, where PostgreSQL says another one."""
+"""PostgreSQL's names of types, by the names in the statements, for types with different names."""
 _PG_COLUMNS: Final = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> ''
  FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 _PG_INDEXES: Final = """SELECT indisunique AND indpred IS NULL, (SELECT string_agg(attname, ', ' ORDER BY at)

@@ -100,7 +100,7 @@ class Sender:
 
 
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
-    """Return the call whose first row has this place in the batch; None if no row of it is left."""
+    """Return the call whose first row has this place in the batch; None if no row of the call is left."""
     jobs = [job for job in batch.jobs[at : at + CALL_ROWS] if job is not None]
     if not jobs:
         return None

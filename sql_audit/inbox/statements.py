@@ -40,7 +40,7 @@ class Statements(NamedTuple):
     lock: str
     """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if it is missing."""
     look: str
-    """Selects that row without a lock."""
+    """Selects a queue's row of ``rqc_relay`` without a lock."""
     exists: str
     create: str
     choose: str
@@ -65,7 +65,7 @@ class Statements(NamedTuple):
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
     pack: str
-    """Writes what was made of a row of other code: id of the job, args and packed."""
+    """Writes what a relay made of a row that other code inserted: id of the job, args and packed."""
     has_id: str
     """Selects whether another row of the queue has the id of a job."""
 

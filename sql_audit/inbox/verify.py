@@ -19,7 +19,7 @@ from sql_audit.inbox.session import Session
 from sql_audit.store.schema.tables import job_event, mirror_prune
 
 MIRROR_WAIT_S: Final = 10.0
-"""Seconds for which missing events are waited for: the mirror may be behind."""
+"""Seconds for which the comparison waits for missing events: the mirror may be behind."""
 LOOK_EVERY_S: Final = 0.25
 LESS: Final = (
     "the log has fewer events than rows were handed over: the counts or the log were altered, the mirror is behind, or"
@@ -41,7 +41,7 @@ class Events(NamedTuple):
 
     total: int = 0
     again: int = 0
-    """The events of jobs that have an earlier one."""
+    """Number of events of jobs that have an earlier one of these events."""
 
 
 NONE: Final = Events()
@@ -53,9 +53,9 @@ class Comparison:
 
     queue: str
     relayed: int
-    """Rows that became jobs, as the inbox counts them."""
+    """Number of rows that became jobs, as the inbox counts them."""
     events: int
-    """The ``enqueued`` events by the inbox in the log."""
+    """Number of ``enqueued`` events by the inbox in the log."""
     finding: str | None
     """The difference; None if the two agree."""
     notes: tuple[str, ...] = ()

@@ -11,7 +11,8 @@ from sql_audit.inbox.admin import look
 from sql_audit.inbox.session import Session, require_tables
 
 ROWS_MAX: Final = 10_000
-"""Rows of a queue, and parked rows of all queues, that a look counts at most: a look may come each second."""
+"""Maximum number of rows that a look counts, of each queue, and of parked rows in all queues. A look may come each
+second."""
 
 
 class InboxWatch:
