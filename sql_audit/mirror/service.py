@@ -34,7 +34,7 @@ from sql_audit.store.log_queues import mirrored
 logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
-"""Maximum seconds of one wait for new entries. A stop or a new queue may be noticed so much later."""
+"""Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue later by this time."""
 OFF_WAIT_S: Final = 1.0
 """Seconds after which the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
@@ -49,7 +49,7 @@ a missing right."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""Number of events that are not mirrored yet from which on the mirror logs its lag."""
+"""Number of events that are not mirrored yet. From this number on, the mirror logs its lag."""
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
