@@ -39,8 +39,8 @@ _WITHOUT: Final = (
     "SELECT queue, task, job_id FROM job WHERE queue = :queue AND state = '{0}' "
     f"AND finished_at_ms {_THEN.format('finished_at_ms')}"
 )
-"""Selects the jobs that reached a state in the given time for which they need no claim. Jobs whose claim was cancelled
-are among them."""
+"""Selects the jobs that reached, in the given time, a state that needs no claim. Jobs whose claim was cancelled are
+among them."""
 
 _OF_POISON: Final = (
     "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
