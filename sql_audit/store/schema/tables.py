@@ -127,7 +127,8 @@ audit_meta = Table(
 ``chain_id`` is the original's id in a forked copy; ``place`` is where the database is (see database_identity)."""
 
 TICK_NAME: Final = "CASE WHEN LENGTH(job_id) > 19 THEN SUBSTR(job_id, 6, LENGTH(job_id) - 19) END"
-"""The schedule in the id of a tick, ``tick-NAME-INSTANT`` (13 digits), as ``job_event_tick`` is indexed by it."""
+"""An SQL expression: the schedule's name in the id of a tick, ``tick-NAME-INSTANT`` (the instant has 13 digits). The
+index ``job_event_tick`` has this expression."""
 
 job_event = _table(
     "job_event",
