@@ -118,7 +118,8 @@ class Connection:
     def is_ready(self) -> bool:
         """Return whether the connection is open: the server has not closed it, and it has no unread bytes.
 
-        A command on a connection that the server has closed would count as sent, with an unknown outcome.
+        Check this before a command: a command on a connection that the server has closed would count as sent, with an
+        unknown outcome.
         """
         if self._socket is None or self._reader.has_data():
             return False

@@ -57,7 +57,7 @@ _TLS_ADVICE: Final = {
     # A write before the alert is read fails with this text, since the server has ended the connection.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
-"""Parts of OpenSSL's error texts → advice."""
+"""Advice, by parts of OpenSSL's error texts."""
 
 
 _PREFIXES: Final[dict[type, str]] = {

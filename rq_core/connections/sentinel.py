@@ -329,8 +329,8 @@ class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnect
 
 
 def _role(reply: Any) -> str:
-    """Return the role that a server reports. Without the right to ask, assume "master": a replica would refuse
-    writes."""
+    """Return the role that a server reports. If the user has no right to ask, assume "master": a replica would refuse
+    writes anyway."""
     if isinstance(reply, NoPermissionError):
         return "master"
     return str(reply if isinstance(reply, Exception) else reply[0])

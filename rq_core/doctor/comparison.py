@@ -118,7 +118,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a stored number; 0 for a missing one, and -1 for a text that is not a number."""
+    """Return a stored number; 0 if it is missing, and -1 if the text is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1

@@ -21,7 +21,7 @@ class Kind(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
     NO_LINE = "no_line"
-    """The arguments of a job without a state line, whose state the outbox does not show."""
+    """The arguments of a job that has no state line, and whose state the outbox does not show."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"

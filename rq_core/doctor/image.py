@@ -178,7 +178,8 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs; those with a line in ``lines`` are replaced. Without such lines, the jobs are not copied."""
+    """Return the jobs, with each job that ``lines`` has replaced by the job of that line. If ``lines`` is empty, return
+    the same mapping, not a copy."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 

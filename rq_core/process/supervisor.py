@@ -350,7 +350,7 @@ class Supervisor:
     def _bury(self, place: int, exitcode: int) -> None:
         """Plan the start of a worker in the place of a dead one, after a growing pause.
 
-        With --reload, after an error of the app's code, it starts at the next change of a file.
+        With --reload, after an error of the app's code, the worker starts at the next change of a file.
         """
         self._totals.depart(place, "died")
         if exitcode == BROKEN and self._sources is not None:

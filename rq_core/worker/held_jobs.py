@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Maximum seconds that the first steps of a batch of handlers may take for the next turn to overlap with the next
-batch. If handlers block the loop for longer, jobs claimed meanwhile would wait for the loop, without a heartbeat for
-their leases."""
+"""Seconds that the first steps of a batch of handlers may take. If they take longer, handlers block the loop, and the
+next turn does not overlap with the next batch. Otherwise jobs that are claimed meanwhile would wait for the loop,
+without a heartbeat for their leases."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Number of heartbeat intervals after a lease's beginning within which the lease is certain to last until the next
 heartbeat."""

@@ -31,7 +31,7 @@ class Statements(NamedTuple):
     """The statements of one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
-    """Makes the values of a statement that takes many ids. At least one is needed."""
+    """Makes the values of a statement that takes many ids. At least one id is needed."""
     settings: str
     """Sets for the transaction how tables are read; empty for SQLite."""
     queues: str
@@ -61,7 +61,7 @@ class Statements(NamedTuple):
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str
-    """Deletes rows by their ids, in any case."""
+    """Deletes rows by their ids, also those that a user's statement is changing at that moment."""
     park: str
     """Copies a row into ``rqc_inbox_parked`` with a reason."""
     pack: str

@@ -59,7 +59,7 @@ class Comparison:
     finding: str | None
     """The difference; None if the two agree."""
     notes: tuple[str, ...] = ()
-    """Remarks that are no difference."""
+    """Remarks that do not count as differences."""
 
 
 def compare_with_log(

@@ -79,7 +79,8 @@ class _Plan(NamedTuple):
     dies_of: str | None
     has_fence: bool
     has_due: bool
-    """``has_fence``, ``has_due``: whether the event has a field ``fence``; a field ``due_ms``."""
+    """``has_fence`` and ``has_due`` say whether the event has a field ``fence``, and whether it has a field
+    ``due_ms``."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
@@ -181,8 +182,8 @@ class Derived:
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
         """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``.
-        Each of ``ends`` is a loss, or a complete baseline, that ended all live jobs of the queue without an event since
-        its epoch began."""
+        Each of ``ends`` is a loss or a complete baseline. It ended all live jobs of the queue that had had no event
+        since its epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return

@@ -192,8 +192,8 @@ def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | N
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """Return the cuts of prunes that may have removed earlier events of a job, for the queues in which its first event
-    does not begin a job."""
+    """Return the cuts of prunes that may have removed earlier events of a job. Only queues count in which the job's
+    first event in the log is not an event that begins a job."""
     first: dict[str, str] = {}
     for event in events:
         first.setdefault(event.queue, event.type)

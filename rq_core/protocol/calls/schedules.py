@@ -328,7 +328,7 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, each with its first instant after a given moment. Repeat it for schedules
+        """Send a change of schedules, each with its first instant after a given moment. Repeat the change for schedules
         whose instant has passed meanwhile."""
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):

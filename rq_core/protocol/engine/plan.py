@@ -14,7 +14,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Send(NamedTuple):
-    """Commands for one round trip. The reply to each comes back in order."""
+    """Commands for one round trip. Their replies come back in the same order."""
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None

@@ -98,7 +98,7 @@ class _Contained(Generic[T]):
         self.asks: list[Command] | None = []
         """The commands whose answers the read waits for; None: the read has ended."""
         self.found: list[T] = []
-        """The value that the read returned, as the only item; empty without one."""
+        """The value that the read returned, as the only item; empty if the read returned none."""
         self.why: str | None = None
         """The reason why the queue could not be read; None without an error."""
         self.take(None)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds from when a handler is asked to stop until its process is killed. At a timeout the process is killed at
-once."""
+"""Seconds from the request to stop a handler until its process is killed. After a timeout, the process is killed at
+once instead."""
 
 END_WAIT_S: Final = 5.0
 """Seconds that idle processes may take to end on request, before they are killed."""

@@ -72,8 +72,8 @@ SQLITE_ROWS: Final = 256
 """Number of rows in one INSERT into SQLite. It takes a quarter less time than one row per INSERT."""
 
 BACKGROUND_ROWS: Final = 500
-"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows, to
-start the thread would take longer."""
+"""Number of rows from which on other work is done on a second thread while SQLite inserts the rows. For fewer rows,
+starting the thread would cost more time than it saves."""
 
 PAUSE_S: Final = 1.0
 """Seconds for which the writer's connection to PostgreSQL may be unused before the next use checks whether the server
