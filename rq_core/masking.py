@@ -21,7 +21,7 @@ _NAMED: Final = (
 )
 """Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
-"""Finds ``?pass%77ord=…``: a name with an escape may be that of a secret."""
+"""Finds ``?pass%77ord=…``: a name with an escape may be the name of a secret."""
 _WORD: Final = r"\S+"
 _OF_URL: Final = r"//[^/@:]*:"
 """Finds the user in ``//user:password@``. The password ends at the last ``@``: people forget to escape it."""

@@ -135,7 +135,8 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Request the map if it is stale. Return the error if there is no map to use, or None."""
+        """Request the map if it is stale. Return the error if the request failed and there is no older map to use;
+        otherwise None."""
         if not self._stale:
             return None
         began = self._clock()

@@ -308,8 +308,8 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Return commands as bytes. (redis-py would first check each argument's type, which takes longer than the whole
-    packing.)"""
+    """Return commands as bytes. (redis-py would first check the type of each argument. That check takes longer than
+    this whole function.)"""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

@@ -55,7 +55,7 @@ class Edit(NamedTuple):
     was: str
     """The member's value in the snapshot; empty: it has no value; LOWER: any lower number than ``value``."""
     value: str
-    """The new value; empty: remove the member; the same as ``was``: change nothing."""
+    """The new value. An empty text removes the member; the same text as ``was`` changes nothing."""
 
 
 LOWER: Final = "<"

@@ -47,7 +47,8 @@ INDEXES: Final = (
         "meta",
     ),
 )
-"""The keys with derived members. In `jobs` each job must have a member; in `state` only lost lines are derived."""
+"""The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
+have a member; in `state`, only lost lines are derived."""
 
 
 MOVED_ON_MS: Final = 60_000
@@ -55,7 +56,7 @@ MOVED_ON_MS: Final = 60_000
 
 
 class AnyValue(NamedTuple):
-    """Expects any existing value that is not above ``most``. Any other value, or a missing one, is replaced by
+    """Expects any existing value that is not above ``most``. A missing value, or a value above ``most``, is replaced by
     ``fresh``. If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time."""
 
     fresh: str | None
@@ -78,7 +79,7 @@ UNKNOWN: Final = -1
 
 
 def place_in_line(job: Job) -> int:
-    """Return a job's place in line (its ``seq``); 0 if it has none yet."""
+    """Return a job's place in line (its ``seq``); 0 if the job has no place yet."""
     return job.number("seq") or 0
 
 
@@ -272,9 +273,9 @@ def _ticks(view: View) -> Iterator[Entry]:
     """Yield the expected due time of each schedule that is on. Also yield the expected time at which claims look for
     due schedules: the earliest of these due times.
 
-    The actual times may be up to a minute later. A script postpones the due time of a schedule while a
-    worker has the schedule, or if a worker cannot compute its instants. A script postpones the look of claims when a
-    worker has learned that schedules are due.
+    The actual times may be up to a minute later. A script postpones the due time of a schedule while a worker has the
+    schedule, or if a worker cannot compute its instants. After a claim has told a worker that schedules are due, a
+    script also postpones the time at which claims look for due schedules.
     """
     due, at = [], view.latest_ms
 

@@ -53,7 +53,7 @@ class FoldedLog:
     made_up: dict[str, str] = field(default_factory=dict)
     """Id → the reason, as text, why its line in ``results`` is not the result of a job."""
     only_sql: Collection[str] = frozenset()
-    """Ids of jobs without an event in the outbox, which only an audit database has."""
+    """Ids of jobs that have no event in the outbox, and that only an audit database has."""
     doubtful: set[str] = field(default_factory=set)
     """Ids of jobs that unreadable entries name."""
     may_be_restored: bool = False
@@ -80,7 +80,8 @@ class FoldedLog:
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events. Before this entry, no schedule existed or none is known."""
+    """The entry from which on ``schedules`` has all events. Before this entry, either no schedule existed, or none is
+    known."""
     at_beginning: bool = True
     """Whether ``note`` has not been called yet."""
     all_schedules: bool = False

@@ -76,7 +76,7 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
 
 
 def _has_digest(end: End | None) -> bool:
-    """Return whether the log has the value's digest, so that the size in the line does not matter."""
+    """Return whether the log has the value's digest. If it has, the size in the line does not matter."""
     return end is not None and end.digest is not None
 
 

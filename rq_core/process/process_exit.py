@@ -133,7 +133,7 @@ def exists(pid: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the letter of a process' state in /proc; an empty text without such a process, or without /proc."""
+    """Return the letter of a process' state in /proc; an empty text if the process or /proc does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

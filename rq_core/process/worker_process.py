@@ -1,6 +1,6 @@
 """One worker process: it loads the app, runs a worker until a signal stops it, and ends.
 
-The process is the only one, or a child of the supervisor.
+The process runs alone, or as a child of the supervisor.
 """
 
 from __future__ import annotations

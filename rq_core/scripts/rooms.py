@@ -207,7 +207,7 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return those of a script's parts that decide what ends with a job."""
+    """Return the parts of a script that decide what ends with a job."""
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 

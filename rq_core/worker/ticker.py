@@ -128,7 +128,8 @@ def seen_ms_in(entry: str) -> int:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return the reports for the schedules that the worker was given, from their entries.
+    """Return the reports for the schedules that the worker was given. They are computed from the entries of the
+    schedules.
 
     A damaged schedule is logged and left out.
     """

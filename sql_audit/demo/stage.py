@@ -60,7 +60,8 @@ class DemoOutcome:
     """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """``size``: bytes of the compressed files before compression; ``packed``: their bytes after it."""
+    """``size`` is the number of bytes of the compressed files before the compression; ``packed`` is their number of
+    bytes after it."""
     compressing: int
     """The highest number of claims of the capped task that were in force at once, by the log in SQL."""
     problems: tuple[str, ...]

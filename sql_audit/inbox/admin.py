@@ -27,7 +27,7 @@ class QueueState:
     rows: int
     """Number of rows that are not in Redis yet. A look counts only up to its maximum."""
     oldest_ms: int | None
-    """Milliseconds since the first of these rows was inserted; None: there is no row."""
+    """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
     """Number of parked rows. A look counts only up to its maximum, for all queues together."""
     relayed: int

@@ -29,7 +29,7 @@ from sql_audit.store.connection.database import normalise
 from sql_audit.store.connection.driver_errors import answered, describe_error
 
 BUSY_TIMEOUT_S: Final = 5.0
-"""Seconds that a connection to SQLite waits for the lock of another one."""
+"""Seconds that a connection to SQLite waits for the lock of another connection."""
 CONNECT_TIMEOUT_S: Final = 10
 
 

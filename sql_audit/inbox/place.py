@@ -33,9 +33,9 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Store the place of an inbox if it has none yet, and return the inbox's id.
+    """Store the place of an inbox if no place is stored yet, and return the inbox's id.
 
-    Raise InboxCopied if the stored place is another one.
+    Raise InboxCopied if the database is not in the stored place.
     """
     with explaining(session.address):
         here = place_of(session.engine)
@@ -49,7 +49,7 @@ def check_place(session: Session) -> str:
 
 
 def compare_place(session: Session) -> str:
-    """Return the inbox' id, and write nothing. Raise InboxCopied if the stored place is another one."""
+    """Return the inbox' id, and write nothing. Raise InboxCopied if the database is not in the stored place."""
     with explaining(session.address):
         here = place_of(session.engine)
     with session.transaction() as transaction:

@@ -44,8 +44,9 @@ class Statements(NamedTuple):
     exists: str
     create: str
     choose: str
-    """Selects, and on PostgreSQL locks, the first rows of a queue that have a greater id than the second value, at most
-    as many as the third one says. A row that a user's transaction is deleting is left out."""
+    """Selects, and on PostgreSQL locks, the first rows of a queue. The second value is an id: only rows with greater
+    ids are selected. The third value is the maximum number of rows. A row that a user's transaction is deleting is left
+    out."""
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
@@ -57,7 +58,7 @@ class Statements(NamedTuple):
     end: str
     """Ends a batch, and adds to the counts."""
     forget: str
-    """Forgets the slot of a batch that was not carried out: Redis need not know of it."""
+    """Forgets the slot of a batch that was not carried out: Redis may not know the slot."""
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str

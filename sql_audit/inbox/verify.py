@@ -41,7 +41,7 @@ class Events(NamedTuple):
 
     total: int = 0
     again: int = 0
-    """Number of events of jobs that have an earlier one of these events."""
+    """Number of events whose job has an earlier event of this kind."""
 
 
 NONE: Final = Events()

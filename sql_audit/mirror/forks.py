@@ -130,7 +130,8 @@ def _compare(
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """Whether the last compared entry begins an epoch, and so names the entry before it (True before the first)."""
+    """Whether the last compared entry begins an epoch, and so names the entry before it. True before the first
+    comparison."""
     before = beginning.id
     while True:
         page = source.read_outbox_back(queue, str(before), PAGE)

@@ -180,8 +180,8 @@ class Reader:
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Halve the size of the next batches after SQL refused ``entries``. If they are only one entry, mark it, so
-        that it goes to quarantine.
+        """Halve the size of the next batches after SQL refused ``entries``. If there is only one entry in ``entries``,
+        mark it, so that it goes to quarantine.
 
         Raise ``error`` again if SQL has refused this entry twice before, or if there is no entry.
         """

@@ -85,8 +85,8 @@ class _Queue:
     """Whether the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
     is_silent: bool = False
-    """Whether the queue's server did not answer, in the queue's last turn or in that of another queue on the same
-    node."""
+    """Whether the queue's server did not answer in the last turn of the queue, or in the last turn of another queue on
+    the same node."""
     behind: int = 0
     """Number of events that were not mirrored yet at the last measurement."""
 

@@ -62,7 +62,7 @@ STEPS: Final = (
 FINISH_TRIES: Final = 20
 """Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
 FINISH_PAUSE_S: Final = 0.05
-"""Seconds between two of these tries."""
+"""Seconds between two tries to mirror the end of a log that was switched off."""
 
 
 class TurnOutcome(StrEnum):

@@ -181,9 +181,9 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is alive, by the first of ``ends`` after its last event and before the entry ``upto``.
-        Each of ``ends`` is a loss or a complete baseline. It ended all live jobs of the queue that had had no event
-        since its epoch began."""
+        """End the job, if it is alive, by one of ``ends``: the first that comes after the job's last event and before
+        the entry ``upto``. Each of ``ends`` is a loss or a complete baseline, and belongs to an epoch. It ended all
+        live jobs of the queue without an event since this epoch began."""
         row = self.row
         if row[_STATE] not in _LIVE:
             return

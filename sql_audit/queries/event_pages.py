@@ -21,7 +21,7 @@ from sql_audit.store.schema.tables import TICK_NAME
 Place = tuple[int, int, int]
 """An event's place in its queue's log: epoch, seq, ordinal."""
 SCHEDULES_MAX: Final = 300
-"""Maximum number of schedules of a queue whose last instants are read: the first ones by name."""
+"""Maximum number of schedules of a queue whose last instants are read. Those that come first by name are read."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
@@ -62,9 +62,9 @@ class EventPage:
 
     events: Sequence[LoggedEvent]
     older: bool
-    """Whether the log has events before these."""
+    """Whether the log has events before the first event of the page."""
     newer: bool
-    """Whether the log has events after these."""
+    """Whether the log has events after the last event of the page."""
 
 
 def page_before(engine: Engine, queue: str, place: Place, limit: int) -> EventPage:

@@ -33,7 +33,7 @@ EVENTS_MAX: Final = 200
 ROWS_MAX: Final = 50
 """Maximum number of rows of each kind in an answer: the last errors, losses, gaps and quarantined entries."""
 HOURS_MAX: Final = 2_000
-"""Maximum number of rows of deaths in an answer: those of the last hours. There is one row for each task, error and
+"""Maximum number of rows of deaths in an answer: the rows of the last hours. There is one row for each task, error and
 hour."""
 _STEPS: Final = 10_000
 """Number of SQLite's steps between two checks of the time that a statement takes."""

@@ -73,7 +73,7 @@ class Report:
     slowest: list[SlowJob]
     watermarks: list[Watermark]
     events: int = field(default=0)
-    """Number of events in the logs of these queues."""
+    """Number of events in the logs of the queues of the report."""
 
     @property
     def jobs(self) -> int:

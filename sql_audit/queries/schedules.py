@@ -88,7 +88,7 @@ class ScheduleTick:
     nominal_ms: int
     due_ms: int
     next_ms: int | None
-    """The instant after this one; None: the schedule was no longer on."""
+    """The schedule's next instant after this instant; None: the schedule was no longer on."""
     late_ms: int
     outcome: str
     missed: int
@@ -143,7 +143,8 @@ class ScheduleHistory:
 
 
 def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
-    """Return the last ``count`` instants of a schedule, and its changes since the first of these."""
+    """Return the last ``count`` instants of a schedule, and the changes of the schedule since the first of these
+    instants."""
     with engine.connect() as connection:
         lost = orphans.ranges(connection, queue)
         changes = list(_changes(connection, queue, name, lost))

@@ -75,7 +75,7 @@ class InFront:
     """Number of other jobs' claims under this scope that were in force during the wait; for a rate, that began during
     the wait."""
     named: list[str] = field(default_factory=list)
-    """Ids of the jobs of the last NAMED_MAX of these claims."""
+    """Ids of the jobs whose claims are counted in ``holders``: the last NAMED_MAX claims."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the ``restored`` event that a call passes; the script itself fills the fields before them."""
+"""The fields of the ``restored`` event that a call passes; the script itself fills the earlier fields."""
 
 
 class Restoration(NamedTuple):

@@ -63,7 +63,7 @@ class KeptLimit(NamedTuple):
 
 
 class CapChange(NamedTuple):
-    """The outcome of a change of a limit, and the limit that is stored after it."""
+    """The outcome of a change of a limit, and the limit that is stored afterwards."""
 
     outcome: str
     """The outcome: changed, same, kept or conflict."""

@@ -47,7 +47,7 @@ class Accepted(NamedTuple):
     scope, is full if as many jobs wait in it as its max_waiting allows."""
     held: tuple[tuple[str, str], ...] = ()
     """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
-    the unique name, or held the name when this remembered id was enqueued before."""
+    the unique name, or it held the name when an earlier call enqueued this id, which is remembered."""
     replaced: tuple[tuple[str, str], ...] = ()
     """Pairs (id of an accepted unique job, id of the job that it replaced, which has left Redis)."""
     mismatched: tuple[str, ...] = ()
@@ -140,8 +140,8 @@ def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
 
 
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
-    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job), for
-    each job that was not accepted or replaced another one."""
+    """Return the outcome of a chunk. ``others`` is a flat list of (position from 1, outcome, scope or other job). It
+    has each job that was not accepted, and each job that replaced another job."""
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
     outcomes: dict[str, list[Any]] = {

@@ -153,8 +153,8 @@ class JobReads(QueueReader):
         return None
 
     def given_back(self, queue: str, jobs: Sequence[JobState]) -> Plan[dict[str, GivenBack]]:
-        """Return the jobs among ``jobs`` that wait since a worker gave them back, by id. Only the outbox's last
-        RECENT_MAX entries are read; earlier returns are left out."""
+        """Return, by id, those of ``jobs`` that wait because a worker gave them back. Only the outbox's last RECENT_MAX
+        entries are read; earlier returns are left out."""
         open_ids = {
             job.id
             for job in jobs

@@ -241,8 +241,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
 
 
 def _latest(lines: Iterable[tuple[str, str | None]], now_ms: int) -> LateSchedule | None:
-    """Return, of these schedules, the one that has been due for the longest time; None if none is due. (The doctor
-    reports a line that cannot be read.)"""
+    """Return the schedule, out of these, that has been due for the longest time; None if no schedule is due. (The
+    doctor reports a line that cannot be read.)"""
     found = []
     for name, line in lines:
         with contextlib.suppress(ValueError):

@@ -33,7 +33,8 @@ class Range(NamedTuple):
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:
-    """Return the range in `holders` and `blocked` of a scope's members, or those of all scopes of a family."""
+    """Return the range of a scope's members in `holders` and `blocked`. For a family, return the range of the members
+    of all its scopes."""
     if "=" in scope:
         return Range(f"[{scope}|", f"({scope}}}", most)
     return Range(f"[{scope}=", f"({scope}>", most)

@@ -76,7 +76,7 @@ class QueueList:
 
     @property
     def complaint(self) -> str:
-        """A message about invalid entries, without a final full stop; empty without any."""
+        """A message about invalid entries, without a final full stop; empty if there are no invalid entries."""
         if not self.strays:
             return ""
         shown = ", ".join(ascii(name[:STRAY_MAX]) for name in self.strays[:STRAYS_SHOWN])
@@ -109,7 +109,8 @@ class Reads(JobReads, ScopeReads, WholeReads):
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return those of ``queues`` that the user may read. Raises ServerUnsuitable if it may read no queue."""
+        """Return the queues, out of ``queues``, that the user may read. Raises ServerUnsuitable if the user may read no
+        queue."""
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )

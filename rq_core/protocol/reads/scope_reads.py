@@ -358,8 +358,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """Return how many jobs may run before this one, over all lists and open lanes, and whether that is a lower
-    bound."""
+    """Return how many jobs may run before ``job``, over all lists and open lanes, and whether that is a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.

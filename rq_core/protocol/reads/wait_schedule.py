@@ -56,7 +56,7 @@ class JobWait:
         self.deadline = deadline
         self.tell = tell
         self.looks = 0
-        """Number of looks that did not end the wait."""
+        """Number of looks at the job that did not end the wait."""
         self.over = False
         self.trouble: RqCoreError | None = None
         """The error of the last look; None if that look did not fail."""

@@ -120,8 +120,8 @@ class IsolationPool:
         await loop.run_in_executor(self._senders, child.pipe.send_bytes, request)
 
     async def _stopped(self, child: _Child, running: Running) -> bool:
-        """Ask a handler to stop, and wait up to TELL_GRACE_S; after its timeout, do neither. Return whether the
-        handler stopped."""
+        """Ask a handler to stop, and wait up to TELL_GRACE_S. A handler whose timeout is over is neither asked nor
+        waited for. Return whether the handler stopped."""
         if isinstance(running.ending, HandlerTimeout):
             return False
         try:

@@ -45,7 +45,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of a schedule's instants that are read to find the last one of those that Redis did not forget."""
+"""Maximum number of a schedule's instants that are read to find its last instant that Redis did not forget."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
@@ -226,8 +226,8 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the lives of some jobs, by their events. A beginning is left out if SQL may lack events of the job
-        after it."""
+        """Return the lives of some jobs, by their events. The beginning of a life is left out if SQL may lack later
+        events of the job."""
         found = Lives()
         asked = {
             **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],

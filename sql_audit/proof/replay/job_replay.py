@@ -131,7 +131,7 @@ class JobReplay:
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
         """End the claim in force by an event that names ``fence``. ``holder`` is the worker whose claim the event ends;
-        None if the event does not name it. Report a fence or a worker that is not that of the claim in force."""
+        None if the event does not name the worker. Report a fence or a worker that differs from the claim in force."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:

@@ -127,8 +127,8 @@ COUNT_CLAIMS: Final = (
 
 
 def _added(longest: str) -> str:
-    """Return the ON CONFLICT clause that adds counts to those of an existing row. ``longest`` is the SQL function for
-    the larger of two numbers."""
+    """Return the ON CONFLICT clause that adds counts to the counts of an existing row. ``longest`` is the SQL function
+    for the larger of two numbers."""
     sums = (f"{n} = claim_minute.{n} + excluded.{n}" for n in ("claims", "waited_ms", "ran_ms"))
     maxima = (
         f"{n} = {longest}(claim_minute.{n}, excluded.{n})" for n in ("waited_max_ms", "ran_max_ms")
