@@ -148,7 +148,7 @@ class Client:
         return {names[name] for name, _ in found or ()}
 
     def wait_token(self, key: str, seconds: float) -> bool:
-        """Take a token out of a list, waiting for one for ``seconds`` at most. Return whether there was one. Raises
+        """Take a token out of a list, waiting for a token for ``seconds`` at most. Return whether a token came. Raises
         Unsent, Lost or ReplyError of rq_core.protocol.engine.plan."""
         return self._transport.block(["BLPOP", key, seconds], seconds) is not None
 

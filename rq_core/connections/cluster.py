@@ -43,8 +43,8 @@ W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no
-greeting, and another node may have become the primary meanwhile."""
+"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no greeting;
+the client must not wait for it, since another node may have become the primary."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:

@@ -90,7 +90,7 @@ class SlotMap:
         """Node → clock time of its last answer."""
         self._doubted: dict[Node, float] = {}
         """Doubted node → clock time at which the doubt was last noted. A doubted node was silent, or reported that the
-        cluster is down, and has not answered since."""
+        cluster is down. It is no longer doubted once it answers."""
         self._outdated: dict[Node, float] = {}
         """Node whose map named a doubted node as a primary → clock time at which that was noted. Other nodes may have a
         newer map."""

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of findings. All but INDEX, NO_WAKE and LOG_STRAY are about data that no other key of the queue implies."""
+    """Kinds of findings. Most of them are about data that no other key of the queue implies; INDEX, NO_WAKE and
+    LOG_STRAY are not."""
 
     INDEX = "index"
     """An index differs from the state lines."""

@@ -45,8 +45,9 @@ def line_by(
     it.
 
     The result is the job's own line with the log's fields. If the job's own line is lost, the result is the log's line.
-    A line counts as lost if it is missing or unreadable (then ``job`` has no value), if it has another state and the
-    log has no holes, or if the job is not ``in_state`` and its line differs from the log.
+    A line counts as lost in three cases. First, it is missing or unreadable (then ``job`` has no value). Second, it has
+    another state than the log, and the log has no holes. Third, the job is not ``in_state``, and its line differs from
+    the log.
     """
     if job is None:
         return line_of(record, caps)

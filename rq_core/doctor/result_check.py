@@ -1,9 +1,9 @@
 """Derives the expected contents of ``results`` and ``returned``: the actual contents, unless a value is lost or the log
 differs.
 
-Each word of a line is compared with the log. A word that is not in the log is kept, and so is a line that another job
-of the id may have left without an event in the log. Any other word that differs is false, and the log's word replaces
-it.
+Each word of a line is compared with the log. A word that is not in the log is kept. A line is also kept if another job
+of the id may have left it without an event in the log. Any other word that differs is false, and the log's word
+replaces it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ class HttpPort:
     def __init__(
         self, address: str, handler: type[BaseHTTPRequestHandler], *, option: str = "health"
     ) -> None:
-        """``option`` names the address' option in errors. Raises InvalidOption, also if the process cannot listen."""
+        """``option`` is the name of the address' option in errors. Raises InvalidOption for an invalid address, and if
+        the process cannot listen on it."""
         host, port = parse_address(address, option=option)
         try:
             self._server = _Server((host, port), _noting(handler))

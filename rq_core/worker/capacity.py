@@ -16,8 +16,8 @@ CLAIM_MAX: Final = 250
 """Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
 more."""
 HALVES_MIN: Final = 16
-"""Number of places from which on a claim asks for only half of the places. A worker with fewer places would make
-twice as many calls, which cost Redis more than the worker gains."""
+"""Number of places from which on a claim asks for only half of the places. If a worker with fewer places did so, it
+would make twice as many calls, which cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds without an answer after which a claim's reserved places are lent to other groups."""
 

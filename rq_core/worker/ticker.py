@@ -28,7 +28,7 @@ DECLARE_S: Final = 3600.0
 """Seconds between two declarations of the code's schedules by a worker. A schedule that no worker declares for three
 hours stops."""
 _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
-"""Outcomes that need no line in the log, since their events say everything."""
+"""Outcomes that need no line in the worker's log, since the events of these outcomes say everything."""
 
 
 class Ticker:

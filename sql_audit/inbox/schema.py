@@ -230,8 +230,8 @@ class _Column(NamedTuple):
 
 
 def differences(connection: Connection) -> Iterator[str]:
-    """Yield how tables that exist, with the columns that they must have, differ from those that :func:`migrate` makes:
-    in types, in what a program may leave out, and in keys."""
+    """Yield the differences between the existing tables and the tables that :func:`migrate` makes: in types, in what a
+    program may leave out, and in keys. The existing tables must have the right columns."""
     is_postgresql = connection.dialect.name == "postgresql"
     for table, statement in _TABLES[connection.dialect.name].items():
         columns = _PG_COLUMNS if is_postgresql else _LITE_COLUMNS

@@ -19,8 +19,8 @@ from rq_core.protocol.engine.plan import Call, named_slot
 from rq_core.protocol.engine.prepared_items import PreparedItems
 
 CALL_ROWS: Final = ENQUEUE_CHUNK
-"""Maximum number of rows in a call; only the last call of a batch has fewer. Relays with different numbers would divide
-a batch differently, and hand rows over twice."""
+"""Maximum number of rows in a call; only the last call of a batch has fewer. All relays must use the same number:
+otherwise two relays would divide a batch into different calls, and hand rows over twice."""
 
 
 class Number(NamedTuple):

@@ -37,7 +37,7 @@ SQLITE_POLL_S: Final = 0.02
 LISTED_S: Final = 0.1
 """Seconds for which a relay that has rows to hand over does not look for other queues."""
 HELD_S: Final = 0.25
-"""Seconds after which a relay tries a queue again that another relay has."""
+"""Seconds until a relay tries a queue again after another relay had locked the queue."""
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 TOKEN_WAIT_S: Final = 1.0

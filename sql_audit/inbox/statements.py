@@ -83,9 +83,9 @@ def _statements(
     bound: str = "",
     settings: str = "",
 ) -> Statements:
-    """``among`` compares with many ids, ``age`` and ``sent`` are the ages of a row and of a batch in ms (``sent`` is -1
-    if the batch has no valid time), ``now`` is the present time, ``lock`` locks rows that no other transaction has
-    locked, and ``bound`` are values to select that set something for the transaction."""
+    """``among`` is a condition that compares with many ids. ``age`` and ``sent`` are the ages of a row and of a batch
+    in ms (``sent`` is -1 if the batch has no valid time). ``now`` is the present time. ``lock`` locks rows that no
+    other transaction has locked. ``bound`` are values to select that set something for the transaction."""
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
     return Statements(

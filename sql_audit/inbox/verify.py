@@ -1,7 +1,8 @@
 """Compares an inbox with the audit log: each row that became a job has one ``enqueued`` event whose actor is the inbox.
 
-The two are read one after the other while relays and mirrors work, so the number of events must be at least the inbox's
-count before the log was read, and at most the number of rows that it may have sent by the end of that read.
+The inbox and the log are read one after the other while relays and mirrors work. So the number of events has two
+bounds. It must be at least the inbox's count before the log was read. It must be at most the number of rows that the
+inbox may have sent by the end of that read.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Redis' entries after the cursor, about as many as one batch."""
+    """Redis' entries after the cursor. Their number is about that of one batch."""
 
     anchor: Anchor | None
     """The entry after which the tail was read; None if it was read from the oldest entry."""

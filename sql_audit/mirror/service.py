@@ -36,9 +36,9 @@ logger = logging.getLogger("rq_core.audit")
 WAIT_S: Final = 1.0
 """Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue later by this time."""
 OFF_WAIT_S: Final = 1.0
-"""Seconds after which the mirror tries a queue again whose log is switched off."""
+"""Seconds until the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
-"""Seconds after which the mirror tries a queue again whose cursor another mirror has locked."""
+"""Seconds until the mirror tries a queue again after another mirror had locked the queue's cursor."""
 BACKOFF_S: Final = 0.2
 BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0

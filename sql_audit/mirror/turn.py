@@ -252,13 +252,13 @@ class Mirror:
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
         """Write to Redis that this database mirrors the queue, and insert the queue's cursor if it is missing. If Redis
-        is in an earlier epoch than the cursor or ``known``, it begins a later epoch (see OutboxSource.attach).
+        is in an earlier epoch than the cursor or ``known``, Redis begins a later epoch (see OutboxSource.attach).
 
         Afterwards Redis and SQL have the same stamp of the queue (:mod:`sql_audit.mirror.source_registry`).
 
-        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, SourceDiffers if SQL has the queue
-        from another Redis, and CursorHeld if another mirror has locked the cursor or writes the SQLite file (with
-        ``wait``, wait for the file instead).
+        Raise rq_core.errors.AuditElsewhere if another database mirrors the queue, and SourceDiffers if SQL has the
+        queue from another Redis. Raise CursorHeld if another mirror has locked the cursor or writes the SQLite file;
+        with ``wait``, wait for the file instead.
         """
         with self.database.readers.connect() as reader:
             audit_id: str = reader.execute(AUDIT_ID).scalar_one()

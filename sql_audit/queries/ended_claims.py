@@ -136,7 +136,7 @@ class _Budget:
 def _part(
     connection: Connection, statement: TextClause, asked: Mapping[str, Any], budget: _Budget
 ) -> Iterator[Row[Any]]:
-    """Yield the claims of a part, newest first, until it ends or the budget is spent."""
+    """Yield the claims of a part, newest first, until the part ends or the budget is spent."""
     step, place = FIRST_STEP, dict(asked)
     while True:
         rows = connection.execute(statement, {**place, "most": step}).all()

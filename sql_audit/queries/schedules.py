@@ -285,7 +285,8 @@ def _outcome(
 
 
 def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return what kept out the job of an instant: another job and its state then, or a full scope."""
+    """Return the reason why the job of an instant was kept out: another job and its state at that time, or a full
+    scope."""
     holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"

@@ -142,8 +142,8 @@ def lost_schedules(database: Database, queue: str, entries: Mapping[str, str]) -
 def put_back(
     client: Client, queue: str, lost: LostSchedules, *, by: str, why: str, accept_gaps: bool
 ) -> Iterator[tuple[LostSchedule, str]]:
-    """Make the lost changes again that can be made. Yield each with its outcome: ``changed``, or another answer of
-    Redis."""
+    """Make those lost changes again that can be made. Yield each change with its outcome: ``changed``, or another
+    answer of Redis."""
     calls = client.calls.schedules
     for each in lost.found:
         if each.unknown is not None or (each.uncertain is not None and not accept_gaps):
@@ -174,7 +174,7 @@ def put_back(
 
 
 def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
-    """Return how each schedule was set last, by all changes in the log, also those that Redis forgot."""
+    """Return how each schedule was set last, by all changes in the log. Changes that Redis forgot are included."""
     found: dict[str, _Wanted] = {}
     for row in connection.execute(_CHANGES, {"queue": queue}):
         if row.type == "queue_deleted":

@@ -70,7 +70,8 @@ class Restored(NamedTuple):
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
     """The outcome by id: restored, removed, remembered, named, known, held, gone, or the state of a job that was not
-    changed. (``remembered`` for a job to restore: it was not restored, since another job of its id has ended since.)"""
+    changed. If a job was to be restored, ``remembered`` means that it was not restored: another job of its id has ended
+    after the loss."""
 
 
 class Audit:
@@ -150,8 +151,8 @@ class Audit:
         """Remove the entries of the outbox before ``upto``, which is committed in SQL and stays as the anchor of the
         next read. If Redis has lost ``upto`` itself, nothing is removed.
 
-        ``jobs`` is the number of job events mirrored since the last trim (an event about the queue counts as one),
-        ``size`` the bytes of their fields type, jobs or data, and why.
+        ``jobs`` is the number of job events that were mirrored since the last trim; an event about the queue counts as
+        one. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
         """
         OutboxId.parse(upto)
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
@@ -189,7 +190,7 @@ class Audit:
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Remove the outbox entries whose numbers are greater than any that a script assigns. If no other entry is
+        """Remove the outbox entries whose numbers are too great: no script assigns such a number. If no other entry is
         left, a new epoch begins. Raises ServerUnsuitable, and changes nothing, if the other entries are more than
         STRIKE_ENTRIES_MAX or have more than STRIKE_BYTES_MAX bytes."""
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")

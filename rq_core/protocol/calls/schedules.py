@@ -265,7 +265,7 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Put back a schedule that Redis lost, as it was set live. ``version`` is its last version by the log,
+        """Store a schedule again that Redis lost and that was set live. ``version`` is its last version by the log,
         ``last_ms`` its last instant. The outcome is ``conflict`` if Redis has the schedule again."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])

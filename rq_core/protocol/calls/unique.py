@@ -32,8 +32,8 @@ class HeldName(NamedTuple):
     job: JobState | None
     """State of the job; None: the job has ended, or its line cannot be read."""
     until_ms: int | None = None
-    """The instant until which the name is held, also after the job's end (Unix ms); None: until the job ends or is
-    claimed."""
+    """The instant (Unix ms) until which the name is held, even if the job ends before; None: the name is held until the
+    job ends or is claimed."""
     damaged: str = ""
     """Why the job cannot be read; empty if it can."""
 

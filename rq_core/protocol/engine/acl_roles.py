@@ -134,8 +134,8 @@ ROLES: Final = {
     ),
 }  # fmt: skip
 """The roles by name. Each role that calls scripts may load scripts, since a script is called by its digest. Only the
-preparer, which may use no key, loads functions: a user that may load a function could replace one that other users call
-with their rights."""
+preparer, which may use no key, loads functions. If another user could load functions, that user could replace a
+function that other users call, and so act with their rights."""
 
 
 @cache

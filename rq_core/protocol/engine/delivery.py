@@ -1,7 +1,7 @@
 """Carries calls out, in spite of lost replies, forgotten scripts and new epochs.
 
-It assigns call slots and their numbers, sends a call again with the same number after a lost reply, loads scripts that
-the server forgot, and makes the handshake that a new epoch needs.
+This module assigns call slots and their numbers. After a lost reply it sends a call again with the same number. It
+loads scripts that the server forgot, and makes the handshake that a new epoch needs.
 """
 
 from __future__ import annotations
@@ -280,8 +280,8 @@ class Delivery:
         """Make handshakes with queues whose epoch has changed.
 
         Returns the results of calls to queues that cannot be used: the error, or the result for an absent queue. The
-        calls to other queues continue. If calls may have been carried out (``sent``), also returns the error of a
-        handshake without an answer.
+        calls to other queues continue. ``sent`` says that calls may have been carried out; then the error of a
+        handshake without an answer is returned, too.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):

@@ -59,7 +59,8 @@ class ScopeStatus(NamedTuple):
     jobs while it is full, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest of its keys."""
+    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of its
+    keys."""
     partial: bool = False
     """Whether more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
@@ -154,7 +155,7 @@ def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Return whether no job of a queue can be claimed, regardless of its lanes, since its own cap is used up."""
+    """Return whether the queue's own cap is used up. Then no job of the queue can be claimed, in any lane."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 

@@ -63,7 +63,8 @@ class JobWait:
         self.place = 0
         """The number of the wait's place in the line of looks; 0: it has no place."""
         self.hearing: object | None = None
-        """The subscription under which the last look found the job alive, if no message about it has come since."""
+        """The subscription under which the last look found the job alive; None if there was no subscription, or if a
+        message about the job has come after that look."""
 
     def end(self, told: Told) -> None:
         """Give the result to ``tell``, unless the wait has ended before."""

@@ -296,8 +296,9 @@ class History:
         """Return whether the claim that a result names belongs to another job.
 
         It does if SQL has the claim's entry, and the entry does not claim the result's job. Return False if this cannot
-        be proved: a prune may have removed the job's event, another entry may have had the same number (Redis forgot
-        one of them, or one is in quarantine), or entries may be missing after it.
+        be proved. There are three reasons for that: a prune may have removed the job's event; another entry may have
+        had the same number (Redis forgot one of the two, or one is in quarantine); or entries after the claim's entry
+        may be missing.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

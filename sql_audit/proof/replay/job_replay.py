@@ -320,8 +320,8 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """Report a failure or a loss that does not have the next number, or that does not put the job into the state
-        dead exactly at the limit."""
+        """Report a failure or a loss that does not have the next number. Also report a number above the limit, a number
+        at the limit that does not make the job dead, and a loss below the limit that makes the job dead."""
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)
         # A job may die without a failure if no worker knew its task.

@@ -256,9 +256,9 @@ class POSTGRESQL:
             (COPY_ATTEMPTS_STAGING, "job_attempt", ATTEMPT_COLUMNS),
         )
     }
-    """Creates the staging table that a statement needs, by statement. It has only the mirror's columns, since an
-    operator may have added other columns. It is dropped at the end of the transaction: a temporary table that stayed
-    would hold back the cluster's oldest transaction id until its connection is closed."""
+    """Creates the staging table that a statement needs, by statement. The table has only the mirror's columns, since an
+    operator may have added other columns. It is dropped at the end of the transaction. If the temporary table stayed,
+    it would hold back the cluster's oldest transaction id until the connection is closed."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "
