@@ -156,7 +156,7 @@ class AsyncClient:
         return names[found[0]] if found else None
 
     async def return_token(self, queue: str) -> None:
-        """Put an unused wake token back, unless the queue has a token by now."""
+        """Put an unused wake token back, unless the queue has got another token meanwhile."""
         key = queue_keys(queue, self.prefix)("wake")
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])

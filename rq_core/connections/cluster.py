@@ -138,7 +138,8 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return the function to call when this round has been sent; None for a round without the caller's commands."""
+    """Return the function to call when this round has been sent; None if the round has none of the caller's
+    commands."""
     return None if step.brief else meanwhile
 
 

@@ -280,8 +280,8 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. Return None if this
-        connection cannot do so, or cannot do so now."""
+        """Subscribe to the queue, unless it is subscribed, and return the replies to the checks. Return None if this is
+        not possible on this connection, or not possible now."""
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
         subscription = self._subscriptions.get(queue)

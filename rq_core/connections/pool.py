@@ -143,7 +143,8 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """Return the connection that was used last if it is usable at once; None: call ``take``."""
+        """Return the connection that was used last, if it is usable at once. Return None otherwise; then call
+        ``take``."""
         idle = self._idle
         # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:

@@ -100,7 +100,8 @@ class SlotMap:
         """Clock time from which the map may be requested again, if there is a map."""
 
     def home(self, slot: int) -> Node | None:
-        """Return the node that serves a slot according to the latest map; None if the map names no node."""
+        """Return the node that serves a slot according to the latest map; None if the map names no node for the
+        slot."""
         return self._slots[slot]
 
     def distrust(self) -> None:
@@ -114,7 +115,8 @@ class SlotMap:
         self._stale = True
 
     def any(self) -> Node:
-        """Return a primary of ``sound``, a different one at each call. A map must be known."""
+        """Return one of the primaries that ``sound`` returns. Successive calls return different primaries. A map must
+        be known."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
@@ -288,7 +290,7 @@ class Routing:
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Return the node that has the key according to the latest map; None if the map names no node."""
+        """Return the node that has the key according to the latest map; None if the map names no node for the key."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:

@@ -42,13 +42,14 @@ class Kind(StrEnum):
     LOG_GAP = "log_gap"
     """Entries are missing in the outbox: the numbers of two neighbouring entries are not consecutive."""
     LOG_STRAY = "log_stray"
-    """An outbox entry whose number no script assigns; usually no event can follow it."""
+    """An outbox entry with a number that no script assigns. Usually no event can be appended after such an entry."""
     LOG_UNREADABLE = "log_unreadable"
     """An outbox entry that this release cannot read."""
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, with the value that the member must still have: a record of repair.lua."""
+    """One change of one member of one key, and the value that the member must still have. It is a record of
+    repair.lua."""
 
     key: str
     """A key of the queue; or `line` (a job's state line), or `head` (the first member of `waiting` in a lane)."""

@@ -141,8 +141,8 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only fields with
-        another time are included.
+        """The times (Unix ms) until which names are held according to the log, by field of `slots`. Only those fields
+        are included whose time in Redis differs.
 
         None: no job can have taken the name.
         """
@@ -179,8 +179,8 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, Job], lines: Mapping[str, str]) -> dict[str, Job]:
-    """Return the jobs, with each job that ``lines`` has replaced by the job of that line. If ``lines`` is empty, return
-    the same mapping, not a copy."""
+    """Return ``jobs``, except that each job with a line in ``lines`` is parsed from that line. If ``lines`` is empty,
+    the result is ``jobs`` itself, not a copy."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 

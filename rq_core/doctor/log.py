@@ -72,8 +72,8 @@ class FoldedLog:
     epoch: int | None = None
     """The epoch of the last entry; None: the outbox is empty."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Setting or flag → its value according to the last event about it; all of them if the log begins with the
-    queue."""
+    """Setting or flag → its value according to the last event about it. All settings are included if the log begins
+    with the queue."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
     removed."""

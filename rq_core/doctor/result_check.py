@@ -111,9 +111,9 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
     """Return the line that an id must have according to the log; None if the line must be removed.
 
-    A line must be removed in two cases. In the first, the line belongs to another job, and the log lacks the data for
-    the line of the right job; but if the line says how long its id is remembered, calls need it, and it stays. In the
-    second, neither the id nor the result of the job is kept.
+    A line must be removed in two cases. (1) The line belongs to another job, and the log lacks the data for the line of
+    the right job. But a line that says how long its id is remembered stays, since calls need it. (2) Neither the id nor
+    the result of the job is kept.
     """
     if not _is_of(result, end):
         return line

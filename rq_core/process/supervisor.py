@@ -307,7 +307,7 @@ class Supervisor:
     def _exitcode(self, place: int, exitcode: int) -> int:
         """Return the exit code of a process.
 
-        If the process was killed after its work was over, this is its worker's status.
+        For a process that was killed after its work was over, return the exit status of its worker.
         """
         self._over.pop(place, None)
         ended = self._tables[place].ended

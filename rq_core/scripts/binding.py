@@ -46,7 +46,8 @@ def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
-    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``; ``ready`` is a table from 0."""
+    """Return the Lua assignments of the ``named`` keys, like ``meta = KEYS[1]``. ``ready`` is a table whose first index
+    is 0."""
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1

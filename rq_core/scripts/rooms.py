@@ -26,7 +26,7 @@ from rq_core.scripts.header import Header, HeaderError, Variant
 from rq_core.scripts.source import Part, Source, include_paths, read, source
 
 VARIABLES: Final = ("now", "now_text", "facts")
-"""The variables of includes that every room may read; only the files that define them assign them."""
+"""The variables of includes that every room may read. Only the file that defines a variable assigns it."""
 RESET: Final = "resets[#resets + 1] = reset"
 PARTS: Final = "parts"
 """The include that runs the steps of parts: lua/include/call/parts.lua."""

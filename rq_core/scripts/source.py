@@ -87,7 +87,7 @@ class Source:
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that defines no local; empty if all lines do."""
+        """The first line in the first column that defines no local; empty if each line there defines a local."""
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 

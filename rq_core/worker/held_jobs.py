@@ -230,7 +230,8 @@ def _until(running: Running) -> float | None:
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Maximum seconds until a suspect may be claimed again; they double each time that this process puts it off."""
+"""Maximum seconds until a suspect may be claimed again. The seconds double each time that this process puts the suspect
+off."""
 REMEMBERED_MAX: Final = 10_000
 
 

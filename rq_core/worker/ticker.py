@@ -41,7 +41,8 @@ class Ticker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The tasks that serve schedules, by queue."""
         self._thread: ThreadPoolExecutor | None = None
-        """The thread that computes instants. Made for the first schedule that is due: most workers have none."""
+        """The thread that computes instants. It is made for the first schedule that is due, since most workers have no
+        due schedule."""
 
     @property
     def busy(self) -> bool:

@@ -23,7 +23,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""Approximate number of jobs whose baselines one call writes, and the most jobs in one event."""
+"""Approximate number of jobs whose baselines one call writes. It is also the maximum number of jobs in one event."""
 # The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -118,7 +118,7 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of the next jobs. Returns the cursor of the jobs after them, "0" after the last ones."""
+        """Write the baseline of the next jobs. Returns the cursor for the jobs after these; "0" after the last jobs."""
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(

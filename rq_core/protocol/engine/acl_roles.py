@@ -203,8 +203,8 @@ def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts of other roles that need only this role's rights, so that Redis cannot keep the role from
-    calling them."""
+    """Return the scripts of other roles that need no more than this role's rights. Redis cannot keep the role from
+    calling these scripts."""
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [

@@ -75,7 +75,8 @@ def _too_many(rounds: int) -> Exception | None:
 
 
 class Delivery:
-    """Carries out the calls of a client. ``name`` is the client's name; by default one that is unique per start."""
+    """Carries out the calls of a client. ``name`` is the client's name; by default it is a name that is unique for each
+    start."""
 
     def __init__(
         self,
@@ -166,7 +167,8 @@ class Delivery:
     def carry_out(self, calls: Sequence[Call[Any]]) -> Plan[list[Any]]:
         """Carry out calls in one pipelined round trip, and send unanswered calls again, until each call has an answer.
 
-        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when patience is over.
+        Returns a value or an RqCoreError per call. Raises ServerUnavailable or OutcomeUnknown when the client's
+        patience is over.
         """
         if not calls:
             return []
@@ -359,9 +361,9 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Return whether the queue of a call that creates no queue is missing.
+        """Return whether a call is for a missing queue, and creates no queue.
 
-        So a cancel or an edit of jobs in an unknown queue writes nothing.
+        Because of this check, a cancel or an edit of jobs in an unknown queue writes nothing.
         """
         if call.absent is None:
             return False

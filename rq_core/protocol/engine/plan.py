@@ -97,7 +97,7 @@ class Call(Generic[T_co]):
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
-    """The ids of the call's jobs, for the error when its outcome stays unknown."""
+    """The ids of the call's jobs, for the error that is raised if the call's outcome stays unknown."""
     meanwhile: Callable[[], None] | None = None
     """A function that may be called while the server works: see :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def within(index: str, ranges: Iterable[Range]) -> list[Command]:
 
 
 def answers(replies: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the answers to ``within``, one for each range: its number of members, or the first of them."""
+    """Return the answers to ``within``, one for each range: the number of its members, or its first members."""
     return list(chain.from_iterable(replies))
 
 

@@ -41,8 +41,8 @@ class QueueCounts:
 
     queue: str
     ready: dict[str, int]
-    """Number of ready jobs without scopes, by priority. Includes the entries of cancelled jobs until a claim passes
-    over them."""
+    """Number of ready jobs without scopes, by priority. The number includes the entries of cancelled jobs until a claim
+    passes over them."""
     scheduled: int
     running: int
     dead: int

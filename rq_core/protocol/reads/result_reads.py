@@ -50,8 +50,8 @@ def look_program() -> str:
 
 
 class Absent(NamedTuple):
-    """The result of a look at a job that Redis does not have. Its outcome is unknown, or known without its result.
-    The log may have both."""
+    """The result of a look at a job that Redis does not have. Either the job's outcome is unknown, or the outcome is
+    known and the result is not. The log may have both."""
 
     logged: tuple[int, int] | None
     """Epoch and number of the outbox's last entry at the time of the look; the event of the job's end is this entry

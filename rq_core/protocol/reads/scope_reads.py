@@ -30,7 +30,7 @@ from rq_core.protocol.reads.ranges import (
 from rq_core.protocol.reads.steps import PAGE, Command, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
-"""Maximum number of lanes whose jobs are counted for one answer, all its scopes together."""
+"""Maximum number of lanes whose jobs are counted for one answer, for all scopes in it together."""
 RATES_MAX: Final = 1_000
 """Maximum number of lanes that are read to find the exhausted rates of a family."""
 AHEAD_MAX: Final = 1_000
@@ -95,12 +95,12 @@ class Standing(NamedTuple):
     scope: str | None
     """The scope that the job waits for (``queue``: the cap of the whole queue); None: it waits for no scope."""
     limit: Limit
-    """The limit of that scope."""
+    """The limit of the scope that the job waits for."""
     holders: int
     shown: tuple[ScopeHolder, ...]
-    """Some of the scope's holders."""
+    """Some of the holders of the scope that the job waits for."""
     resumes_ms: int | None
-    """If that scope is an exhausted rate: Unix ms at which it admits jobs again."""
+    """If the scope that the job waits for is an exhausted rate: Unix ms at which the rate admits jobs again."""
     ahead: int
     """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
     paused: bool

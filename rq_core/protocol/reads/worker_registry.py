@@ -136,8 +136,8 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole``: ``rows`` are all rows of the
-    queue."""
+    """Return the tasks of those ``workers`` of a queue that are not gone. ``whole`` says whether ``rows`` are all rows
+    of the queue."""
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:

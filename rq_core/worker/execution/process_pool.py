@@ -56,8 +56,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     reaped: bool = False
-    """Whether the process group was killed, or the process may have been joined. Then another process may have its
-    pid."""
+    """Whether the process group was killed, or the process may have been joined. In both cases another process may have
+    got its pid."""
 
 
 class IsolationPool:
