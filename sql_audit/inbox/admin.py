@@ -25,11 +25,12 @@ class QueueState:
 
     queue: str
     rows: int
-    """Number of rows that are not in Redis yet. A look counts only up to its maximum."""
+    """Number of rows that are not in Redis yet. If there are more rows than a look counts, it is the number that the
+    look counted."""
     oldest_ms: int | None
     """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
-    """Number of parked rows. A look counts only up to its maximum, for all queues together."""
+    """Number of parked rows. If all queues together have more parked rows than a look counts, the number is too low."""
     relayed: int
     """Number of rows that became jobs."""
     held: int

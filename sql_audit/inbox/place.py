@@ -1,8 +1,9 @@
 """Checks that an inbox is still in its place: a copied database must not hand over the original's rows.
 
 A copy (pg_dump for staging, cp) has the original's rows and counts. So a relay stores the database's place when it
-first uses the inbox, as a mirror does with the log's (:mod:`sql_audit.store.connection.database_identity`). If the
-database is in another place, the relay refuses the inbox until an operator says whether it was copied or moved.
+first uses the inbox, as a mirror stores the place of the log's database
+(:mod:`sql_audit.store.connection.database_identity`). If the database is in another place, the relay refuses the inbox
+until an operator says whether the database was copied or moved.
 """
 
 from __future__ import annotations

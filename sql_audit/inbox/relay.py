@@ -321,7 +321,8 @@ class Relay:
         ids: list[int],
         jobs: list[NewJob],
     ) -> bool:
-        """Add the rows of one more call to a batch. Return whether the call is full, so that another may follow."""
+        """Add the rows of one more call to a batch. Return whether the call is full, so that another call may
+        follow."""
         rows = transaction.choose(
             queue.name, 1 if queue.single else queue.most, ids[-1] if ids else 0
         )

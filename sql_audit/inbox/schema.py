@@ -187,7 +187,7 @@ def migrate(url: str) -> tuple[str, ...]:
 def missing_tables(connection: Connection) -> tuple[str, ...]:
     """Return the tables of the inbox that a database does not have.
 
-    Raise InboxForeign if it has one of their names with other columns.
+    Raise InboxForeign if a table of the database has one of these names, but other columns.
     """
     missing = []
     for name, columns in COLUMNS.items():

@@ -228,7 +228,8 @@ def run_relay(
 
 
 def _checked(session: Session, stop: threading.Event, *, once: bool) -> str | None:
-    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while it was locked."""
+    """Check the database at the start, and return the inbox' id; None if ``stop`` was set while the database was
+    locked."""
     said = ""
     while not stop.is_set():
         try:

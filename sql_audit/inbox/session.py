@@ -170,8 +170,8 @@ class Transaction:
         return [name for (name,) in self.run(self._said.queues)]
 
     def lock(self, queue: str) -> RelayRow | None:
-        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. None: another relay has
-        it. Raise InboxDamaged."""
+        """Lock and return a queue's row of ``rqc_relay``, which is created if it is missing. Return None if another
+        relay has locked the row. Raise InboxDamaged."""
         found = self.run(self._said.lock, queue).first()
         if found is None:
             if self.run(self._said.exists, queue).first() is not None:

@@ -38,7 +38,8 @@ class Statements(NamedTuple):
     """Selects the queues with rows, or with a batch that was not answered yet. It steps from queue to queue through the
     index, so it reads as many rows as there are queues."""
     lock: str
-    """Selects and locks a queue's row of ``rqc_relay``; no row if another relay has locked it, or if it is missing."""
+    """Selects and locks a queue's row of ``rqc_relay``. It selects no row if another relay has locked the row, or if
+    the row is missing."""
     look: str
     """Selects a queue's row of ``rqc_relay`` without a lock."""
     exists: str

@@ -27,7 +27,7 @@ class InboxWatch:
     def look(self) -> InboxOverview:
         """Return the state of the inbox.
 
-        Raise InboxMissing without the tables, and InboxRefused or InboxUnavailable for an error of the driver.
+        Raise InboxMissing if the tables are missing, and InboxRefused or InboxUnavailable for an error of the driver.
         """
         with self._lock:
             try:

@@ -34,7 +34,7 @@ from sql_audit.store.log_queues import mirrored
 logger = logging.getLogger("rq_core.audit")
 
 WAIT_S: Final = 1.0
-"""Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue later by this time."""
+"""Maximum seconds of one wait for new entries. The mirror may notice a stop or a new queue up to this time later."""
 OFF_WAIT_S: Final = 1.0
 """Seconds until the mirror tries a queue again whose log is switched off."""
 HELD_WAIT_S: Final = 0.25
@@ -53,8 +53,8 @@ LAG_TOLD: Final = 10_000
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0
-"""Seconds that a mirror of an empty Redis waits for another mirror, of a Redis that still has the log's queues, to
-reclaim them. The other mirror checks once a second."""
+"""Seconds that a mirror of an empty Redis waits. In this time, another mirror may reclaim the log's queues for a Redis
+that still has them; the other mirror checks once a second."""
 _OFF: Final = "off"
 """The value of ``_Queue.error`` if an operator switched the queue's log off."""
 
@@ -80,7 +80,7 @@ class _Queue:
     """Whether the queue's last turn found nothing new."""
     held_since: float | None = None
     """The time (monotonic, s) since which every turn has found the cursor locked by another mirror; None if the last
-    turn did not."""
+    turn did not find it locked."""
     is_told: bool = False
     """Whether the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
     error: str | None = None
@@ -239,7 +239,8 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """Return the names of the queues of Redis and of SQL. SQL's are needed if Redis has lost everything."""
+        """Return the names of the queues of Redis and of SQL. The names in SQL are needed if Redis has lost
+        everything."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # One read is enough: a queue that Redis loses later is in self._queues already.

@@ -74,7 +74,7 @@ class TurnOutcome(StrEnum):
     HELD = "held"
     """Another mirror has locked the cursor."""
     STALE = "stale"
-    """Another mirror moved the cursor during the turn. The next turn reads after its new position."""
+    """Another mirror moved the cursor during the turn. The next turn reads after the cursor's new position."""
     BEHIND = "behind"
     """Redis had no entries with which the mirror can continue. The turn made Redis begin an epoch that can be
     mirrored."""
@@ -128,8 +128,8 @@ class Mirror:
         self._trims = True
         """Whether the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """An epoch's number: Redis is known to have begun an epoch with a baseline at or after this number; 0 if that
-        is not known."""
+        """The number of an epoch. Redis is known to have begun an epoch with a baseline, and that epoch has this number
+        or a greater one; 0 if no such epoch is known."""
 
     # One turn.
 
@@ -298,7 +298,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor and about one batch of Redis' entries; repeat the cursor's trim if it may be missing."""
+        """Return the cursor and about one batch of Redis' entries. Repeat the trim of the cursor's batch if Redis may
+        not have carried it out."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last

@@ -109,7 +109,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def why(self, job_id: str, queue: str) -> dict[str, Any] | None:
-        """Return what a job waited for; None if the log does not know it."""
+        """Return what a job waited for; None if the log does not know the job."""
 
         def ask(engine: Engine) -> dict[str, Any] | None:
             try:

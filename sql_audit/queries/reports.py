@@ -164,7 +164,7 @@ _SLOWEST = text(
 
 
 def report(engine: Engine, queue: str | None = None, slowest: int = SLOWEST) -> Report:
-    """Return the report of a queue, or of all queues, with the ``slowest`` slowest jobs."""
+    """Return the report of a queue, or of all queues. It names at most ``slowest`` of the slowest jobs."""
     of_queue = {"queue": queue}
     with engine.connect() as connection:
         if engine.dialect.name == "postgresql":

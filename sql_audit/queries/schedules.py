@@ -37,7 +37,7 @@ FULL_MS: Final = 7_000
 """Maximum milliseconds between two events of workers without free places. Such workers look for due schedules every
 five seconds."""
 LOOKED_AT: Final = 1_000
-"""Maximum number of events before a late instant that are read to find out why."""
+"""Maximum number of events before a late instant that are read to find out why the instant was late."""
 
 _COLUMNS: Final = "epoch, seq, at_ms, type, job_id, worker, detail"
 _TICKS: Final = text(

@@ -72,8 +72,8 @@ class InFront:
     full_ms: int
     """Milliseconds of the wait for which the scope was full, or the rate was exhausted."""
     holders: int
-    """Number of other jobs' claims under this scope that were in force during the wait; for a rate, that began during
-    the wait."""
+    """Number of other jobs' claims under this scope that were in force during the wait. For a rate, the number of
+    claims that began during the wait."""
     named: list[str] = field(default_factory=list)
     """Ids of the jobs whose claims are counted in ``holders``: the last NAMED_MAX claims."""
 

@@ -4,8 +4,9 @@
     found.queues[0].oldest_ready_ms
 
 It makes four round trips for any number of queues, and sends at most COMMANDS_MAX commands for a queue. No command's
-cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these has a field that says
-whether it is. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one queue.
+cost grows with the number of jobs or lanes. So some numbers are not always exact; each of these numbers has a field
+that says whether the number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
+numbers of one queue.
 """
 
 from __future__ import annotations

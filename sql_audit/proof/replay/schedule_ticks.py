@@ -1,6 +1,6 @@
-"""Replays the schedules of one queue: each instant must be the one that the event before it named as the next (I15).
+"""Replays the schedules of one queue: each instant must be the instant that the event before named as the next (I15).
 
-The replay of a schedule begins with the schedule's first event in the log, also if earlier events are missing.
+The replay of a schedule begins with the schedule's first event in the log, even if earlier events are missing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ QUARANTINED: Final = "quarantined"
 """The type of a row that takes the place of an event that the decoder or SQL refused."""
 
 TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
-"""The states of jobs that left Redis: each is the event that ended the job."""
+"""The states of jobs that left Redis. Each state is named after the event that ended the job."""
 
 GONE: Final = "gone"
 """The state of a job that Redis does not have, although the log has no event that ended it."""
