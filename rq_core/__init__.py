@@ -21,6 +21,11 @@ from rq_core.signals import *  # noqa: F403
 
 if TYPE_CHECKING:
     from rq_core.app.app import App as App
+    from rq_core.app.durable.handles import Durable as Durable
+    from rq_core.app.durable.handles import DurableSync as DurableSync
+    from rq_core.app.durable.handles import durable as durable
+    from rq_core.app.durable.handles import durable_sync as durable_sync
+    from rq_core.app.durable.steps import NOT_DONE as NOT_DONE
     from rq_core.app.handlers.context import JobContext as JobContext
     from rq_core.app.handlers.context import current_job as current_job
     from rq_core.app.handlers.dead_hooks import DeadJob as DeadJob
@@ -54,6 +59,8 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "app.app": "App",
+        "app.durable.handles": "Durable DurableSync durable durable_sync",
+        "app.durable.steps": "NOT_DONE",
         "app.limits.caps": "Cap Rate",
         "app.handlers.context": "JobContext current_job",
         "app.handlers.dead_hooks": "DeadJob",

@@ -71,6 +71,26 @@ class InvalidTask(UsageError):
     why: str
 
 
+class InvalidStep(UsageError):
+    """step {step!r} cannot be run: {why}."""
+
+    step: str
+    why: str
+
+
+class StepTwice(UsageError):
+    """step {step!r} runs already: two steps at the same time need two names, or `options(key=…)`."""
+
+    step: str
+
+
+class NotDurable(UsageError):
+    """{call} cannot be used here: {why}."""
+
+    call: str
+    why: str
+
+
 class ArgumentsInvalid(UsageError):
     """arguments of task {task!r} are not valid: {problems}"""
 

@@ -54,6 +54,18 @@ class GiveUp(HandlerSignal):
         super().__init__(str(reason))
 
 
+class StepUnusable(GiveUp):
+    """what the step returned is not kept, and the step has happened: the job is dead, unless the handler catches it."""
+
+
+class StepMismatch(GiveUp):
+    """what the step has saved does not fit what its function returns now."""
+
+
+class StepsSpent(GiveUp):
+    """the job has as many steps, or as much saved, as a job may have."""
+
+
 class HandlerTimeout(HandlerSignal):
     """the handler ran longer than its timeout of {seconds:g} s."""
 

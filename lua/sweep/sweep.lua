@@ -10,7 +10,8 @@ together with the queue's facts. So if the queue is another one, or its facts ha
 Everything is decided here and written by `write_sweep`. Jobs that become ready can be claimed in the same call without
 being written into a list: `returning` and `joining` are sources of the claim, like the lists.
 
-Keys: state jobs leases scheduled expiring slots rates caps
+Keys: state jobs leases scheduled expiring slots rates caps boxes
+Meta: durable
 Later: sequence
 Args: slot worker sweep_max
 Unread: jobs
@@ -20,7 +21,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     lane_states(lane_of) lane_members(put)
     lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
     removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
-    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting)
+    deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
 ]]
 
 local TICK_MS = 1000   -- ms for which a worker alone has the schedules that are due
@@ -202,7 +203,7 @@ end
 --- whether more is left for the next claim.
 local function forget_old()
   local over = redis.call('ZRANGEBYSCORE', expiring, '-inf', now_text, 'LIMIT', '0', digits(sweep_max))
-  local late, over_names
+  local late, over_names, is_box_left
   for _, member in ipairs(over) do
     local kind, name = member:match('^(%l+)|(.*)$')
     if kind == 'slot' and name ~= slot then
@@ -231,6 +232,12 @@ local function forget_old()
       note('unexpired', member)
       over_names = over_names or {}
       over_names[#over_names + 1] = name_field(name)
+    elseif kind == 'box' and boxes then
+      if empty_box(name) then
+        note('unexpired', member)
+      else
+        is_box_left = true
+      end
     end
   end
   if over_names then
@@ -245,7 +252,7 @@ local function forget_old()
   if late then
     expire_waiting(late, read_many(state, late), decided)
   end
-  return facts.remembers and forget_over(sweep_max) or #over == sweep_max
+  return facts.remembers and forget_over(sweep_max) or #over == sweep_max or is_box_left
 end
 
 --- Free places, and open the lanes that waited for them or for rates that resume. Call this when all jobs are in their
@@ -348,6 +355,9 @@ local function write_sweep()
       note('lines', job.id)
       note('lines', write_line(job))
     end
+  end
+  if boxes then
+    write_emptied()
   end
   if not has_swept then
     return

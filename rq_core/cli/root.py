@@ -24,6 +24,7 @@ COMMANDS: Final[Commands] = {
     "enqueue": ("enqueue:enqueue", "Enqueue a job."),
     "queues": ("lists:queues", "Show the queues and how many jobs they have."),
     "job": ("job:job", "Show a job's state, and the caps for which it waits."),
+    "steps": ("steps:steps", "Show what a durable job has saved."),
     "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (
         "lists:jobs",

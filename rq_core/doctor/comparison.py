@@ -32,6 +32,7 @@ _FACTS: Final = {
     "caps_by_task": "1 if limits of tasks are stored",
     "caps_by_key": "1 if limits of keys are stored",
     "schedules": "1 if the queue has had schedules",
+    "durable": "1 if the queue has had durable jobs",
 }
 
 _OWNERS: Final = {
@@ -52,12 +53,15 @@ def owner_of(key: str, member: str) -> Owner:
             "rate": "rate",
             "name": "name",
             "tick": "first tick",
+            "box": "box",
         }
         return (kinds[kind], name) if kind in kinds else ("member", member)
     if key == "blocked":
         return "lane", member.split("|", 2)[-1]
     if key in ("lanes", "open"):
         return "lane", member
+    if key == "boxes":
+        return "box", member.partition("|")[0]
     if key == "slots":
         return "name", member.partition("|")[2]
     return _OWNERS.get(key, "job"), member.rpartition("|")[2]
@@ -167,6 +171,7 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
         "call slot": [("slots", name)],
         "rate": [("rates", name), ("expiring", f"rate|{name}")],
         "schedule": [("schedules", name)],
+        "box": [("boxes", name)],
         "name": [("slots", name_field(name)), *_holders(view, name_field(name), edits)],
     }
     read_alone = {"head": view.heads, "line": view.standing}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened,
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.result_check import Remembered, remembered
 from rq_core.doctor.snapshot import View
+from rq_core.model.durable.boxes import header_in, write_header
 from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.limits import scopes
@@ -44,6 +46,7 @@ INDEXES: Final = (
         "returned",
         "kept",
         "ticks",
+        "boxes",
         "meta",
     ),
 )
@@ -166,6 +169,7 @@ class Image:
                 for entry in _of_slot(self, *item)
             ),
             *_results(self),
+            *_boxes(self),
             *_ticks(self.view),
             *_rates(self.view),
             *_resumes(self.view),
@@ -317,6 +321,37 @@ def _results(image: Image) -> Iterator[Entry]:
         yield "results", kept.id, kept.line
         until = kept.met_ms
         yield "kept", kept.id, ANY if until is None else AtLeast(until)
+
+
+def _boxes(image: Image) -> Iterator[Entry]:
+    """Yield the headers and entries of boxes, by the entries that are there. Claims empty a box that belongs to
+    no job."""
+    found = image.view.snapshot["boxes"]
+    numbers: defaultdict[str, set[int]] = defaultdict(set)
+    for name in found:
+        life, is_entry, number = name.partition("|")
+        numbers[life] |= (
+            {int(number)} if is_entry and number.isascii() and number.isdigit() else set()
+        )
+    owners = {job.fields["life"]: i for i, job in image.jobs.items() if "life" in job.fields}
+    for life in numbers.keys() | owners.keys():
+        entries = next(n for n in itertools.count() if n + 1 not in numbers[life])
+        names = [f"{life}|{number}" for number in range(1, entries + 1)]
+        for name in names:
+            yield "boxes", name, ANY
+        if life in owners:
+            size = sum(len(found[name].partition("\n")[2].encode()) for name in names)
+            yield "boxes", life, write_header(owners[life], entries, size)
+        else:
+            said = header_in(found.get(life))
+            yield (
+                "boxes",
+                life,
+                write_header(said.job_id if said else "-", entries, said.size if said else 0),
+            )
+            yield "expiring", f"box|{life}", AnyValue("+0")
+    if (numbers or owners) and image.view.facts.get("epoch"):
+        yield "meta", "durable", "1"
 
 
 def _rates(view: View) -> Iterator[Entry]:

@@ -5,6 +5,7 @@ This room does no I/O and imports only :mod:`rq_core.errors`. It does not know h
 Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 
 - ``table/``: states, events, transitions, and the fields of each.
+- ``durable/``: what durable jobs have saved.
 - ``limits/``: scopes, how much each takes, and the caps of a task as text.
 - ``lib/``: texts, durations, log lines and checks that know nothing of jobs.
 

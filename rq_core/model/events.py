@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.model.table.effects import BEGINNINGS, CLEARS, EFFECTS, Effect, target
+from rq_core.model.table.effects import BEGINNINGS, CLEARS, EFFECTS, TAKES, Effect, target
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.fields import BY_LINE, COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State, legal
@@ -181,6 +181,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
     if effect is None:
         for name in CLEARS[entry.event]:
             setattr(record, name, None)
+        for name in TAKES.get(entry.event, ()):
+            setattr(record, name, event.fields[name])
         return record, None
     facts = event.fields
     state = target(entry.event, facts)

@@ -61,7 +61,8 @@ KEYS: Final[tuple[Key, ...]] = (
     Key(
         "expiring",
         "zset",
-        "slot|name, dead|id, rate|scope, name|name → when to forget it; job|id → its deadline, if it waits (Unix ms)",
+        "slot|name, dead|id, rate|scope, name|name, box|life → when to forget it; job|id → its deadline, if it waits"
+        " (Unix ms)",
     ),
     Key(
         "slots",
@@ -77,6 +78,12 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key("kept", "zset", "id → when to forget its value, or all that `results` has of it (Unix ms)"),
     Key("returned", "hash", "id in `results` → the job's result (JSON)"),
+    Key(
+        "boxes",
+        "hash",
+        "life of a durable job → its id and how many entries it has; life|N → entry N: a step that was begun or saved,"
+        " and what it returned (JSON)",
+    ),
     Key(
         "schedules",
         "hash",

@@ -279,7 +279,7 @@ def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
     for n, word in enumerate(each, 1):
         if word.endswith(":int"):
             lines.append(
-                f"for at = {len(args) + n}, #ARGV, {len(each)} do if not whole_number(ARGV[at]) then"
+                f"for at = {len(args) + n}, #ARGV{behind}, {len(each)} do if not whole_number(ARGV[at]) then"
                 f" return {{'refused', 'arguments', '{word.removesuffix(':int')}'}} end end"
             )
     return "\n".join(lines)

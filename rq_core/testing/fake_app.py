@@ -7,11 +7,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rq_core.app.app import App
 from rq_core.app.clients import in_event_loop
 from rq_core.app.handlers.context import JobContext, running
+from rq_core.connections.client import Client
 from rq_core.errors import RqCoreError, UsageError
 from rq_core.model.headers import NO_HEADERS, read_headers
 from rq_core.model.job import Claim, Spec, read_spec, spec_of
@@ -23,14 +24,17 @@ from rq_core.model.table.machine import Priority, State
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.schedules import tick
-from rq_core.protocol.engine.plan import Plan, pairs_of
+from rq_core.protocol.engine.plan import Call, Plan, pairs_of
 from rq_core.protocol.reads.steps import time_ms
 from rq_core.testing.fake_server import FakeConnections
 from rq_core.worker.dead_hooks import DeathWatch, has_hooks
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.settlement import Settlement, calls_of
 from rq_core.worker.ticker import instants_of
+
+T = TypeVar("T")
 
 _FAR_MS: Final = 10**13
 """A time (Unix ms) later than any instant."""
@@ -259,6 +263,20 @@ class _DeathWatch(DeathWatch):
 _WORKER: Final = "w-test"
 
 
+class _Saving:
+    """The client of an app on a fake server, in the shape that a worker's saver awaits."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.calls = client.calls
+
+    async def run(self, plan: Plan[T]) -> T:
+        return self._client.run(plan)
+
+    async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._client.run(self._client.calls.delivery.carry_out(calls))
+
+
 class _Inline:
     """Runs claims one at a time with the worker's own executor, and settles each at once."""
 
@@ -276,6 +294,7 @@ class _Inline:
             surroundings=app.surroundings,
             redact=app.redactor,
             isolate=False,
+            saver=Saver(_Saving(app.client), _WORKER, lambda: True),
         )
 
     def _freed(self, _running: Running) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from rq_core.connections.async_client import AsyncClient
 from rq_core.connections.client import Client
 from rq_core.model.job import Claim
 from rq_core.model.lib.text import counted
@@ -21,6 +22,7 @@ from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.execution.executor import Executor
 from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.lifetime import Lifetime
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE, LeaseKeeper
 from rq_core.worker.liveness.lease_table import LeaseTable
@@ -60,9 +62,11 @@ class Handlers:
         groups: QueueGroups,
         *,
         client: Client,
+        saving: AsyncClient,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat's thread only. ``table`` is shared with a supervisor."""
+        """``client`` is for the heartbeat's thread only; ``saving`` saves the steps of durable jobs. ``table`` is
+        shared with a supervisor."""
         self._lifetime = lifetime
         self._capacity = capacity
         self._groups = groups
@@ -75,6 +79,7 @@ class Handlers:
             on_free=self._freed,
             surroundings=app.surroundings,
             redact=app.redactor,
+            saver=Saver(saving, lifetime.worker, self._lease_holds),
         )
         self.leases = LeaseKeeper(
             client,
@@ -109,6 +114,12 @@ class Handlers:
         self.steps_took = FOREVER
         """Seconds that the first steps of the last batch took."""
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _lease_holds(self) -> bool:
+        """Return whether the leases are in force by this process' own clock: a process that was stopped for longer must
+        not begin a step."""
+        lease_s = BEATS_IN_LEASE * self.leases.interval
+        return time.monotonic() - self.leases.last_success < lease_s
 
     def start(self) -> None:
         """Start the heartbeat; call this once, on the loop."""

@@ -97,6 +97,7 @@ class Worker:
             self._capacity,
             self._groups,
             client=self._lease_client,
+            saving=self._client,
             table=lease_table,
         )
         self._startup = Startup(app, self._client, self.name, self._groups)

@@ -153,6 +153,8 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "nominal_ms": _numbered,
     "next_ms": _integers,
     "missed": _numbered,
+    "entry": _numbered,
+    "bytes": _integers,
     "held_by": _words,
 }
 """The check of each field, by the field's name. A field that is not listed may have any value that is not nested too

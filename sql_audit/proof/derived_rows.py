@@ -16,7 +16,7 @@ import marshal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, Effect, Leads
+from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, TAKES, Effect, Leads
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
 from rq_core.model.table.fields import COUNTERS
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
@@ -118,7 +118,11 @@ _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECT
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
 }
-"""The places in a job's row that become null, for events that change nothing else, by event."""
+"""The places in a job's row that become null, for events that move no job, by event."""
+_TOLD: Final = {
+    str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
+}
+"""The places in a job's row that get a value, each with the field of the event's detail, for such events."""
 
 _scopes: Final[dict[str, str]] = {}
 """A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""
@@ -371,10 +375,12 @@ class Derivation:
                 continue  # The replay reports that the event cannot be read.
 
     def _clear(self, event: EventRow, job_id: str) -> bool:
-        """Apply an event that moves no job but may clear fields. Return False if it changes nothing."""
-        cleared = _CLEARED.get(event[4])
-        job = None if cleared is None else self.jobs.get(job_id) or self._recall(job_id)
-        if cleared is None or job is None:
+        """Apply an event that moves no job but may change fields. Return False if it changes nothing."""
+        cleared, told = _CLEARED.get(event[4], ()), _TOLD.get(event[4], ())
+        if not cleared and not told:
+            return False
+        job = self.jobs.get(job_id) or self._recall(job_id)
+        if job is None:
             return False
         self.jobs[job_id] = job
         job.pass_ends(self._ends, event[1:3])
@@ -382,6 +388,8 @@ class Derivation:
         job.row[_EPOCH], job.row[_SEQ] = job.last
         for place in cleared:
             job.row[place] = None
+        for place, name in told:
+            job.row[place] = facts_in(event[10]).get(name)
         return True
 
 

@@ -47,7 +47,7 @@ class Story:
     def entry(self) -> tuple[OutboxId, dict[str, str]]:
         """Return the next entry: one transition of the table, for every job that is in its source state."""
         if self.random.random() < 0.05:
-            return self._freed()
+            return self._unmoved()
         arrow = self.random.choice(ARROWS)
         chosen = [i for i in self.ids if self.states[i] == arrow.source]
         if self.random.random() < 0.05:
@@ -68,9 +68,16 @@ class Story:
             raw["why"] = "because ü"
         return at, raw
 
-    def _freed(self) -> tuple[OutboxId, dict[str, str]]:
+    def _unmoved(self) -> tuple[OutboxId, dict[str, str]]:
         """Return an entry that changes the state of no job."""
         self.seq += 1
+        if self.random.random() < 0.5:
+            kind = self.random.choice(("step_begun", "step_saved"))
+            entries = [
+                [i, "7-1", f"{self.seq:016x}", 1, "a"] for i in self.random.sample(self.ids, 2)
+            ]
+            raw = {"type": kind, "at": str(self.now_ms), "by": "w-1", "jobs": json.dumps(entries)}
+            return OutboxId(EPOCH, self.seq), raw
         arrays = [[i, "send/tenant=acme"] for i in self.random.sample(self.ids, 2)]
         said = {"type": "freed", "at": str(self.now_ms), "by": "ops", "jobs": json.dumps(arrays)}
         return OutboxId(EPOCH, self.seq), said
@@ -130,6 +137,7 @@ class Story:
             "once_ms": self.random.choice((None, self.now_ms + 1_000)),
             "call_digest": self.random.choice((None, "70c5")),
             "keep_ms": self.random.choice((None, 60_000)),
+            "life": self.random.choice((None, "9f3a0b1c22aa0001")),
             "value_digest": self.random.choice((None, "e" * 32)),
             "value": self.random.choice((None, '["/é", "\\u0000"]')),
             "by_job": "job-0",

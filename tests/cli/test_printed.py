@@ -25,8 +25,10 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.model.recurrence import recurrence
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import name_field
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.boxes import Saving, save
 from rq_core.protocol.calls.schedules import Declaration
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
@@ -47,6 +49,19 @@ def plant(client: Client, control: Any) -> str:
     waits = NewJob("waits", "mail", profile("send"), spec)
     client.run(client.calls.enqueue.many([job]))
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
+    steps = [
+        Saving(held.id, held.fence, "0" * 16, "begin", 1, "begun"),
+        Saving(
+            held.id,
+            held.fence,
+            "0" * 16,
+            "save",
+            2,
+            "saved",
+            pack_result(json.dumps(HOSTILE[:4_000])),
+        ),
+    ]
+    assert not client.run(save("mail", "w-1", steps))
     error = json.dumps(
         {"type": HOSTILE[:400], "message": HOSTILE[:4_000], "traceback": HOSTILE[:4_000]}
     )
@@ -97,6 +112,7 @@ CALLS: dict[str, list[str]] = {
     "queues": [],
     "job": ["dies"],
     "jobs": ["mail", "--state", "dead"],
+    "steps": ["dies", "--values"],
     "result": ["dies"],
     "dead": ["mail"],
     "unique": ["mail"],

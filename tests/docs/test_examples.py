@@ -106,6 +106,33 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
     assert again[0] != first
 
 
+def test_the_example_of_steps_charges_once_and_refunds_what_is_not_in_stock(
+    load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = load("steps")
+    fails = [True]
+
+    async def ship(order_id: int) -> str:
+        if fails and fails.pop():
+            raise ConnectionError("no courier")
+        return f"parcel-{order_id}"
+
+    with testing.fake(example.app) as fake:
+        example.order.enqueue(13)
+        (ran,) = fake.drain()
+        assert (ran.outcome, ran.error) == (
+            "dead",
+            "GiveUp: order 13 is not in stock, 1250 cents are refunded",
+        )
+        assert ["charge order 13", "refund ch_13"] == [
+            line.partition(",")[0] for line in capsys.readouterr().out.splitlines()
+        ]
+        monkeypatch.setattr(example, "ship", ship)
+        example.order.enqueue(7)
+        assert ["scheduled", "succeeded"] == [ran.outcome for ran in fake.drain()]
+        assert 1 == capsys.readouterr().out.count("charge order 7")
+
+
 def test_the_example_of_a_repeated_call_runs_its_job_once(load: Load) -> None:
     example = load("repeated")
     with testing.fake(example.app) as fake:

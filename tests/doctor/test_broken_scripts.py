@@ -37,7 +37,7 @@ end)(redis, 0, {{
 
 MOVES_NO_JOB = {
     "extend", "configure", "handshake", "attach", "detach", "baseline", "trim", "register", "delete",
-    "listen", "schedule",
+    "listen", "schedule", "save",
 }  # fmt: skip
 MOVES_JOBS = [name for name in SCENES if name.partition("_")[0] not in MOVES_NO_JOB]
 WRITES_MAX = 100

@@ -41,6 +41,8 @@ NOT_IMPLIED = {
     ("stray", "expiring", "rate|"): "a rate that was spent: `rates` lacks it",
     ("change", "leases", ""): "a worker extends its leases",
     ("change", "expiring", "dead|"): "the retention may have changed after the death",
+    ("change", "boxes", "0000000000000000|2"): "a step that was begun: its name is nowhere else",
+    ("change", "boxes", "0000000000000001|2"): "a step that was begun: its name is nowhere else",
     ("stray", "fair", ""): "a key that was served once",
     ("empty", "meta", ""): "its own finding, and a new epoch; see test_doctor",
     ("stray", "meta", ""): "a fact that this release does not know",
@@ -49,7 +51,7 @@ NOT_IMPLIED = {
 
 FACTS = (
     "sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes", "kept_bytes",
-    "schedules",
+    "schedules", "durable",
 )  # fmt: skip
 """What the jobs and the limits imply of `meta`."""
 

@@ -46,6 +46,9 @@ class Busy:
         seed.enqueue(self.job("low", "a", "task=u", "tenant=a", priority="low"))
         for priority in ("critical", "high", "low"):
             seed.enqueue(f"plain-{priority}", task="v", priority=priority)
+        for n, claim in enumerate(self.held[:2]):
+            seed.save(claim, life=f"{n:016x}")
+            seed.save(claim, life=f"{n:016x}", what="begin", entry=2)
         # Of which none is due here.
         rules = [recurrence(name, every=90 * 86_400) for name in ("monthly", "rarely")]
         made = [Declaration.of(seed.job("-", task="v"), rule) for rule in rules]

@@ -23,6 +23,7 @@ FOLDED: dict[str, tuple[str, Any]] = {
     "unique": ("unique_name", None),
     "once": ("once_ms", None),
     "call": ("call_digest", None),
+    "life": ("life", None),
     "lane": ("lane", None),
     "priority": ("priority", "normal"),
     "attempts": ("max_attempts", 3),
@@ -235,11 +236,35 @@ def _indexes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[
     )
     if len(snapshot["wake"]) > 1:
         found.append(f"wake has {len(snapshot['wake'])} tokens")
+    found += _boxes(snapshot, jobs)
     places = [int(job["seq"]) for job in jobs.values() if "seq" in job]
     if len(set(places)) != len(places):
         found.append("two jobs have the same place in line")
     if places and max(places) > int(meta["sequence"]):
         found.append(f"sequence is {meta['sequence']}, a job has {max(places)}")
+    return found
+
+
+def _boxes(snapshot: dict[str, Any], jobs: dict[str, dict[str, str]]) -> list[str]:
+    found = []
+    boxes, lives = snapshot["boxes"], {job["life"]: i for i, job in jobs.items() if "life" in job}
+    headers = {life: text for life, text in boxes.items() if "|" not in life}
+    for life, text in headers.items():
+        said = re.fullmatch(r"job=(\S+) entries=(\d+) bytes=(\d+)", text)
+        numbers = sorted(int(name.split("|")[1]) for name in boxes if name.startswith(f"{life}|"))
+        values = [boxes[f"{life}|{n}"].partition("\n")[2] for n in numbers]
+        size = sum(len(value.encode()) for value in values)
+        if said is None or [*range(1, int(said[2]) + 1)] != numbers:
+            found.append(f"box {life}: {text}, has entries {numbers}")
+        elif life in lives and (said[1], int(said[3])) != (lives[life], size):
+            found.append(f"box {life} of {lives[life]}: {text}, has {size} bytes")
+    left = {f"box|{life}" for life in headers.keys() - lives.keys()}
+    if left != {mark for mark in snapshot["expiring"] if mark.startswith("box|")}:
+        found.append(f"boxes to be emptied: {sorted(left)}")
+    if lives.keys() - headers.keys():
+        found.append(f"jobs without their boxes: {lives}")
+    if strays := {name for name in boxes if name.partition("|")[0] not in headers}:
+        found.append(f"entries without a box: {sorted(strays)}")
     return found
 
 

@@ -20,7 +20,18 @@ from typing import Self
 
 from pydantic import BaseModel, model_validator
 
-from rq_core import App, DeadJob, GiveUp, RetryLater, RetryPolicy, Snooze, current_job
+from rq_core import (
+    App,
+    DeadJob,
+    GiveUp,
+    NotDurable,
+    RetryLater,
+    RetryPolicy,
+    Snooze,
+    current_job,
+    durable,
+    durable_sync,
+)
 from tests.kit import witness
 from tests.kit.processes import Child, worker
 from tests.kit.wait import wait_until, wait_until_async
@@ -165,6 +176,50 @@ def stopping() -> None:
     if current_job().claim == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     note("end")
+
+
+def _effect(n: int) -> int:
+    note("effect", n=n)
+    return n
+
+
+async def _awaited_effect(n: int) -> int:
+    return _effect(n)
+
+
+@app.task(queue="crew", retry=quick, max_losses=20)
+async def steps_and_kills(steps: int, kills: int) -> None:
+    """Do steps; kill the worker's process behind the first step of the first claim, the second of the second…"""
+    job = durable()
+    claim = current_job().claim
+    for n in range(steps):
+        await job.step("effect", _awaited_effect, n)
+        if n == claim and claim <= kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+    note("end")
+
+
+@app.task(queue="crew", retry=quick, isolation="process")
+def durable_apart() -> None:
+    """Note the error that steps in a process of their own raise."""
+    try:
+        durable_sync()
+    except NotDurable as error:
+        note("refused", kind=type(error).__name__, says=str(error))
+
+
+def _stops() -> None:
+    note("effect")
+    if len(witness.Witness(Path(os.environ[WITNESS])).lines("effect")) == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@app.task(queue="crew", retry=quick)
+def stopping_in_a_step() -> None:
+    """Stop the worker's process (SIGSTOP) in the step of the first run, until a test lets the process continue."""
+    job = durable_sync()
+    job.step("stops", _stops)
+    job.step("behind", _effect, 7)
 
 
 @app.task(queue="crew", retry=quick, timeout=0.2)

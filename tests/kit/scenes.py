@@ -20,7 +20,7 @@ from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.protocol.calls.schedules import Declaration
 from rq_core.scripts.script import Script
 from tests.kit.failover import fail_over
-from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, WORKER, Seed
+from tests.kit.seed import ERROR, LEASE_MS, LIFE, NO_FENCE, WORKER, Seed
 
 SLOT = "scene.slot"
 
@@ -305,6 +305,25 @@ def rollback(seed: Seed) -> Scene:
     ]
     limits = {"backoff_ms": 1_000, "backoff_max_ms": 60_000, "unknown_max": 2}
     return Scene("rollback", _slotted(worker=WORKER, **limits), each)
+
+
+@scene
+def save(seed: Seed) -> Scene:
+    """Save steps of three jobs: one that begins its box, one whose box Redis has, and one that is refused."""
+    a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
+    seed.save(b, what="begin", life="1" * 16)
+    seed.enqueue("waiting")
+    seed.attach()
+    seed.take_token()
+    records = [
+        (a.id, a.fence, LIFE, "begin", 1, "first"),
+        (a.id, a.fence, LIFE, "save", 2, "second"),
+        (b.id, b.fence, "1" * 16, "save", 1, "charge"),
+        (c.id, NO_FENCE, "2" * 16, "save", 1, "charge"),
+        ("waiting", NO_FENCE, "3" * 16, "save", 1, "charge"),
+    ]
+    values = {2: pack_value('"second"'), 3: pack_value('"charged"', FULL), 4: "!too_large"}
+    return Scene("save", _slotted(worker=WORKER), records, values)
 
 
 @scene
@@ -639,6 +658,7 @@ def repair(seed: Seed) -> Scene:
     seed.control.hset(seed.keys("results"), "ready", "?")
     seed.control.zadd(seed.keys("kept"), {"stray": 1})
     seed.control.hset(seed.keys("returned"), "stray", "1")
+    seed.control.hset(seed.keys("boxes"), f"{LIFE}|1", "?")
     slot = next(iter(seed.snapshot()["slots"]))
     seed.control.zadd(seed.keys("expiring"), {"stray": 1, f"slot|{slot}": 1})
     seed.control.zpopmin(seed.keys("waiting"))

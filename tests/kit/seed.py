@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import redis
 
@@ -14,11 +14,13 @@ from rq_core.model.events import Entry, JobRecord, decode
 from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.keys import queue_keys
 from rq_core.model.limits.scopes import lane_name
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.table.machine import Priority, State
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.audit import Restoration, put_back, take_out
+from rq_core.protocol.calls.boxes import NotSaved, Saving, save
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
@@ -35,6 +37,7 @@ LEASE_MS = 30_000
 QUEUE = "q"
 WORKER = "w-1"
 NO_FENCE = "1-1"
+LIFE = "9f3a0b1c22aa0001"
 ERROR = '{"type":"ValueError","message":"no"}'
 
 
@@ -223,6 +226,23 @@ class Seed:
                 **limits,
             )
         )
+
+    def save(
+        self,
+        *steps: Claim | tuple[str, str],
+        life: str = LIFE,
+        entry: int = 1,
+        name: str = "charge",
+        what: Literal["begin", "save"] = "save",
+        value: str = '{"id":1}',
+        kept: str = "digest",
+        worker: str = WORKER,
+    ) -> dict[int, NotSaved]:
+        """Save or begin one entry of each claim."""
+        packed = "" if what == "begin" else value if value[:1] == "!" else pack_result(value, kept)
+        pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
+        records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
+        return self.client.run(save(self.queue, worker, records))
 
     def extend(self, held: Iterable[Claim | tuple[str, str]], *, worker: str = WORKER) -> Extended:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]

@@ -47,7 +47,9 @@ def use_all(seed: Seed, transport: LossyTransport) -> list[Sequence[Any]]:
     other.enqueue(other.job("named", name="t/a=1"), other.job("low", priority="low", delay_ms=10))
     other.enqueue(other.job("once", remember_ms=60_000), other.job("late", expires_in_ms=60_000))
     other.enqueue(other.job("kept", keep_ms=60_000), other.job("capped", scopes=["task=t"]))
-    other.turn(*other.claim().jobs, values={1: "1"})
+    held = other.claim().jobs
+    other.save(held[0])
+    other.turn(*held, values={1: "1"})
     return [call for call in transport.calls if "rqc:{other}:meta" in call]
 
 

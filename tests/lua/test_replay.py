@@ -109,6 +109,12 @@ def fail_finally(seed: Seed) -> Operation:
     return lambda s: s.fail(*held, verdict="final")
 
 
+def save(seed: Seed) -> Operation:
+    """A save of a job whose box begins, and one that is refused."""
+    held = _three(seed)
+    return lambda s: s.save(held[0], held[3])
+
+
 def rollback(seed: Seed) -> Operation:
     held = _three(seed)
     return lambda s: s.rollback(*held)
@@ -326,8 +332,8 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, cancel, edit, requeue, prune, free,
-    restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, cancel, edit, requeue, prune,
+    free, restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
     complete_in_lanes, fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes,
     everything,
 ]  # fmt: skip

@@ -68,7 +68,7 @@ FACTS = {
     "scope": "tenant=acme", "family": "tenant", "id": "job-1", "version": 3,
     "function": "shard_of", "error": "KeyError: 1",
     "holder": "job-2", "module": "tasks", "how": "by signal 9", "where": "tasks.py:3", "last": "7-1",
-    "said": "gave_up", "by": "job-3",
+    "said": "gave_up", "by": "job-3", "step": "charge", "call": "durable()",
 }  # fmt: skip
 
 

@@ -7,8 +7,13 @@ Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
 Uses: meta(facts fact)
 ]]
 
-local function gate_is_shut()
-  return fact('paused') == 1 or facts.audit == 'on' and (
+--- Whether the audit log is at twice its bound.
+local function is_log_shut()
+  return facts.audit == 'on' and (
     fact('backlog_jobs') >= 2 * fact('backlog_max_jobs') or
     fact('backlog_bytes') >= 2 * fact('backlog_max_bytes'))
+end
+
+local function gate_is_shut()
+  return fact('paused') == 1 or is_log_shut()
 end

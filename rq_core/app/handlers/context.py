@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rq_core.errors import NoCurrentJob
 from rq_core.model.headers import NO_HEADERS
@@ -30,8 +30,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over", "_signal", "_stop", "_timeout", "claim", "failures", "fence", "headers", "id", "losses", "queue",
-        "task", "worker",
+        "_over", "_signal", "_stop", "_timeout", "claim", "failures", "fence", "headers", "home", "id", "losses",
+        "queue", "steps", "task", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,10 @@ class JobContext:
         self._signal: HandlerSignal | None = None
         self._timeout = 0.0
         self._over: float | None = None
+        self.home: Any = None
+        """Returns the worker as the steps of a durable job see it; None: no worker saves steps. The worker sets it."""
+        self.steps: Any = None
+        """The steps of a durable job; None until they are first used."""
 
     @classmethod
     def of_claim(

@@ -124,10 +124,19 @@ EFFECTS: Final[Mapping[Event, Effect]] = {
 
 CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: (),
+    _E.STEP_BEGUN: (),
+    _E.STEP_SAVED: (),
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""The other events about jobs, each with the fields that it makes null. These events change nothing else."""
+"""The other events about jobs, each with the fields that it makes null. These events change nothing else, but for
+TAKES."""
+
+TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
+    _E.STEP_BEGUN: ("life",),
+    _E.STEP_SAVED: ("life",),
+}
+"""By event, for events of CLEARS: the fields that get the value of the event's field of the same name."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
 """Events with which a job begins: its earlier events do not matter."""

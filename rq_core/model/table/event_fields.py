@@ -46,6 +46,9 @@ _LOST = EventField("losses", "leases lost so far")
 _UNKNOWN = EventField("unknown", "times given back because a worker lacked the task")
 _TRAITS = tuple(EventField(field.name, field.meaning) for field in TRAITS)
 _EXPIRES = next(field for field in _TRAITS if field.name == "expires_ms")
+_LIFE = EventField("life", "16 hex digits: the box of the durable job's entries")
+_ENTRY = EventField("entry", "the entry's number in the box: 1, 2, 3…")
+_STEP = EventField("name", "the step's name")
 _LANE = EventField(
     "lane", "where it waits for its scopes: priority+scope+scope…; null: it has none"
 )
@@ -145,6 +148,19 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _FENCE,
         EventField("outcome", "what the worker presented: complete, fail or rollback"),
         EventField("reason", "gone: Redis has no such job; stale: that claim is not in force"),
+    ),
+    _E.STEP_BEGUN: (_ID, _FENCE, _LIFE, _ENTRY, _STEP),
+    _E.STEP_SAVED: (
+        _ID, _FENCE, _LIFE, _ENTRY, _STEP,
+        EventField("bytes", "the size of what the step returned, as JSON; null: that is not kept"),
+        EventField(
+            "digest",
+            "first 32 hex digits of the SHA-256 of that JSON; if it is not kept, why: too_large or not_json",
+        ),
+        EventField(
+            "value",
+            'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
+        ),
     ),
     _E.TICKED: (
         EventField("id", "tick-SCHEDULE-INSTANT: the job of the instant, if it has one"),

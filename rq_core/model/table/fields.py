@@ -69,6 +69,10 @@ FIELDS: Final = (
         meaning="32 hex digits for task and arguments, by which calls with such an id are compared; null: they are not",
     ),
     Field(
+        "life", _K.WORD, "life", trait=7,
+        meaning="16 hex digits of a durable job that has saved or begun a step: under them `boxes` has its entries",
+    ),
+    Field(
         "keep_ms", _K.NUMBER, "keep", trait=6, given=True,
         meaning="how long after its end its result is kept in Redis; null: it is not",
     ),

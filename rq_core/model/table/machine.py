@@ -55,6 +55,8 @@ class Event(StrEnum):
     FREED = "freed"
     BASELINE = "baseline"
     SETTLEMENT_REFUSED = "settlement_refused"
+    STEP_BEGUN = "step_begun"
+    STEP_SAVED = "step_saved"
     TICKED = "ticked"
     PAUSED = "paused"
     RESUMED = "resumed"

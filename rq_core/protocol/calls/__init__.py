@@ -5,6 +5,7 @@
 - ``admin``: cancel, edit, requeue, prune, configure and the deletion of a queue.
 - ``caps``: limits of scopes, and policies of tasks.
 - ``unique``: names of unique jobs.
+- ``boxes``: saves what durable jobs have done.
 - ``schedules``: declaring and changing schedules, and reporting their instants.
 - ``audit``: the calls of the mirror, of a restore and of the doctor.
 """

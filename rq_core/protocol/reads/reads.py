@@ -22,6 +22,7 @@ from rq_core.model.table.machine import State
 from rq_core.protocol.engine.acl_roles import is_denial, lacking_words
 from rq_core.protocol.engine.plan import Lost, Plan, Unsent, pairs_of
 from rq_core.protocol.engine.queue_check import epoch_of
+from rq_core.protocol.reads.box_reads import BoxReads
 from rq_core.protocol.reads.job_reads import JobReads
 from rq_core.protocol.reads.overview import (
     QUEUES_MAX,
@@ -93,7 +94,7 @@ STRAY_MAX: Final = 50
 """Maximum number of characters of an invalid entry that are shown."""
 
 
-class Reads(JobReads, ScopeReads, WholeReads):
+class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
     """The reads of a client."""
 
     # The list of queues.

@@ -4,6 +4,7 @@ Read ``executor`` first.
 
 - ``executor``: starts handlers, and decides how their claims end.
 - ``running``: one claim with its handler.
+- ``saver``: saves the steps of durable jobs.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.
 - ``isolated_process``: one of these processes, with its event loop.

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from rq_core.app.handlers import context as job_context
@@ -37,6 +38,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.signals import HandlerSignal, HandlerTimeout, JobCancelled, LeaseLost, WorkerStopping
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running
+from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
 from rq_core.worker.settlement import Settlement
@@ -79,8 +81,11 @@ class Executor:
         redact: Redact | None = None,
         rng: random.Random | None = None,
         isolate: bool = True,
+        saver: Saver | None = None,
     ) -> None:
-        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process."""
+        """``isolate``: whether isolated tasks run in processes of their own; otherwise they run in this process.
+        ``saver`` saves the steps of durable jobs."""
+        self._saver = saver
         self._tasks = tasks
         self._worker = worker
         self._timeout = timeout
@@ -175,6 +180,10 @@ class Executor:
             running.begun = False
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
+        if self._saver is not None:
+            self._saver.loop = asyncio.get_running_loop()
+            # Most handlers have no steps, and make none of it.
+            running.context.home = partial(self._saver.home, running.context, task)
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
@@ -267,6 +276,9 @@ class Executor:
             try:
                 value = await running.function(**running.arguments)
             finally:
+                if running.context.steps is not None:
+                    # A step that has happened must be saved before the claim ends.
+                    await running.context.steps.home.let_end()
                 if running.over is not None:
                     running.context.raise_if_timed_out()
             if running.keeps:

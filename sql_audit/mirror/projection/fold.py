@@ -17,7 +17,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar, Final
 
-from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, target
+from rq_core.model.table.effects import CLAIM_ENDS, CLEARS, EFFECTS, TAKES, target
 from rq_core.model.table.machine import CLAIMED_STATES, Event, State
 from sql_audit.mirror.intake import Intake
 from sql_audit.mirror.projection.details import Details, queue_detail
@@ -404,16 +404,19 @@ class Folder:
         # The event moves no job, and does not create the row of an unknown job.
         assert intake.event is not None
         details, clears = self._details.of(intake), CLEARS[intake.event]
-        for ordinal, job_id, detail in zip(
-            intake.ordinals, intake.columns["id"], details, strict=True
+        tells = TAKES.get(intake.event, ())
+        for place, (ordinal, job_id, detail) in enumerate(
+            zip(intake.ordinals, intake.columns["id"], details, strict=True)
         ):
             job = self.jobs.get(job_id)
             task = None if job is None else job.task
-            if clears and job is not None:
+            if (clears or tells) and job is not None:
                 self.touched[job_id] = job
                 job.last_epoch, job.last_seq = intake.id
                 for name in clears:
                     setattr(job, name, None)
+                for name in tells:
+                    setattr(job, name, intake.columns[name][place])
             self._row(intake, ordinal, str(intake.event), job_id, None, task, detail)
 
     _steps: ClassVar[Mapping[Event, Callable[[Folder, Intake], None]]] = {

@@ -7,6 +7,7 @@ Read ``replay`` first.
 - ``live_job``: the state of one live job.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
+- ``saved_steps``: checks the steps of durable jobs.
 - ``schedule_ticks``: replays the instants of schedules.
 - ``contradictions``: compares an event with the earlier events of its job, and checks its fields.
 """

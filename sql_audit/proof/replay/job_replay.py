@@ -1,4 +1,5 @@
-"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19).
+"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19,
+I20).
 
 :mod:`sql_audit.proof.replay.replay`, which checks the order and the numbers of events, passes each event that happens
 to a job to :class:`JobReplay`. A wrong event is reported and then applied.
@@ -20,6 +21,7 @@ from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
+from sql_audit.proof.replay.saved_steps import write_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.store.job_rows import EventRow
 
@@ -84,6 +86,7 @@ class JobReplay:
             "baseline": self._baseline,
             "settlement_refused": self._compare,
             "freed": self._freed,
+            **dict.fromkeys(("step_begun", "step_saved"), self._stepped),
             "ticked": self.ticks.ticked,
         }
 
@@ -161,6 +164,7 @@ class JobReplay:
         record.unknown = facts.get("unknown", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
+        record.entries = {} if record.life is None else None
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
@@ -281,6 +285,13 @@ class JobReplay:
         record, rule = self.jobs.get(job_id), contradictions.RULES.get(row[4])
         if rule is not None and record is not None:
             self._judge(rule(facts_in(row[10]), record, row))
+
+    def _stepped(self, row: EventRow, job_id: str) -> None:
+        record = self.jobs.get(job_id)
+        if record is not None:
+            self._judge(write_entry(row, record))
+        elif not self.open:
+            self._violated("I20", "is written, and the job is not alive")
 
     # Any other event, by the table.
 

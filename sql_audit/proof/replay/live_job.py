@@ -19,8 +19,8 @@ class Record:
     """
 
     __slots__ = (
-        "claims", "due", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses", "priority",
-        "stands", "state", "task", "unknown", "worker", *_TRAITS,
+        "claims", "due", "entries", "failures", "fence", "held", "lane", "losses", "max_attempts", "max_losses",
+        "priority", "stands", "state", "task", "unknown", "worker", *_TRAITS,
     )  # fmt: skip
 
     expires: int | None
@@ -29,6 +29,8 @@ class Record:
     """The name of a unique job, regardless of whether the job holds the name."""
     once: int | None
     """Unix ms up to which the job's id is remembered."""
+    life: str | None
+    """The box of a durable job that has saved or begun a step."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 
@@ -54,5 +56,7 @@ class Record:
         self.fence: str | None = None
         self.worker: str | None = None
         """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
+        self.entries: dict[int, tuple[str, str | None]] | None = None
+        """The entries of its box: by number the name, and the digest of a saved one. None if they are not known."""
         self.held: tuple[str, ...] | None = None
         """The scopes that the claim in force holds; None if no claim is in force."""

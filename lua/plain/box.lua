@@ -1,0 +1,29 @@
+--[[ box: what a durable job has saved, for the holder of its claim: a worker that lost the claim gets nothing, since it would begin
+the job again if the box were empty by now.
+
+The answer is empty if that claim is not in force. Else it is the job's life, empty if nothing was saved; the header; and
+entries from FIRST on, at most ENTRIES, and no more of them once they have BYTES.
+
+Keys: state boxes
+Args: id fence worker first
+Given: ENTRIES BYTES LINE_MAX
+Returns: | LIFE HEADER ENTRY…
+]]
+
+local line = redis.call('HSTRLEN', state, id) <= LINE_MAX and redis.call('HGET', state, id)
+if not line or not line:find(' fence=' .. fence .. ' by=' .. worker .. ' ', 1, true) then
+  return {}
+end
+local life = line:match(' life=(%S+)')
+local header = life and redis.call('HGET', boxes, life)
+local found, size = {life or '', header or ''}, 0
+local entries = tonumber((header or ''):match(' entries=(%d+)')) or 0
+for number = tonumber(first), math.min(entries, first + ENTRIES - 1) do
+  local entry = redis.call('HGET', boxes, life .. '|' .. string.format('%.0f', number))
+  found[#found + 1] = entry
+  size = size + #(entry or '')
+  if size >= BYTES then
+    break
+  end
+end
+return found

@@ -1,0 +1,37 @@
+--[[ save: the holder of a claim saves what steps of durable jobs have done, or says which it begins.
+
+An entry is one step of a job; WHAT is begin or save. The worker numbers a job's entries 1, 2, 3… A new entry has the next
+number, an entry that was begun is saved under its own. LIFE names the job's box; a worker makes up the life of a job that
+has no box yet.
+
+An entry that is there already, as the record has it, is not written again. If Redis has fewer entries than the worker
+knows, because a failover took some, the answer is `behind` and how many it has: the worker sends the missing ones again.
+A record that is not carried out changes nothing.
+
+Keys: jobs boxes
+Later: backlog_jobs backlog_max_jobs
+Args: slot number:int worker
+Each: id fence life what entry:int name
+Tail: what the step returned, JSON, or ! and why it is not kept; its note is the digest, after + if the log keeps the value, too
+Unread: jobs
+Uses: call(open_call close_call) meta(fact) gate(is_log_shut) saving(decide_saves write_saves)
+Returns: ok {PLACE behind|full|conflict|gone|stale HAS}… | refused audit_backlog BACKLOG BOUND | with | epoch. PLACE counts the
+    records from 1, and only those that were not carried out are named; HAS is how many entries Redis has. full: the job has
+    10,000 entries, or its values have 16 MiB; conflict: the number is another step's, or the life is another one
+Invariants: I9, I20
+]]
+
+local refusal = open_call()
+if refusal then
+  return refusal
+elseif not boxes then
+  return {'with', 'durable'}
+elseif is_log_shut() then
+  -- The effect is done: the worker repeats the call, while it keeps its lease.
+  return {'refused', 'audit_backlog', fact('backlog_jobs'), fact('backlog_max_jobs')}
+end
+check_keys()
+local answer = decide_saves()
+
+write_saves()
+return close_call(answer)

@@ -1,0 +1,154 @@
+--[[ saving: what becomes of each record of a save. Everything is decided before anything is written.
+
+Keys: state boxes
+Meta: audit durable
+Later: backlog_bytes backlog_max_bytes
+Args: each each_count column tails worker
+Uses: call(now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in)
+    batch(call_many read_many) digits(digits) box(read_header write_header entry_field)
+]]
+
+local ENTRIES_MAX, BYTES_MAX = 10000, 16777216
+local NO_VALUE, FULL = 33, 43   -- `!` and `+`
+
+local lines, headers, values, notes   -- by record: its job's line, the header of its box, what the step returned, the digest
+local said      -- the events in order: neighbours of one type together
+local written   -- fields of `boxes` with their values
+local met       -- life → its box: how many entries it has, the bytes of their values, and what this call writes of it
+local changed   -- lives and boxes that change
+
+local function reset()
+  lines, headers, values, notes = nil, nil, nil, nil
+  said, written, met, changed = nil, nil, nil, nil
+end
+
+--- Return the box of a record; or nil, and why the record is refused.
+local function box_of(i, id, fence, life)
+  local line = lines[i]
+  local why = refusal_of(id, line, fence)
+  if why then
+    return nil, why
+  end
+  local box = met[life]
+  if box then
+    return box, box.id ~= id and 'conflict' or nil
+  end
+  local entries, bytes = read_header(headers[i])
+  box = {id = id, entries = entries, bytes = bytes, written = {}}
+  local known = field_in(line, ' life=')
+  if known and known ~= life then
+    return nil, 'conflict'
+  elseif not known then
+    local job = read_line(line)
+    job.life = life
+    box.line = write_line(job)
+  end
+  met[life] = box
+  return box
+end
+
+--- Add to the event `step_saved`, or `step_begun`.
+local function say(is_saved, record)
+  local last = said[#said]
+  if not last or last.is_saved ~= is_saved then
+    last = {is_saved = is_saved, records = {}}
+    said[#said + 1] = last
+  end
+  last.records[#last.records + 1] = record
+end
+
+--- Return why an entry that is there is another one; 'known' if it is as the record has it; nil if it was only begun.
+local function compare(old, what, name)
+  local size = #name
+  if old:sub(1, size + 1) ~= name .. ' ' then
+    return 'conflict'
+  end
+  return (what == 'begin' or old:sub(size + 2, size + 6) == 'saved') and 'known' or nil
+end
+
+--- Carry a record out. Returns why it is not, and how many entries the box has.
+local function carry_out(i)
+  local id, fence, life, what, entry, name = each(i)
+  local box, why = box_of(i, id, fence, life)
+  if why then
+    return why, '-'
+  end
+  local field, has = entry_field(life, entry), box.entries
+  if entry < 1 then
+    return 'conflict', digits(has)
+  elseif entry > has + 1 then
+    return 'behind', digits(has)
+  elseif entry <= has then
+    why = compare(box.written[field] or redis.call('HGET', boxes, field) or name .. ' begun', what, name)
+    if why == 'known' then
+      return nil
+    end
+  end
+  local value = values[i] or '!not_json'
+  local size = what == 'save' and value:byte() ~= NO_VALUE and #value or 0
+  if why == 'conflict' or entry > ENTRIES_MAX or box.bytes + size > BYTES_MAX then
+    return why or 'full', digits(has)
+  end
+  local text = name .. (what == 'save' and ' saved at=' or ' begun at=') .. now_text .. ' fence=' .. fence
+  local record = '["' .. id .. '","' .. fence .. '","' .. life .. '",' .. digits(entry) .. ',"' .. name .. '"'
+  if what ~= 'save' then
+    say(false, record .. ']')
+  elseif value:byte() == NO_VALUE then
+    text = text .. ' digest=' .. value:sub(2)
+    say(true, record .. ',null,"' .. value:sub(2) .. '"]')
+  else
+    local digest, ending = notes[i] or '', '"]'
+    if digest:byte() == FULL then
+      digest = digest:sub(2)
+      ending = facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') and '",' .. cjson.encode(value) .. ']' or ending
+    end
+    text = text .. ' digest=' .. digest .. '\n' .. value
+    say(true, record .. ',' .. digits(size) .. ',"' .. digest .. ending)
+  end
+  if not box.is_changed then
+    box.is_changed = true
+    changed[#changed + 1], changed[#changed + 2] = life, box
+  end
+  box.entries, box.bytes, box.written[field] = math.max(has, entry), box.bytes + size, text
+  written[#written + 1], written[#written + 2] = field, text
+  return nil
+end
+
+--- Decide about all records. Returns the answer.
+local function decide_saves()
+  lines, headers = read_many(state, column(1)), read_many(boxes, column(3))
+  values, notes = tails()
+  said, written, met, changed = {}, {}, {}, {}
+  local answer = {}
+  for i = 1, each_count do
+    local why, has = carry_out(i)
+    if why then
+      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
+    end
+  end
+  if #changed > 0 and not facts.durable then
+    set_fact('durable', '1')
+  end
+  return answer
+end
+
+--- Append the events, and write the boxes, and the lines of the jobs whose boxes begin.
+local function write_saves()
+  for i = 1, #said do
+    if said[i].is_saved then
+      emit('step_saved', now_text, worker, said[i].records)
+    else
+      emit('step_begun', now_text, worker, said[i].records)
+    end
+  end
+  local first = {}
+  for at = 1, #changed, 2 do
+    local life, box = changed[at], changed[at + 1]
+    written[#written + 1], written[#written + 2] = life, write_header(box.id, box.entries, box.bytes)
+    if box.line then
+      first[#first + 1], first[#first + 2] = box.id, box.line
+    end
+  end
+  call_many('HSET', boxes, written)
+  call_many('HSET', state, first)
+end

@@ -1,0 +1,129 @@
+"""``durable`` and ``durable_sync``: the steps of the job that runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar, overload
+
+from rq_core.app.durable.steps import StepOptions, Steps, in_step
+from rq_core.app.handlers.context import JobContext, current_job
+from rq_core.app.handlers.handler_setup import now
+from rq_core.errors import NotDurable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Durable:
+    """The steps of a job whose handler is an ``async def`` function."""
+
+    def __init__(self, steps: Steps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
+        self._steps = steps
+        self._options = options
+
+    def options(
+        self,
+        *,
+        key: str = "",
+        check: Callable[..., Any] | None = None,
+        undo: Callable[[Any], Any] | None = None,
+        begin: bool = False,
+    ) -> Durable:
+        """Return the same job with options for the next step.
+
+        ``key`` distinguishes steps of one name that run at the same time. ``check`` is called, with the step's
+        arguments, if a run before has begun the step and not saved it: it returns what the step returned, or NOT_DONE.
+        ``undo`` is called by :meth:`undo` with what the step returned. ``begin`` records the step's begin.
+        """
+        return Durable(self._steps, StepOptions(key, check, undo, begin))
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    def step(self, name: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what the step ``name`` has saved; if it has saved nothing, call ``fn``, save what it returns, and
+        return that as it is read back from JSON. A plain function is called in a thread."""
+        return self._steps.step(name, fn, args, kwargs, self._options)
+
+    def key(self, name: str) -> Awaitable[str]:
+        """Return 32 hex digits, the same in each run of this job, to name a request at another service."""
+        return self._steps.key(name)
+
+    def undo(self) -> Awaitable[None]:
+        """Call the ``undo`` of each step that this run has passed, the newest first, each as a step."""
+        return self._steps.undo()
+
+
+class DurableSync:
+    """The steps of a job whose handler is a ``def`` function."""
+
+    def __init__(self, steps: Steps, options: StepOptions = StepOptions()) -> None:  # noqa: B008 - it is immutable
+        self._steps = steps
+        self._options = options
+
+    def options(
+        self,
+        *,
+        key: str = "",
+        check: Callable[..., Any] | None = None,
+        undo: Callable[[Any], Any] | None = None,
+        begin: bool = False,
+    ) -> DurableSync:
+        """Return the same job with options for the next step, as :meth:`Durable.options` does."""
+        return DurableSync(self._steps, StepOptions(key, check, undo, begin))
+
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what the step ``name`` has saved; if it has saved nothing, call ``fn``, save what it returns, and
+        return that as it is read back from JSON."""
+        value: T = now(self._steps.step(name, fn, args, kwargs, self._options))
+        return value
+
+    def key(self, name: str) -> str:
+        """Return 32 hex digits, the same in each run of this job, to name a request at another service."""
+        return now(self._steps.key(name))
+
+    def undo(self) -> None:
+        """Call the ``undo`` of each step that this run has passed, the newest first, each as a step."""
+        now(self._steps.undo())
+
+
+def durable() -> Durable:
+    """Return the steps of the job that runs here, in an ``async def`` handler.
+
+    Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
+    """
+    return Durable(_steps_of("durable()", current_job(), is_async=True))
+
+
+def durable_sync() -> DurableSync:
+    """Return the steps of the job that runs here, in a ``def`` handler.
+
+    Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
+    """
+    return DurableSync(_steps_of("durable_sync()", current_job(), is_async=False))
+
+
+def _steps_of(call: str, job: JobContext, *, is_async: bool) -> Steps:
+    if in_step.get():
+        raise NotDurable(call=call, why="a step's function runs here, and it must do all by itself")
+    if job.home is None:
+        raise NotDurable(
+            call=call,
+            why="no worker saves the steps of this handler. Handlers with isolation, and jobs of job_running(), have"
+            " none",
+        )
+    if job.steps is None:
+        job.steps = Steps(job, job.home())
+    found: Steps = job.steps
+    if found.home.is_async is not is_async:
+        other = "durable_sync()" if is_async else "durable()"
+        raise NotDurable(
+            call=call,
+            why=f"the handler is {'a `def`' if is_async else 'an `async def`'} function: use {other}",
+        )
+    return found

@@ -1,0 +1,43 @@
+"""Values of steps as JSON and back, by the annotations of their functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from rq_core.app.handlers.result_types import Returned
+from rq_core.errors import InvalidStep, InvalidTask
+from rq_core.signals import StepMismatch
+
+
+@lru_cache(maxsize=1024)
+def returned_by(function: Callable[..., Any]) -> Returned:
+    """Return the type of what a function returns, for JSON."""
+    return Returned(getattr(function, "__qualname__", repr(function)), function)
+
+
+def check_returned(step: str, function: Callable[..., Any]) -> Returned:
+    """Return the type of what a step's function returns. Raises InvalidStep if JSON cannot carry it."""
+    try:
+        found = returned_by(function)
+        found.check()
+    except InvalidTask as error:
+        raise InvalidStep(step=step, why=str(error.why)) from None
+    except TypeError:  # a function without a hash
+        return Returned(step, function)
+    except NameError as error:
+        raise InvalidStep(step=step, why=f"its annotation is not defined ({error})") from None
+    return found
+
+
+def load_value(step: str, returned: Returned, value_json: str) -> Any:
+    """Return a saved value. Raises StepMismatch if it does not fit the function of today."""
+    try:
+        return returned.load(value_json)
+    except ValueError as error:
+        problem = str(error).partition("\n")[0]
+        raise StepMismatch(
+            f"step {step!r} has saved a value that does not fit what its function returns now ({problem}): give the"
+            " step another name, and it runs again"
+        ) from None

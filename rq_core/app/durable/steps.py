@@ -1,0 +1,333 @@
+"""One run of a durable job: which steps it knows from before, which it runs, and how it saves them.
+
+The same coroutines serve both kinds of handlers: for a ``def`` handler they await nothing, so one step in the handler's
+thread completes them (:func:`rq_core.app.handlers.handler_setup.now`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import quote
+
+from rq_core.app.durable.home import Home
+from rq_core.app.durable.step_values import check_returned, load_value
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.handlers.result_types import Returned
+from rq_core.errors import InvalidStep, NotDurable, QueueDamaged, StepTwice
+from rq_core.model.durable.boxes import ENTRIES_MAX, NAME_PATTERN, StepEntry, new_life
+from rq_core.model.outcome import TOO_LARGE, reason_of
+from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
+from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
+
+in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
+"""Whether a step's function runs here: nothing durable may happen in it."""
+
+_OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_NAME: Final = re.compile(NAME_PATTERN)
+_LIFE: Final = "rq_core.life"
+"""The name of the entry that is begun if a life is needed before anything else is saved."""
+UNDO: Final = "undo:"
+AGAIN_MAX: Final = 3
+"""How often a save is sent again because Redis lacked entries before it."""
+
+
+class _NotDone:
+    """The type of NOT_DONE."""
+
+    def __repr__(self) -> str:
+        return "NOT_DONE"
+
+
+NOT_DONE: Final = _NotDone()
+"""The value that a step's ``check`` returns if the step has not happened: the step runs then."""
+
+
+class StepOptions(NamedTuple):
+    """How one step is run."""
+
+    key: str = ""
+    check: Callable[..., Any] | None = None
+    undo: Callable[[Any], Any] | None = None
+    begin: bool = False
+
+
+class _Passed(NamedTuple):
+    """A saved step that this run has passed, and can undo."""
+
+    number: int
+    name: str
+    value: Any
+    undo: Callable[[Any], Any]
+
+
+class Steps:
+    """The steps of one run."""
+
+    def __init__(self, context: JobContext, home: Home) -> None:
+        self._context = context
+        self.home = home
+        self._life: str | None = None
+        self._entries: list[StepEntry] | None = None
+        """The entries that Redis has, by number from 1; None: they are not loaded yet."""
+        self._numbers: dict[str, int] = {}
+        """The number of each entry, by its name."""
+        self._used: dict[str, int] = {}
+        """How often each name was used in this run."""
+        self._running: set[str] = set()
+        self._passed: list[_Passed] = []
+        self._is_over = False
+
+    def close(self) -> None:
+        """Let no further step begin: the handler has ended, and branches of it may still run."""
+        self._is_over = True
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        """Return what a step has saved, or run it and save it."""
+        if not _OWN_NAME.fullmatch(name):
+            raise InvalidStep(
+                step=name, why="a name is 1 to 64 of the characters A-Z a-z 0-9 _ . : -"
+            )
+        if not callable(function):
+            raise InvalidStep(step=name, why=f"{function!r} is not a function")
+        if not self.home.is_async and inspect.iscoroutinefunction(function):
+            raise InvalidStep(
+                step=name, why="its function is async, and the handler is a `def` function"
+            )
+        return await self._step(name, function, args, kwargs, options)
+
+    async def _step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        await self._may_begin()
+        returned = check_returned(name, function)
+        base = name if not options.key else _with_key(name, options.key)
+        if base in self._running:
+            raise StepTwice(step=base)
+        self._running.add(base)
+        note_end = self.home.began()
+        try:
+            await self._load()
+            count = self._used[base] = self._used.get(base, 0) + 1
+            entry = base if count == 1 else _numbered(base, count)
+            value = await self._done(entry, function, args, kwargs, options, returned)
+        finally:
+            self._running.discard(base)
+            note_end()
+        if options.undo is not None:
+            self._passed.append(_Passed(self._numbers[entry], entry, value, options.undo))
+        return value
+
+    async def _done(
+        self,
+        entry: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: StepOptions,
+        returned: Returned,
+    ) -> Any:
+        known = self._known(entry)
+        if known is None or not known.is_saved:
+            if known is None and len(self._loaded) >= ENTRIES_MAX:
+                raise StepsSpent(f"the job has {ENTRIES_MAX:,} steps, and may have no more")
+            found: Any = NOT_DONE
+            if options.check is not None and known is not None:
+                found = await self._called(options.check, args, kwargs)
+            elif known is None and (options.check is not None or options.begin):
+                await self._write("begin", entry)
+            if found is NOT_DONE:
+                await self._may_begin()
+                found = await self._called(function, args, kwargs)
+            await self._write("save", entry, returned.dump(found, self.home.audit_result))
+            known = self._known(entry)
+        assert known is not None
+        if known.value is None:
+            raise StepUnusable(
+                f"step {entry!r} has happened, and what it returned is not kept: {reason_of(known.note or '')}"
+            )
+        return load_value(entry, returned, known.value)
+
+    async def _called(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        token = in_step.set(True)
+        try:
+            return await self.home.call(function, args, kwargs)
+        finally:
+            in_step.reset(token)
+
+    async def key(self, name: str) -> str:
+        """Return a key of this job for other services: the same in each run, another one for each job."""
+        await self._may_begin()
+        await self._load()
+        if not self._loaded:
+            # A life that only this process knows would be another one after a crash.
+            await self._write("begin", _LIFE)
+        assert self._life is not None
+        return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
+
+    async def undo(self) -> None:
+        """Undo what this run has passed, the newest step first, each as a step of its own."""
+        passed = sorted(self._passed, reverse=True)
+        self._passed = []
+        for each in passed:
+            await self._step(_undo_name(each.name), each.undo, (each.value,), {}, StepOptions())
+
+    # What Redis has.
+
+    @property
+    def _loaded(self) -> list[StepEntry]:
+        assert self._entries is not None
+        return self._entries
+
+    def _is_loaded(self) -> bool:
+        return self._entries is not None
+
+    def _known(self, entry: str) -> StepEntry | None:
+        number = self._numbers.get(entry)
+        return None if number is None else self._loaded[number - 1]
+
+    async def _load(self) -> None:
+        if self._is_loaded():
+            return
+        async with self.home.turn():
+            if self._is_loaded():
+                return
+            if self._context.claim == 1:  # nothing can have been saved before
+                self._life, self._entries = new_life(), []
+                return
+            box = await self.home.load()
+            if box is None:
+                raise self._lost()
+            self._life = box.life or new_life()
+            self._numbers = {entry.name: number for number, entry in enumerate(box.entries, 1)}
+            self._entries = list(box.entries)
+
+    async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
+        """Begin or save an entry. A value for which the box has no room is left out."""
+        async with self.home.turn():
+            number = self._numbers.get(entry, len(self._loaded) + 1)
+            why = await self._sent(what, number, entry, packed)
+            if why == "full" and not packed.startswith(NO_VALUE):
+                packed = f"{NO_VALUE}{TOO_LARGE}"
+                why = await self._sent(what, number, entry, packed)
+            if why == "full":
+                raise StepsSpent("the job's steps take all the room that they may have")
+            note, text = unpack_result(packed)
+            is_kept = what == "save" and not packed.startswith(NO_VALUE)
+            written = StepEntry(
+                entry,
+                what == "save",
+                0,
+                self._context.fence,
+                None
+                if what == "begin"
+                else note.removeprefix("+") or packed.removeprefix(NO_VALUE),
+                text if is_kept else None,
+            )
+            self._numbers[entry] = number
+            self._loaded[number - 1 : number] = [written]
+
+    async def _sent(
+        self, what: Literal["begin", "save"], number: int, entry: str, packed: str
+    ) -> str | None:
+        """Send an entry, and those before it that Redis has lost. Returns ``full``, or None if it is there."""
+        record = self._saving(what, number, entry, packed)
+        missing: Sequence[Saving] = ()
+        for _ in range(AGAIN_MAX):
+            refused = (await self.home.save([*missing, record])).values()
+            if not refused:
+                return None
+            worst = _worst(refused)
+            if worst.why in ("stale", "gone"):
+                raise self._lost()
+            if worst.why == "full":
+                return "full"
+            if worst.why != "behind" or worst.has is None:
+                break
+            # A failover took entries: this claim knows them, and no other worker may write.
+            missing = [
+                self._again(n) for n in range(worst.has + 1, min(number, len(self._loaded) + 1))
+            ]
+        raise QueueDamaged(
+            queue=self._context.queue,
+            why=f"entry {number} of job {self._context.id} is another one",
+        )
+
+    def _saving(
+        self, what: Literal["begin", "save"], number: int, name: str, packed: str
+    ) -> Saving:
+        assert self._life is not None
+        return Saving(self._context.id, self._context.fence, self._life, what, number, name, packed)
+
+    def _again(self, number: int) -> Saving:
+        known = self._loaded[number - 1]
+        if not known.is_saved:
+            return self._saving("begin", number, known.name, "")
+        packed = f"{NO_VALUE}{known.note}" if known.value is None else pack_result(known.value)
+        return self._saving("save", number, known.name, packed)
+
+    # Whether a step may begin.
+
+    async def _may_begin(self) -> None:
+        """Wait until a step may begin. Raises InvalidStep inside of another step, and the reason if the handler must
+        stop."""
+        if in_step.get():
+            raise InvalidStep(
+                step="", why="it is inside of another step, whose function must do all by itself"
+            )
+        if self._is_over:
+            raise NotDurable(call="step()", why="the handler of this job has ended")
+        self._context.raise_if_cancelled()
+        # A process that was stopped for longer than its lease must not repeat what a step has done elsewhere.
+        await self.home.lease()
+        self._context.raise_if_cancelled()
+
+    def _lost(self) -> LeaseLost:
+        signal = LeaseLost()
+        self._context.tell(signal)
+        return signal
+
+
+def _worst(refused: Any) -> NotSaved:
+    """Return the refusal that counts: a lost claim before all others."""
+    order = ("stale", "gone", "conflict", "full", "behind")
+    found: NotSaved = min(refused, key=lambda each: order.index(each.why))
+    return found
+
+
+def _with_key(name: str, key: str) -> str:
+    """Return the name of a step with a key, at most 64 characters long."""
+    full = f"{name}={quote(key, safe='')}"
+    if _NAME.fullmatch(full):
+        return full
+    return f"{name[:31]}={hashlib.sha256(full.encode()).hexdigest()[:32]}"
+
+
+def _numbered(base: str, count: int) -> str:
+    """Return the name of a step whose name is used another time."""
+    full = f"{base}#{count}"
+    return full if len(full) <= 64 else f"{base[: 64 - len(f'#{count}')]}#{count}"
+
+
+def _undo_name(name: str) -> str:
+    full = f"{UNDO}{name}"
+    return full if len(full) <= 64 else f"{UNDO}{hashlib.sha256(name.encode()).hexdigest()[:32]}"

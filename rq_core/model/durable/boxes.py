@@ -1,0 +1,85 @@
+"""Boxes: what durable jobs have saved, as the scripts write it into ``boxes``.
+
+    LIFE        job=ID entries=2 bytes=812
+    LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…
+                {"id":"ch_1"}
+    LIFE|2      receipt begun at=1795226390007 fence=1795225746504-88
+
+>>> read_entry("receipt begun at=5 fence=1-2").is_saved
+False
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Final, NamedTuple
+
+LIFE_PATTERN: Final = r"[0-9a-f]{16}"
+NAME_PATTERN: Final = r"[A-Za-z0-9_.:=#%-]{1,64}"
+"""The pattern of an entry's name: of a step's own name, ``NAME#2``, or ``NAME=KEY`` with a percent-encoded key."""
+ENTRIES_MAX: Final = 10_000
+"""Maximum number of entries of a job."""
+
+_HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)")
+_ENTRY: Final = re.compile(r"(\S+) (begun|saved) at=(\d+) fence=(\d+-\d+)(?: digest=(\S*))?")
+
+
+class BoxHeader(NamedTuple):
+    """The header of a box."""
+
+    job_id: str
+    entries: int
+    size: int
+    """Bytes of the values of all entries."""
+
+
+class StepEntry(NamedTuple):
+    """One entry of a box: a step."""
+
+    name: str
+    is_saved: bool
+    at_ms: int
+    fence: str
+    """The claim that wrote the entry."""
+    note: str | None = None
+    """The digest of the value; without a value the reason why it is not kept; None: the entry was only begun."""
+    value: str | None = None
+    """The value that the step returned, as JSON; None: it is not kept, or the entry was only begun."""
+
+
+def new_life() -> str:
+    """Return a life that no other job has."""
+    return secrets.token_hex(8)
+
+
+def read_header(text: str) -> BoxHeader:
+    """Return the header that a text has. Raises ValueError if it has none."""
+    found = _HEADER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"the header of the box reads {text!r}")
+    return BoxHeader(found[1], int(found[2]), int(found[3]))
+
+
+def header_in(text: str | None) -> BoxHeader | None:
+    """Return the header that a text has; None if it has none."""
+    try:
+        return read_header(text or "")
+    except ValueError:
+        return None
+
+
+def write_header(job_id: str, entries: int, size: int) -> str:
+    """Return the text of a header."""
+    return f"job={job_id} entries={entries} bytes={size}"
+
+
+def read_entry(text: str) -> StepEntry:
+    """Return the entry that a text has. Raises ValueError if it has none."""
+    line, is_there, value = text.partition("\n")
+    found = _ENTRY.fullmatch(line)
+    if found is None or (found[2] == "begun") is (found[5] is not None):
+        raise ValueError(f"the entry reads {line!r}")
+    is_saved = found[2] == "saved"
+    kept = value if is_there and is_saved else None
+    return StepEntry(found[1], is_saved, int(found[3]), found[4], found[5], kept)

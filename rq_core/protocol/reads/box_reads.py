@@ -1,0 +1,88 @@
+"""Reads what a durable job has saved, for the holder of its claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from rq_core.errors import QueueDamaged
+from rq_core.model.durable.boxes import StepEntry, header_in, read_entry, read_header
+from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
+from rq_core.protocol.engine.plan import Plan
+from rq_core.protocol.reads.steps import QueueReader
+from rq_core.scripts.plain import plain_text
+
+PAGE: Final = 250
+"""Maximum number of entries of one read."""
+PAGE_BYTES: Final = 1024 * 1024
+"""Bytes of entries after which a read stops."""
+
+
+class Box(NamedTuple):
+    """The entries that a job has."""
+
+    life: str | None
+    """None: it has saved nothing."""
+    entries: tuple[StepEntry, ...] = ()
+
+
+class BoxReads(QueueReader):
+    """The reads of boxes."""
+
+    def box(self, queue: str, job_id: str, fence: str, worker: str) -> Plan[Box | None]:
+        """Return the box of a job, for the worker that holds its claim; None if it does not hold it.
+
+        Raises QueueDamaged if the box cannot be read.
+        """
+        keys = self._keys(queue)
+        program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
+        found: list[StepEntry] = []
+        while True:
+            named: list[Any] = [job_id, fence, worker, len(found) + 1]
+            command = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
+            (reply,) = yield from self._delivery.ask([command], queue)
+            if not reply:
+                return None
+            life, header, *page = reply
+            if not life:
+                return Box(None)
+            try:
+                entries = read_header(header).entries
+                found += map(read_entry, page or [""][: entries - len(found)])
+            except (ValueError, TypeError) as why:
+                raise QueueDamaged(
+                    f"the steps of job {job_id!r} in queue {queue!r} cannot be read: {why}. Run"
+                    f" `rq-core doctor {queue}`",
+                    queue=queue,
+                    why=str(why),
+                ) from None
+            if len(found) >= entries:
+                return Box(life, tuple(found))
+
+    def steps(self, job_id: str, queues: Sequence[str]) -> Plan[list[StepEntry] | None]:
+        """Return the steps of a job, from the first of these queues that has the job, for operators; None if none has
+        it. A step that cannot be read is left out."""
+        for queue in queues:
+            keys = self._keys(queue)
+            asked = [["HGET", keys(key), job_id] for key in ("state", "jobs")]
+            line, value = yield from self._delivery.ask(asked, queue)
+            stands = line_of_job(line, value)
+            if stands is not None:
+                life = read_state_line(queue, job_id, stands).fields.get("life")
+                return [] if life is None else (yield from self._entries(queue, life))
+        return None
+
+    def _entries(self, queue: str, life: str) -> Plan[list[StepEntry]]:
+        boxes = self._keys(queue)("boxes")
+        (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
+        header = header_in(text)
+        found: list[StepEntry] = []
+        for first in range(1, 1 + (header.entries if header else 0), PAGE):
+            upto = min(first + PAGE, 1 + (header.entries if header else 0))
+            names = [f"{life}|{number}" for number in range(first, upto)]
+            (page,) = yield from self._delivery.ask([["HMGET", boxes, *names]], queue)
+            for each in page:
+                with suppress(ValueError):
+                    found.append(read_entry(each or ""))
+        return found

@@ -1,0 +1,258 @@
+"""Saves the steps of a worker's handlers: one call of a queue at a time, which takes what has gathered meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from rq_core.app.handlers.context import JobContext
+from rq_core.app.task import Task
+from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
+from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
+from rq_core.protocol.engine.plan import Call, Plan
+from rq_core.protocol.operations import Operations
+from rq_core.protocol.reads.box_reads import Box
+
+PAUSE_S: Final = 0.5
+"""Seconds after which a save that Redis could not take is sent again, while the claim holds."""
+LEASE_PAUSE_S: Final = 0.05
+"""Seconds between two looks at the lease while the worker's heartbeat is late."""
+BYTES_MAX: Final = 1024 * 1024
+"""Characters of values after which a call takes no more."""
+T = TypeVar("T")
+
+
+class SavingClient(Protocol):
+    """The part of a client that a saver uses."""
+
+    calls: Operations
+
+    async def run(self, plan: Plan[T], /) -> T:
+        """Carry out a plan, and return its result."""
+        ...
+
+    async def carry_out(self, calls: Sequence[Call[Any]], /) -> list[Any]:
+        """Carry out calls in one round trip."""
+        ...
+
+
+class Saver:
+    """The saves and loads of one worker."""
+
+    def __init__(self, client: SavingClient, worker: str, lease_holds: Callable[[], bool]) -> None:
+        self.client = client
+        self.worker = worker
+        self.lease_holds = lease_holds
+        self._waiting: dict[
+            str, deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]
+        ] = {}
+        """By queue with a call under way, what its next call takes."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the worker, for handlers in threads."""
+
+    def home(self, context: JobContext, task: Task[Any, Any]) -> LoopHome | ThreadHome:
+        """Return the worker as the steps of a handler in this process see it."""
+        kept = task.options.audit_result
+        if task.is_async:
+            return LoopHome(self, context, kept)
+        assert self.loop is not None
+        return ThreadHome(self, context, kept, self.loop)
+
+    async def load(self, context: JobContext) -> Box | None:
+        """Return what a job has saved; None if its claim is not in force."""
+        plan = self.client.calls.reads.box(context.queue, context.id, context.fence, self.worker)
+        return await self.client.run(plan)
+
+    async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
+        """Save entries of one job, and return those that were not saved, by their places.
+
+        What Redis cannot take now is sent again while the claim holds: the steps have happened.
+        """
+        while True:
+            try:
+                return await self._sent(context.queue, records)
+            except (AuditBacklogFull, QueueFull, ServerError):
+                if context.cancelled or not self.lease_holds():
+                    raise
+                await asyncio.sleep(PAUSE_S)
+
+    def _sent(self, queue: str, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
+        answer: asyncio.Future[dict[int, NotSaved]] = asyncio.get_running_loop().create_future()
+        if queue in self._waiting:
+            self._waiting[queue].append((records, answer))
+        else:
+            self._waiting[queue] = deque([(records, answer)])
+            task = asyncio.create_task(self._send_all(queue))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return answer
+
+    async def _send_all(self, queue: str) -> None:
+        waiting = self._waiting[queue]
+        try:
+            while waiting:
+                await self._send(queue, _gathered(waiting))
+        finally:
+            del self._waiting[queue]
+
+    async def _send(
+        self,
+        queue: str,
+        taken: Sequence[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
+    ) -> None:
+        records = [each for group, _ in taken for each in group]
+        call: Call[dict[int, NotSaved]] = save(queue, self.worker, records)
+        (found,) = await self.client.carry_out([call])
+        first = 0
+        for group, answer in taken:
+            if not answer.done():
+                if isinstance(found, RqCoreError):
+                    answer.set_exception(found)
+                else:
+                    upto = first + len(group)
+                    answer.set_result(
+                        {n - first: why for n, why in found.items() if first <= n < upto}
+                    )
+            first += len(group)
+
+
+def _gathered(
+    waiting: deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
+) -> list[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]:
+    """Take from what waits as much as one call may have, at least one."""
+    taken = [waiting.popleft()]
+    count = len(taken[0][0])
+    size = sum(len(record.packed) for record in taken[0][0])
+    while waiting:
+        records = waiting[0][0]
+        count += len(records)
+        size += sum(len(record.packed) for record in records)
+        if count > BATCH_MAX or size > BYTES_MAX:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class _Home:
+    """The worker as one handler's steps see it."""
+
+    is_async: bool
+
+    def __init__(self, saver: Saver, context: JobContext, audit_result: str) -> None:
+        self._saver = saver
+        self._context = context
+        self.audit_result = audit_result
+
+    def _is_uncertain(self) -> bool:
+        """Return whether the lease may be over, and no heartbeat has said so yet."""
+        return not self._saver.lease_holds() and not self._context.cancelled
+
+
+class LoopHome(_Home):
+    """The worker as an async handler's steps see it."""
+
+    is_async = True
+
+    def __init__(self, saver: Saver, context: JobContext, audit_result: str) -> None:
+        super().__init__(saver, context, audit_result)
+        self._lock = asyncio.Lock()
+        self._unfinished: set[asyncio.Future[None]] = set()
+
+    def began(self) -> Callable[[], None]:
+        """Note that a step has begun; return the function that notes its end."""
+        step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unfinished.add(step)
+
+        def ended() -> None:
+            self._unfinished.discard(step)
+            step.set_result(None)
+
+        return ended
+
+    async def let_end(self) -> None:
+        """Let no further step begin, and wait for the steps that run: branches of a handler that has failed."""
+        if self._context.steps is not None:
+            self._context.steps.close()
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)
+
+    async def lease(self) -> None:
+        """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        while self._is_uncertain():  # noqa: ASYNC110 - the heartbeat is on another thread
+            await asyncio.sleep(LEASE_PAUSE_S)
+
+    def load(self) -> Awaitable[Box | None]:
+        """Return what the job has saved; None if the claim is not in force."""
+        return self._saver.load(self._context)
+
+    def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
+        """Save entries, and return those that were not saved, by their places."""
+        # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
+        return asyncio.shield(asyncio.ensure_future(self._saver.save(self._context, records)))
+
+    def turn(self) -> asyncio.Lock:
+        """Let one save of the job come after the other."""
+        return self._lock
+
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a step's function; a plain function runs in a thread."""
+        if asyncio.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        found = await asyncio.to_thread(function, *args, **kwargs)
+        return await found if asyncio.iscoroutine(found) else found
+
+
+class ThreadHome(_Home):
+    """The worker as the steps of a handler in a thread see it: each call blocks the thread."""
+
+    is_async = False
+
+    def __init__(
+        self, saver: Saver, context: JobContext, audit_result: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(saver, context, audit_result)
+        self._loop = loop
+        self._lock = threading.RLock()
+
+    def began(self) -> Callable[[], None]:
+        """Note nothing: a step of a handler in a thread ends before the handler does."""
+        return _nothing
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def lease(self) -> None:
+        """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        while self._is_uncertain():
+            self._context.wait_cancelled(LEASE_PAUSE_S)
+
+    async def load(self) -> Box | None:
+        """Return what the job has saved; None if the claim is not in force."""
+        return self._wait(self._saver.load(self._context))
+
+    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
+        """Save entries, and return those that were not saved, by their places."""
+        return self._wait(self._saver.save(self._context, records))
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let one save of the job come after the other."""
+        with self._lock:
+            yield
+
+    async def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a step's function in the handler's thread."""
+        return function(*args, **kwargs)

@@ -1,0 +1,48 @@
+"""Checks the entries of durable jobs (I20): per life they are 1, 2, 3…, and each is written under the claim in force.
+
+An entry that a failover took from Redis may be written again, and then says what it said before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rq_core.model.table.machine import CLAIMED_STATES, Event
+from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.replay.contradictions import Fault
+from sql_audit.proof.replay.live_job import Record
+from sql_audit.store.job_rows import EventRow
+
+_CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
+
+
+def write_entry(row: EventRow, record: Record) -> Iterator[Fault]:
+    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield what is wrong with it."""
+    facts = facts_in(row[10])
+    fence, entry, name = facts.get("fence"), facts["entry"], facts["name"]
+    if record.state is not None and record.state not in _CLAIMED:
+        yield "I20", f"is written, and the job is {record.state}"
+    elif record.fence is not None and fence != record.fence:
+        yield "I20", f"is written under fence {fence}, in force is {record.fence}"
+    elif record.worker is not None and row[8] != record.worker:
+        yield "I20", f"is written by {row[8]}, the claim is that of {record.worker}"
+    if record.life is not None and facts["life"] != record.life:
+        yield "I20", f"is in box {facts['life']}, the job's is {record.life}"
+        record.entries = None
+    record.life = facts["life"]
+    entries = record.entries
+    if entries is None:
+        return
+    if not 1 <= entry <= len(entries) + 1:
+        yield "I20", f"is entry {entry}, the one before was {len(entries)}"
+        record.entries = None
+        return
+    saved = (name, facts.get("digest")) if row[4] == Event.STEP_SAVED else (name, None)
+    before = entries.get(entry)
+    if before is not None and before[0] != name:
+        yield "I20", f"is entry {entry} of {name!r}, which was {before[0]!r}"
+    elif before is not None and before[1] is not None and before != saved and saved[1] is not None:
+        yield "I20", f"saves {name!r} with digest {saved[1]}, which was {before[1]}"
+    if before is None or saved[1] is not None:
+        entries[entry] = saved

@@ -1,0 +1,190 @@
+"""`verify` and the entries of durable jobs (I20): honest logs pass, and each planted lie is found."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rq_core.connections.client import Client
+from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.boxes import Saving
+from rq_core.protocol.calls.boxes import save as save_call
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.drift import compare
+from sql_audit.proof.replay.replay import Replay
+from sql_audit.proof.result import LogVerdict
+from sql_audit.proof.verify import verify
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.liar import forge_chain, lying
+from tests.kit.story import MemoryWriter
+
+LIFE, OTHER = "9f3a0b1c22aa0001", "0" * 16
+D, E = "d" * 32, "e" * 32
+
+
+def told(log: MemoryWriter) -> list[tuple[str, str]]:
+    """Return what the replay reports, as pairs of invariant and text."""
+    replay = Replay("mail")
+    replay.feed(log.rows)
+    return [(found.invariant, found.says) for found in replay.violations]
+
+
+def running(log: MemoryWriter, job_id: str = "a") -> str:
+    """Enqueue a job and claim it; return the fence."""
+    log.jobs("enqueued", [job_id, 1, None, "send", "normal", 3, 3, D], by="producer")
+    return log.jobs("claimed", [job_id, 1])
+
+
+def save(
+    log: MemoryWriter,
+    fence: str,
+    entry: int,
+    name: str,
+    digest: str = D,
+    life: str = LIFE,
+    by: str = "w-1",
+) -> None:
+    log.jobs("step_saved", ["a", fence, life, entry, name, 8, digest], by=by)
+
+
+def test_the_steps_of_an_honest_job_pass() -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    log.jobs("step_begun", ["a", fence, LIFE, 1, "charge"])
+    save(log, fence, 2, "other")
+    save(log, fence, 1, "charge")
+    log.jobs("retried", ["a", fence, None, 1, None])
+    fence = log.jobs("claimed", ["a", 2])
+    save(log, fence, 3, "receipt")
+    # A failover took it, and the worker sends it again.
+    save(log, fence, 3, "receipt")
+    log.jobs("succeeded", ["a", fence])
+
+    assert [] == told(log)
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        ([(1, "one"), (3, "three")], "is entry 3, the one before was 1"),
+        ([(2, "two")], "is entry 2, the one before was 0"),
+        ([(0, "none")], "is entry 0, the one before was 0"),
+        ([(1, "one"), (1, "two")], "is entry 1 of 'two', which was 'one'"),
+        ([(1, "one"), (1, "one", E)], f"saves 'one' with digest {E}, which was {D}"),
+        ([(1, "one"), (2, "two", D, OTHER)], f"is in box {OTHER}, the job's is {LIFE}"),
+        ([(1, "one", D, LIFE, "w-2")], "is written by w-2, the claim is that of w-1"),
+    ],
+)  # fmt: skip
+def test_a_false_step_is_found(steps: Sequence[tuple[Any, ...]], says: str) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    for step in steps:
+        save(log, fence, *step)
+
+    assert [("I20", says)] == told(log)
+
+
+def test_a_step_of_a_job_that_no_worker_holds_is_found() -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    save(log, "7-1", 1, "one")
+    log.jobs("retried", ["a", fence, None, 1, None])
+    save(log, fence, 2, "two")
+    again = log.jobs("claimed", ["a", 2])
+    log.jobs("succeeded", ["a", again])
+    save(log, again, 3, "three")
+
+    assert [
+        ("I20", f"is written under fence 7-1, in force is {fence}"),
+        ("I20", "is written, and the job is ready"),
+        ("I20", "is written, and the job is not alive"),
+    ] == told(log)
+
+
+def test_the_entries_of_a_restored_job_are_not_known() -> None:
+    log = MemoryWriter()
+    fields = ["a", 1, None, "ready", "send", "normal", 3, 3, D, None, 0, 0, 0, 0, None, None]
+    log.jobs("restored", [*fields, None, None, None, None, None, None, LIFE], by="ada")
+    fence = log.jobs("claimed", ["a", 1])
+    save(log, fence, 5, "five")
+
+    assert [] == told(log)
+
+
+# On real servers.
+
+QUEUE = "mail"
+
+
+@pytest.fixture
+def mirror_all(client: Client, database: Database) -> Callable[[], int]:
+    return lambda: auditlog.drain(Mirror(Outbox(client), database, QUEUE))
+
+
+def claim(client: Client) -> Claim:
+    (held,) = client.run(claims.claim(QUEUE, "w-1", 1)).jobs
+    return held
+
+
+def saved(client: Client, held: Claim, *entries: int) -> None:
+    records = [
+        Saving(held.id, held.fence, LIFE, "save", n, f"step-{n}", pack_result(f"{n}"))
+        for n in entries
+    ]
+    assert not client.run(save_call(QUEUE, "w-1", records))
+
+
+def durable_job(client: Client) -> Claim:
+    """Enqueue a job whose first claim saves a step, and fails; return its second claim, which has saved two more."""
+    job = NewJob("a", QUEUE, profile("send"), "{}")
+    client.run(client.calls.enqueue.many([job]))
+    first = claim(client)
+    saved(client, first, 1)
+    client.run(claims.fail(QUEUE, "w-1", [(first.id, first.fence, "retry", 0, "failed", "null")]))
+    second = claim(client)
+    saved(client, second, 2, 3)
+    return second
+
+
+def test_sql_has_the_steps_and_agrees_with_redis_while_the_job_runs_and_afterwards(
+    client: Client, database: Database, mirror_all: Callable[[], int]
+) -> None:
+    held = durable_job(client)
+    mirror_all()
+    assert ([], []) == compare(client, database, QUEUE)
+    (job,) = auditlog.rows(database, "SELECT life, state FROM job")
+    assert (LIFE, "running") == (job["life"], job["state"])
+
+    client.run(claims.complete(QUEUE, "w-1", [(held.id, held.fence)]))
+    mirror_all()
+
+    result = verify(database)
+    assert result.violations == []
+    assert result.verdict is LogVerdict.HOLDS
+    assert 3 == len(auditlog.rows(database, "SELECT 1 FROM job_event WHERE type = 'step_saved'"))
+
+
+def test_a_step_that_was_changed_in_sql_is_found(
+    client: Client, database: Database, mirror_all: Callable[[], int]
+) -> None:
+    durable_job(client)
+    mirror_all()
+    with lying(database) as liar:
+        changed = liar.execute(
+            text(
+                "UPDATE job_event SET detail = replace(detail, :was, :now)"
+                " WHERE type = 'step_saved' AND detail LIKE '%step-2%'"
+            ),
+            {"was": '"entry":2', "now": '"entry":9'},
+        )
+        assert 1 == changed.rowcount
+    forge_chain(database)
+
+    found = [(each.invariant, each.says) for each in verify(database).violations]
+
+    assert ("I20", "is entry 9, the one before was 1") in found

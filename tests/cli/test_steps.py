@@ -1,0 +1,50 @@
+"""`rq-core steps`: what a durable job has saved, and what is in doubt."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner, Result
+
+from rq_core.cli.root import root
+from tests.kit.seed import LIFE, Seed
+
+
+def steps(url: str, *words: str) -> Result:
+    return CliRunner().invoke(root, ["steps", *words, "--redis", url])
+
+
+def test_the_steps_of_a_job_are_shown_with_their_claims(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        assert "job a has saved no step" in steps(valkey_url, "a").output
+        seed.save(claim)
+        seed.save(claim, what="begin", entry=2, name="ship")
+        seed.fail(claim, verdict="final")
+
+        shown = steps(valkey_url, "a").output
+        whole = steps(valkey_url, "a", "--values").output
+        found = json.loads(steps(valkey_url, "a", "--json").output)
+
+    assert [["1", "charge", "saved"], ["2", "ship", "in"]] == [
+        line.split()[:3] for line in shown.splitlines() if line.strip()[:1].isdigit()
+    ]
+    assert claim.fence in shown
+    assert '{"id":1}' in whole
+    assert '{"id":1}' not in shown
+    assert [(1, "charge", True), (2, "ship", False)] == [
+        (each["entry"], each["name"], each["is_saved"]) for each in found
+    ]
+    assert LIFE not in shown
+
+
+def test_a_job_that_has_left_redis_is_referred_to_the_log(valkey_url: str) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim)
+        seed.complete(claim)
+
+    result = steps(valkey_url, "a")
+
+    assert result.exit_code == 1
+    assert "rq-core audit history a" in result.output

@@ -1,0 +1,205 @@
+"""Keys after a durable job saves what it has done, and after it ends."""
+
+from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls.boxes import NotSaved, Saving, save
+from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
+from tests.lua.contents.entries import T, entry
+
+VALUE = '{"id":1}'
+DIGEST = digest_of(VALUE)
+
+
+def test_the_first_save_begins_the_box_of_its_job(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.save(claim))
+
+    line = f"running task=t priority=critical claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
+    assert changes == {
+        "meta": {"durable": (None, "1")},
+        "state": {"a": (line, line.replace(" claim=", f" life={LIFE} claim="))},
+        "boxes": {
+            LIFE: (None, "job=a entries=1 bytes=8"),
+            f"{LIFE}|1": (None, f"charge saved at={T} fence={T}-2 digest={DIGEST}\n{VALUE}"),
+        },
+        "outbox": [entry(3, "step_saved", f'[["a","{T}-2","{LIFE}",1,"charge",8,"{DIGEST}"]]')],
+    }
+
+
+def test_a_step_that_was_begun_is_saved_under_its_own_number(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim, what="begin")
+    seed.save(claim, entry=2, name="other")
+
+    changes = seed.changes(lambda: seed.save(claim))
+
+    assert changes == {
+        "boxes": {
+            LIFE: ("job=a entries=2 bytes=8", "job=a entries=2 bytes=16"),
+            f"{LIFE}|1": (
+                f"charge begun at={T} fence={T}-2",
+                f"charge saved at={T} fence={T}-2 digest={DIGEST}\n{VALUE}",
+            ),
+        },
+        "outbox": [entry(5, "step_saved", f'[["a","{T}-2","{LIFE}",1,"charge",8,"{DIGEST}"]]')],
+    }
+
+
+def test_an_entry_that_is_there_is_not_written_again(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+
+    assert {} == seed.changes(lambda: seed.save(claim))
+    assert {} == seed.changes(lambda: seed.save(claim, what="begin"))
+
+
+def test_only_the_holder_of_the_claim_saves(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.enqueue("waits")
+
+    for held, worker, why in (
+        ((claim.id, NO_FENCE), WORKER, "stale"),
+        ((claim.id, claim.fence), "w-2", "stale"),
+        (("waits", claim.fence), WORKER, "stale"),
+        (("nobody", claim.fence), WORKER, "gone"),
+    ):
+        before = seed.snapshot()
+        assert {0: NotSaved(why, None)} == seed.save(held, worker=worker)
+        assert (before["state"], {}) == (seed.snapshot()["state"], seed.snapshot()["boxes"])
+        assert before["outbox"] == seed.snapshot()["outbox"]
+
+
+def test_an_entry_behind_missing_ones_is_not_saved(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+
+    assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
+
+
+def test_an_entry_of_another_name_or_life_is_a_conflict(seed: Seed) -> None:
+    a, b = seed.running("a"), seed.running("b")
+    seed.save(a)
+
+    assert {0: NotSaved("conflict", 1)} == seed.save(a, name="charged")
+    assert {0: NotSaved("conflict", None)} == seed.save(a, entry=2, life="0" * 16)
+    assert {1: NotSaved("conflict", None)} == seed.save(a, b)
+
+
+def test_a_box_that_is_full_takes_no_more(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=10000 bytes=8")
+
+    assert {0: NotSaved("full", 10_000)} == seed.save(claim, entry=10_001)
+
+    seed.control.hset(seed.keys("boxes"), LIFE, f"job=a entries=1 bytes={16 * 1024 * 1024 - 7}")
+    assert {0: NotSaved("full", 1)} == seed.save(claim, entry=2)
+    assert {} == seed.save(claim, entry=2, value="!too_large")
+    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
+
+
+def test_a_value_that_is_not_kept_leaves_the_reason(seed: Seed) -> None:
+    claim = seed.running("a")
+
+    changes = seed.changes(lambda: seed.save(claim, value="!too_large"))
+
+    assert f"charge saved at={T} fence={T}-2 digest=too_large" == changes["boxes"][f"{LIFE}|1"][1]
+    assert changes["outbox"] == [
+        entry(3, "step_saved", f'[["a","{T}-2","{LIFE}",1,"charge",null,"too_large"]]')
+    ]
+
+
+def test_steps_of_several_jobs_are_saved_in_one_call_and_logged_in_order(seed: Seed) -> None:
+    a, b = seed.running("a"), seed.running("b")
+    other = LIFE[::-1]
+    records = [
+        Saving(a.id, a.fence, LIFE, "begin", 1, "one"),
+        Saving(a.id, a.fence, LIFE, "save", 2, "two", "!not_json"),
+        Saving(b.id, b.fence, other, "save", 1, "one", "!not_json"),
+        Saving(a.id, a.fence, LIFE, "save", 1, "one", "!not_json"),
+    ]
+
+    assert {} == seed.client.run(save(QUEUE, WORKER, records))
+
+    told = [
+        (str(e.event), [(j.job_id, j.fields["entry"]) for j in e.jobs]) for e in seed.entries()[-2:]
+    ]
+    assert told == [("step_begun", [("a", 1)]), ("step_saved", [("a", 2), ("b", 1), ("a", 1)])]
+
+
+def test_the_log_keeps_the_value_if_it_is_asked_to(seed: Seed) -> None:
+    seed.attach()
+    claim = seed.running("a")
+
+    seed.save(claim, kept="full")
+
+    assert VALUE == seed.entries()[-1].jobs[0].fields["value"]
+
+
+def test_a_job_that_leaves_leaves_its_box_to_the_next_claims(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+
+    changes = seed.changes(lambda: seed.complete(claim))
+    assert changes["expiring"] == {f"box|{LIFE}": (None, float(T))}
+    assert "boxes" not in changes
+
+    seed.advance(LEASE_MS)
+    seed.claim()
+    found = seed.snapshot()
+    assert {} == found["boxes"]
+    assert f"box|{LIFE}" not in found["expiring"]
+
+
+def test_a_large_box_is_emptied_by_several_claims(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 2_501)}
+    seed.control.hset(seed.keys("boxes"), mapping={**fields, LIFE: "job=a entries=2500 bytes=8"})
+    seed.complete(claim)
+
+    sizes = []
+    for _ in range(3):
+        seed.advance(LEASE_MS)
+        seed.claim()
+        sizes.append(len(seed.snapshot()["boxes"]))
+
+    assert [1_501, 501, 0] == sizes
+
+
+def test_a_dead_job_keeps_its_box_until_it_is_pruned(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    seed.fail(claim, verdict="final")
+    seed.requeue("a")
+    again = seed.claim_one("a")
+
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", again.fence, WORKER))
+    assert box is not None
+    assert [("charge", VALUE)] == [(each.name, each.value) for each in box.entries]
+
+    seed.fail(again, verdict="final")
+    seed.prune("a")
+    assert f"box|{LIFE}" in seed.snapshot()["expiring"]
+
+
+def test_only_the_holder_of_the_claim_reads_the_box(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    read = seed.client.calls.reads.box
+
+    assert seed.client.run(read(QUEUE, "a", claim.fence, WORKER)) is not None
+    assert seed.client.run(read(QUEUE, "a", NO_FENCE, WORKER)) is None
+    assert seed.client.run(read(QUEUE, "a", claim.fence, "w-2")) is None
+
+
+def test_a_box_is_read_in_pages(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 601)}
+    seed.control.hset(seed.keys("boxes"), mapping={**fields, LIFE: "job=a entries=600 bytes=8"})
+
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", claim.fence, WORKER))
+
+    assert box is not None
+    assert ["charge", *(f"s{n}" for n in range(2, 601))] == [each.name for each in box.entries]

@@ -1,0 +1,98 @@
+"""Go through all states of a world, and judge each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+State = TypeVar("State", bound=Hashable)
+
+
+class Unsafe(Exception):
+    """A state, or what a call does in it, breaks a promise."""
+
+
+class World(Protocol[State]):
+    """The states of something, and what may happen in each."""
+
+    def start(self) -> State:
+        """Return the first state."""
+        ...
+
+    def is_end(self, state: State, /) -> bool:
+        """Return whether nothing more has to happen."""
+        ...
+
+    def steps(self, state: State, /) -> Iterator[tuple[bool, State]]:
+        """Yield each next state, and whether it comes without a failure."""
+        ...
+
+    def judge(self, state: State, /) -> None:
+        """Raise Unsafe if the state breaks a promise."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a search."""
+
+    states: int
+    problem: str = ""
+    """Empty if the world holds."""
+
+
+def explore(world: World[State], *, most: int) -> Verdict:
+    """Search breadth first. From each state an end must be reachable by steps without a further failure.
+
+    A wake-up that is lost is a state from which no such step leads on.
+    """
+    first = world.start()
+    numbers = {first: 0}
+    before: list[list[int]] = [[]]
+    todo = deque([first])
+    ends: list[int] = []
+    try:
+        while todo:
+            state = todo.popleft()
+            number = numbers[state]
+            world.judge(state)
+            if world.is_end(state):
+                ends.append(number)
+            for is_fair, following in world.steps(state):
+                place = numbers.get(following)
+                if place is None:
+                    place = numbers[following] = len(numbers)
+                    before.append([])
+                    todo.append(following)
+                    if place >= most:
+                        return Verdict(place, f"more than {most} states")
+                if is_fair:
+                    before[place].append(number)
+    except Unsafe as unsafe:
+        return Verdict(len(numbers), f"unsafe: {unsafe}")
+    return Verdict(len(numbers), _stuck(numbers, before, ends))
+
+
+def _stuck(numbers: dict[State, int], before: list[list[int]], ends: list[int]) -> str:
+    leading = set(ends)
+    todo = deque(ends)
+    while todo:
+        for number in before[todo.popleft()]:
+            if number not in leading:
+                leading.add(number)
+                todo.append(number)
+    stuck = [state for state, number in numbers.items() if number not in leading]
+    return f"stuck in {len(stuck)} states, first in {stuck[0]}" if stuck else ""
+
+
+class Searched(Generic[State]):
+    """A world with planted bugs: the names of those that are planted."""
+
+    def __init__(self, planted: frozenset[str] = frozenset()) -> None:
+        self.planted = planted
+
+    def has(self, bug: str) -> bool:
+        """Return whether a bug is planted."""
+        return bug in self.planted

@@ -1,0 +1,346 @@
+"""The worlds of a handler with a step, two waits of one name and a sleep.
+
+Each call of a script is one step. What a worker does between two calls is a state of its own, so any other call may
+come between. A worker decides the arguments of a call before Redis carries it out: so late calls of stale workers are
+covered.
+
+The handler: a step; a wait; a wait that ends late; a sleep; the end. Three signals come, two of them with one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests.rigs.durable.checker import Searched, Unsafe
+
+STEP, WAIT, TIMED, SLEEP = range(4)
+NAMES = ("step", "wait", "timed", "sleep")
+SIGNALS = ("k1", "k1", "k2")
+
+
+class Entry(NamedTuple):
+    """One entry of the box: begun, or saved with a value."""
+
+    value: str = ""
+    """Empty while the entry is only begun."""
+    begun: int = 0
+    """The fence under which the time of a wait or a sleep was fixed; 0 without a time."""
+
+
+class Job(NamedTuple):
+    """The job as Redis has it."""
+
+    state: str = "ready"
+    fence: int = 0
+    entries: tuple[Entry | None, ...] = (None, None, None, None)
+    mail: tuple[str, ...] = ()
+    """The keys of the messages that wait."""
+    keys: tuple[str, ...] = ()
+    """The keys of all messages that came."""
+    asks_mail: bool = False
+    """Whether an entry that waits for a message is one of those for which the job is parked."""
+    has_time: bool = False
+
+
+class Worker(NamedTuple):
+    """A worker that runs the job, or believes that it does."""
+
+    fence: int
+    does: str
+    memory: tuple[Entry | None, ...] = ()
+    at: int = 0
+    """The entry that the call is about."""
+    value: str = ""
+
+
+class History(NamedTuple):
+    """The whole world."""
+
+    job: Job
+    workers: tuple[Worker, ...]
+    sent: tuple[str, ...]
+    """Signals on their way."""
+    past: Job | None
+    """What a failover would bring back."""
+    leases: int
+    crashes: int
+    failovers: int
+
+
+def put(entries: tuple[Entry | None, ...], at: int, entry: Entry) -> tuple[Entry | None, ...]:
+    """Return the entries with one of them replaced."""
+    return (*entries[:at], entry, *entries[at + 1 :])
+
+
+def is_saved(entry: Entry | None) -> bool:
+    """Return whether an entry has its value."""
+    return entry is not None and entry.value != ""
+
+
+class Waits(Searched[History]):
+    """One history of the slot, or one that a failover takes back to an earlier state at any moment."""
+
+    def __init__(
+        self,
+        planted: frozenset[str] = frozenset(),
+        *,
+        fails_over: bool = False,
+        program: tuple[int, ...] = (STEP, WAIT, TIMED, SLEEP),
+        signals: tuple[str, ...] = SIGNALS,
+    ) -> None:
+        super().__init__(planted)
+        self.fails_over = fails_over
+        self.program = program
+        self.signals = signals
+
+    def start(self) -> History:
+        job = Job()
+        if self.fails_over:
+            return History(job, (), self.signals, job, 1, 0, 1)
+        return History(job, (), self.signals, None, 1, 1, 0)
+
+    def is_end(self, history: History) -> bool:
+        return history.job.state == "gone"
+
+    # What is not a worker's.
+
+    def steps(self, history: History) -> Iterator[tuple[bool, History]]:
+        job = history.job
+        for place, key in enumerate(history.sent):
+            rest = history.sent[:place] + history.sent[place + 1 :]
+            yield True, history._replace(job=self.signalled(job, key), sent=rest)
+        if job.state == "parked" and job.has_time:
+            yield True, history._replace(job=self.due(job))
+        if job.state == "running" and not any(each.fence == job.fence for each in history.workers):
+            yield True, history._replace(job=job._replace(state="ready"))
+        if job.state == "ready" and len(history.workers) < 2:
+            fence = self.unused(history)
+            claimed = job._replace(state="running", fence=fence)
+            yield (
+                True,
+                history._replace(job=claimed, workers=(*history.workers, Worker(fence, "load"))),
+            )
+        for place, worker in enumerate(history.workers):
+            yield from self.work(history, place, worker)
+        if history.leases and job.state == "running":
+            yield (
+                False,
+                history._replace(job=job._replace(state="ready"), leases=history.leases - 1),
+            )
+        yield from self.failover(history)
+
+    def failover(self, history: History) -> Iterator[tuple[bool, History]]:
+        job, past = history.job, history.past
+        if not history.failovers or past is None or past == job:
+            return
+        yield False, history._replace(past=job)
+        forgotten = [key for key in job.keys if key not in past.keys]
+        sent = tuple(sorted([*history.sent, *forgotten]))  # their senders send them again
+        yield False, history._replace(job=past, past=None, sent=sent, failovers=0)
+
+    @staticmethod
+    def unused(history: History) -> int:
+        """Return the least fence that no worker and no entry has. Only whether fences are equal matters, so there are
+        finitely many states."""
+        known = {each.fence for each in history.workers}
+        for job in (history.job, history.past):
+            if job is not None:
+                known |= {job.fence, *(entry.begun for entry in job.entries if entry)}
+        fence = 1
+        while fence in known:
+            fence += 1
+        return fence
+
+    # The scripts.
+
+    def ripe(self, job: Job) -> Job:
+        """Wake a job that is parked for a message that is there: each call that changes waits or mail ends so."""
+        if job.state == "parked" and job.asks_mail and job.mail:
+            return self.woken(job)
+        return job
+
+    @staticmethod
+    def woken(job: Job) -> Job:
+        return job._replace(state="ready", asks_mail=False, has_time=False)
+
+    def signalled(self, job: Job, key: str) -> Job:
+        if job.state == "gone" or (key in job.keys and not self.has("keys are not remembered")):
+            return job
+        keys = tuple(sorted({*job.keys, key}))
+        if job.state == "running" and self.has("a running job gets no message"):
+            return job._replace(keys=keys)
+        job = job._replace(mail=(*job.mail, key), keys=keys)
+        return job if self.has("signal does not wake") else self.ripe(job)
+
+    def due(self, job: Job) -> Job:
+        job = self.woken(job)
+        return job._replace(mail=()) if self.has("a time that is over empties the mail") else job
+
+    def written(self, job: Job, at: int, value: str) -> Job:
+        old = job.entries[at]
+        if old is not None and old.value and (old.value != value or at == STEP):
+            raise Unsafe(f"{NAMES[at]} was saved twice: {old.value}, then {value}")
+        return job._replace(entries=put(job.entries, at, Entry(value, old.begun if old else 0)))
+
+    # A worker's calls.
+
+    def work(self, history: History, place: int, worker: Worker) -> Iterator[tuple[bool, History]]:
+        job = history.job
+        others = history.workers[:place] + history.workers[place + 1 :]
+        gone = history._replace(workers=others)
+        holds = job.state == "running" and job.fence == worker.fence
+        if history.crashes:
+            crashed = job._replace(state="ready") if holds else job
+            yield False, gone._replace(job=crashed, crashes=0)
+        for changed, follows in self.call(job, worker, holds=holds):
+            workers = (
+                others
+                if follows is None
+                else (*history.workers[:place], follows, *history.workers[place + 1 :])
+            )
+            yield True, history._replace(job=changed, workers=workers)
+
+    def call(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
+        """Yield what a worker's next step does: the job behind it, and the worker, None if it gives up."""
+        if worker.does == "load":
+            yield job, worker._replace(does="run", memory=job.entries) if holds else None
+        elif worker.does == "run":
+            yield job, self.next_call(worker)
+        elif worker.does == "over":
+            if holds:
+                self.judge_end(job, worker)
+                yield job._replace(state="gone"), None
+            else:
+                yield job, None
+        elif (
+            holds
+            and (missing := self.missing(job, worker))
+            and not self.has("nothing that Redis forgot is put back")
+        ):
+            yield self.put_back(job, worker, missing), worker
+        elif worker.does == "save":
+            unfenced = self.has("save without the fence") and job.state != "gone"
+            if holds or unfenced:
+                yield self.written(job, worker.at, worker.value), self.goes_on(worker, worker.value)
+            else:
+                yield job, None
+        elif worker.does == "take":
+            yield from self.take(job, worker, holds=holds)
+        else:
+            yield self.park(job, worker, holds=holds), None
+
+    @staticmethod
+    def goes_on(worker: Worker, value: str) -> Worker:
+        memory = put(worker.memory, worker.at, Entry(value))
+        return worker._replace(does="run", memory=memory, at=0, value="")
+
+    def next_call(self, worker: Worker) -> Worker:
+        """Return the worker at the handler's next call that its memory does not answer."""
+        for at in self.program:
+            if not is_saved(worker.memory[at]):
+                if at == STEP:
+                    return worker._replace(does="save", at=at, value=f"by {worker.fence}")
+                return worker._replace(does="park" if at == SLEEP else "take", at=at)
+        return worker._replace(does="over")
+
+    def missing(self, job: Job, worker: Worker) -> list[int]:
+        """Return the entries that the worker knows and Redis has forgotten."""
+        known = enumerate(worker.memory)
+        return [
+            at
+            for at, entry in known
+            if at != SLEEP and is_saved(entry) and not is_saved(job.entries[at])
+        ]
+
+    @staticmethod
+    def put_back(job: Job, worker: Worker, missing: list[int]) -> Job:
+        for at in missing:
+            entry = worker.memory[at]
+            assert entry is not None
+            keys = {*job.keys, entry.value} if entry.value in SIGNALS else set(job.keys)
+            mail = tuple(key for key in job.mail if key != entry.value)
+            job = job._replace(
+                entries=put(job.entries, at, entry), mail=mail, keys=tuple(sorted(keys))
+            )
+        return job
+
+    def take(self, job: Job, worker: Worker, *, holds: bool) -> Iterator[tuple[Job, Worker | None]]:
+        if not holds:
+            yield job, None
+            return
+        at, entry = worker.at, job.entries[worker.at]
+        may_be_late = at == TIMED and entry is not None
+        late_first = may_be_late and self.has("a time that is over wins against a message")
+        if job.mail and not late_first:
+            key = job.mail[0]
+            taken = job if self.has("take leaves the message") else job._replace(mail=job.mail[1:])
+            if self.has("take saves in a second call"):
+                yield taken, worker._replace(does="save", value=key)
+            else:
+                yield self.written(taken, at, key), self.goes_on(worker, key)
+            return
+        if may_be_late:  # the time may be over, or not
+            if job.mail:
+                raise Unsafe("a wait ended late beside a message")
+            yield self.written(job, at, "late"), self.goes_on(worker, "late")
+        begun = (
+            job
+            if entry
+            else job._replace(
+                entries=put(job.entries, at, Entry(begun=worker.fence if at == TIMED else 0))
+            )
+        )
+        yield begun, worker._replace(does="park")
+
+    def park(self, job: Job, worker: Worker, *, holds: bool) -> Job:
+        unfenced = self.has("park without the fence") and job.state != "gone"
+        if not holds and not unfenced:
+            return job
+        at, entry = worker.at, job.entries[worker.at]
+        if at == SLEEP:
+            if entry is not None and not self.has("a retry begins a sleep anew"):
+                # The time was fixed before: it may be over by now.
+                return self.woken(job)._replace(
+                    entries=put(job.entries, at, Entry("over", entry.begun))
+                )
+            if entry is not None and entry.begun != worker.fence:
+                raise Unsafe("a sleep was begun anew")
+            job = job._replace(entries=put(job.entries, at, Entry(begun=worker.fence)))
+        job = job._replace(state="parked", asks_mail=at != SLEEP, has_time=at in (TIMED, SLEEP))
+        return job if self.has("park does not look into the box") else self.ripe(job)
+
+    # What is judged.
+
+    def judge_end(self, job: Job, worker: Worker) -> None:
+        seen = [
+            entry.value for entry in worker.memory[WAIT:SLEEP] if entry and entry.value != "late"
+        ]
+        if len(set(seen)) != len(seen):
+            raise Unsafe(f"a signal was taken twice: {seen}")
+        saved, known = (
+            [each.value if each else "" for each in some[:SLEEP]]
+            for some in (job.entries, worker.memory)
+        )
+        if not self.fails_over and saved != known:
+            raise Unsafe(f"the handler has {worker.memory}, Redis has {job.entries}")
+
+    def judge(self, history: History) -> None:
+        job = history.job
+        if job.state == "parked" and job.asks_mail and job.mail:
+            raise Unsafe("parked with a message in its box")
+        if job.state == "parked" and any(
+            each.fence == job.fence and each.does == "over" for each in history.workers
+        ):
+            raise Unsafe("parked, and its claim goes on")
+        taken = [
+            entry.value
+            for entry in job.entries[WAIT:SLEEP]
+            if entry and entry.value not in ("", "late")
+        ]
+        if len(set(taken)) != len(taken):
+            raise Unsafe(f"a signal was taken twice: {taken}")
+        lost = [key for key in job.keys if key not in job.mail and key not in taken]
+        in_hand = any(each.does == "save" and each.at != STEP for each in history.workers)
+        if job.state != "gone" and lost and not in_hand:
+            raise Unsafe(f"a signal is nowhere: {lost}")

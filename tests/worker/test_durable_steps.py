@@ -1,0 +1,151 @@
+"""Steps in a worker in this process, on a real server: what Redis lost, the worker's own clock, and full logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import current_job, durable, durable_sync
+from rq_core.app.app import App
+from rq_core.connections.client import Client
+from rq_core.errors import NotDurable
+from rq_core.model.keys import queue_keys
+from rq_core.worker.worker import Worker
+from tests.kit import crew
+from tests.kit.wait import wait_until_async
+from tests.kit.working import working
+from tests.worker.conftest import RunWorker, event_types, events
+
+QUEUE = "crew"
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def own(app: App) -> Iterator[App]:
+    """Return an app of this test's own, on the crew's server."""
+    made = App(app.redis_url)
+    made.queue(QUEUE, lease=crew.LEASE)
+    yield made
+    made.close()
+
+
+async def ended(client: Client, job_id: str) -> None:
+    await wait_until_async(
+        lambda: "succeeded" in event_types(client, job_id), "it has succeeded", timeout=20
+    )
+
+
+def entries_saved(client: Client, job_id: str) -> list[tuple[int, str]]:
+    return [
+        (facts["entry"], facts["name"])
+        for entry, facts in events(client, job_id)
+        if str(entry.event) == "step_saved"
+    ]
+
+
+async def test_steps_that_redis_lost_are_put_back_by_the_claim_that_knows_them(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    control: Any = client
+
+    async def note(n: int) -> int:
+        did.append(n)
+        return n
+
+    @own.task(queue=QUEUE)
+    async def loses_steps() -> None:
+        job = durable()
+        for n in range(3):
+            await job.step("note", note, n)
+        # As a failover to a replica that lacks the last two.
+        keys = queue_keys(QUEUE)
+        ask = control.calls.delivery.ask
+        (boxes,) = control.run(ask([["HGETALL", keys("boxes")]]))
+        life = min(boxes[::2] if isinstance(boxes, list) else boxes, key=len)
+        header = f"job={current_job().id} entries=1 bytes=1"
+        lose = [
+            ["HDEL", keys("boxes"), f"{life}|2", f"{life}|3"],
+            ["HSET", keys("boxes"), life, header],
+        ]
+        control.run(ask(lose))
+        await job.step("note", note, 3)
+
+    handle = loses_steps.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await ended(client, handle.id)
+
+    assert [0, 1, 2, 3] == did
+    names = ["note", "note#2", "note#3", "note#4"]
+    first = [*enumerate(names[:3], 1)]
+    assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
+
+
+async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_be_over_by_the_workers_own_clock(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """Checks a process that was stopped: it must not begin a step before Redis has extended its lease."""
+    workers: list[Worker] = []
+
+    async def note() -> None:
+        did.append(workers[0]._handlers.leases.last_success)
+
+    @own.task(queue=QUEUE)
+    async def late() -> None:
+        leases = workers[0]._handlers.leases
+        long_ago = leases.last_success = time.monotonic() - 10 * crew.LEASE
+        did.append(long_ago)
+        await durable().step("note", note)
+
+    handle = late.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0) as worker:
+        workers.append(worker)
+        await ended(client, handle.id)
+
+    long_ago, extended = did[-2:]
+    assert extended > long_ago
+
+
+async def test_a_save_waits_while_the_log_is_at_twice_its_bound(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    def configure(**values: int) -> None:
+        client.run(client.calls.admin.configure(QUEUE, values))
+
+    async def note() -> None:
+        did.append("step")
+        configure(backlog_max_jobs=1)
+
+    @own.task(queue=QUEUE)
+    async def full_log() -> None:
+        await durable().step("note", note)
+
+    handle = full_log.enqueue()
+    client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await wait_until_async(lambda: did, "the step has happened", timeout=20)
+        assert "step_saved" not in event_types(client, handle.id)
+        configure(backlog_max_jobs=1_000)
+        await ended(client, handle.id)
+
+    assert ["step"] == did
+    assert [(1, "note")] == entries_saved(client, handle.id)
+
+
+async def test_steps_in_an_isolated_handler_are_refused(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    handle = crew.durable_apart.enqueue()
+    async with run_worker():
+        await ended(client, handle.id)
+
+    (line,) = witness.lines("refused")
+    assert "isolation" in line["says"]
+    assert NotDurable.__name__ == line["kind"]
+    assert durable_sync is crew.durable_sync
