@@ -278,8 +278,8 @@ def _ticks(view: View) -> Iterator[Entry]:
     due schedules: the earliest of these due times.
 
     The actual times may be up to a minute later. A script postpones the due time of a schedule while a worker has the
-    schedule, or if a worker cannot compute its instants. After a claim has told a worker that schedules are due, a
-    script also postpones the time at which claims look for due schedules.
+    schedule, or if a worker cannot compute its instants. After a worker has learned that schedules are due, a script
+    also postpones the time at which claims look for due schedules.
     """
     due, at = [], view.latest_ms
 

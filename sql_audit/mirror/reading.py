@@ -98,7 +98,7 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Return the entries from ``position`` on, inclusive; from the oldest entry on if ``position`` is None. Their
+        """Return the entries from ``position`` on, inclusive; without a ``position``, from the oldest entry on. Their
         number is about that of one batch.
 
         Raise QueueDamaged if the first new entry has a number that no script assigns.

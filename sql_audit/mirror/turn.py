@@ -114,8 +114,7 @@ class Mirror:
         self.queue = queue
         self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
-        """The last mirrored entry as far as this mirror knows; None if Redis may not have answered the trim after that
-        entry yet."""
+        """The last mirrored entry as far as this mirror knows; None if the trim after it may not be answered yet."""
         self._done = on_step or (lambda _step: None)
         self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None

@@ -33,7 +33,7 @@ from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, re
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Maximum number of times that a restore begins anew because another restore changed the queue during it."""
+"""Maximum number of times that a restore begins again because another restore changed the queue during it."""
 WHY: Final = "audit restore"
 
 

@@ -70,8 +70,8 @@ class Restored(NamedTuple):
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
     """The outcome by id: restored, removed, remembered, named, known, held, gone, or the state of a job that was not
-    changed. If a job was to be restored, ``remembered`` means that it was not restored: another job of its id has ended
-    after the loss."""
+    changed. For a record that restores a job, ``remembered`` means that the job was not restored: another job of its id
+    has ended after the loss."""
 
 
 class Audit:

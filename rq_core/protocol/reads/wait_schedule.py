@@ -132,8 +132,8 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Record the result of a look that began at ``began``. ``found`` is the result for a job that is not alive. It
-        is None if the job is alive, or if the look failed; then the wait's ``trouble`` is the error. ``hearing`` is the
+        """Record the result of a look that began at ``began``. ``found`` is the result for a job that is not alive.
+        None: the job is alive, or the look failed; then the wait's ``trouble`` is the error. ``hearing`` is the
         subscription on which a message about the job's end will come, if there is such a subscription."""
         if wait.place and found is None and not wait.over:
             # A message has come since: the next look is due.
