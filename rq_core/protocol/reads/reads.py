@@ -147,7 +147,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads):
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
         """Return three facts: whether a queue's log is ``on`` or ``off``, the id of its audit database, and the entry
-        up to which the outbox was trimmed. None stands for a fact that the queue never had."""
+        up to which the outbox was trimmed. None in place of a fact: the queue never had it."""
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
 
