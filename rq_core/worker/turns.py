@@ -173,7 +173,7 @@ class Turns:
     async def _exchange(
         self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
     ) -> list[Any]:
-        """Return the answers to the calls of a turn, which counts as under way until they come."""
+        """Return the answers to the calls of a turn, which counts as under way until the answers come."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]

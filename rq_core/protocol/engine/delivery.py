@@ -361,7 +361,7 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Return whether a call is for a missing queue, and creates no queue.
+        """Return whether a call is for a missing queue that the call does not create.
 
         Because of this check, a cancel or an edit of jobs in an unknown queue writes nothing.
         """
