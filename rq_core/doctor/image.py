@@ -324,8 +324,8 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _boxes(image: Image) -> Iterator[Entry]:
-    """Yield the headers and entries of boxes, by the entries that are there. Claims empty a box that belongs to
-    no job."""
+    """Yield the expected headers and entries of boxes, derived from the entries that are there. Claims empty a box that
+    belongs to no job."""
     found = image.view.snapshot["boxes"]
     numbers: defaultdict[str, set[int]] = defaultdict(set)
     for name in found:

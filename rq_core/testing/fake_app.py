@@ -264,7 +264,7 @@ _WORKER: Final = "w-test"
 
 
 class _Saving:
-    """The client of an app on a fake server, in the shape that a worker's saver awaits."""
+    """The client of an app on a fake server, with the asynchronous methods that a worker's saver calls."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -116,8 +116,8 @@ class Handlers:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self) -> bool:
-        """Return whether the leases are in force by this process' own clock: a process that was stopped for longer must
-        not begin a step."""
+        """Return whether the leases are in force by this process' own clock. If the process was stopped for longer than
+        a lease, it must not begin a step."""
         lease_s = BEATS_IN_LEASE * self.leases.interval
         return time.monotonic() - self.leases.last_success < lease_s
 

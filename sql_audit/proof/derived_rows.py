@@ -122,7 +122,8 @@ _CLEARED: Final = {
 _TOLD: Final = {
     str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
 }
-"""The places in a job's row that get a value, each with the field of the event's detail, for such events."""
+"""The places in a job's row that get a value, each with the field of the event's detail, for events that move no job,
+by event."""
 
 _scopes: Final[dict[str, str]] = {}
 """A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""

@@ -7,7 +7,7 @@ Later: backlog_jobs backlog_bytes backlog_max_jobs backlog_max_bytes
 Uses: meta(facts fact)
 ]]
 
---- Whether the audit log is at twice its bound.
+--- Return whether the audit log is on, and its backlog is at least twice its bound.
 local function is_log_shut()
   return facts.audit == 'on' and (
     fact('backlog_jobs') >= 2 * fact('backlog_max_jobs') or
