@@ -1,11 +1,11 @@
-"""Fixtures: real servers, which start when a test first asks for them, and checks that tests leave no thread, process
-or task behind.
+"""Fixtures: real servers, which start when a test first asks for them. Other fixtures check that a test leaves no
+thread, process or task behind.
 
-`redis_url` and `audit_url` run a test once per engine: Valkey (and Redis where `redis-server` is on PATH; with CI=true
-it must be), SQLite and PostgreSQL.
+`redis_url` runs a test once per engine: on Valkey, and on Redis if `redis-server` is on PATH. With CI=true,
+`redis-server` must be on PATH. `audit_url` runs a test on SQLite and on PostgreSQL.
 
-With `-n` the tests are shared out to several processes. Each has servers of its own, so tests are as independent as in
-one process. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
+With `-n`, several processes share the tests. Each process has servers of its own, so that tests of different processes
+do not affect each other. A test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
 """
 
 import asyncio
@@ -59,10 +59,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return the rank of a test in the order of the run: alone tests first, then long tests, then short tests.
+    """Return the rank of a test in the order of the run: alone tests come first, then long tests, then short tests.
 
-    An alone test between others would wait for the running ones, and no other test could begin in the meantime. Short
-    tests come last, so that all processes end at about the same time.
+    If alone tests came later, each of them would wait for the running tests, and no other test could begin in the
+    meantime. Short tests come last, so that all processes end at about the same time.
     """
     if item.get_closest_marker("alone") is not None:
         return 0
@@ -86,7 +86,7 @@ WHOLE_FILES: Final = frozenset(
         "tests/web/browser/test_look.py",
     }
 )
-"""Their tests share what is costly to make."""
+"""Files whose tests share something that takes long to make. All tests of such a file run in one process."""
 
 
 def _file(nodeid: str) -> str:
@@ -94,9 +94,9 @@ def _file(nodeid: str) -> str:
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return the number of processes for `-n auto`: one more than there are cores.
+    """Return the number of processes for `-n auto`: one more than the number of cores.
 
-    Half of the tests' time is spent waiting.
+    Tests spend half of their time waiting.
     """
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
@@ -104,13 +104,15 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 class Shares(LoadScopeScheduling):
-    """A scheduler that gives each process its next test when it is done; tests of some files stay in one process."""
+    """A scheduler that gives each process its next test when the process has finished a test. The tests of some files
+    stay in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Record a finished test and forget it, since xdist counts all tests of a process again after each test."""
+        """Record that a test has finished, and forget the test. xdist otherwise counts all tests of a process again
+        after each test."""
         super().mark_test_complete(node, item_index, duration)
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):
@@ -118,13 +120,13 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
-    """Return the scheduler that gives out tests one by one. (The scheduler of xdist for groups does not work with
+    """Return the scheduler that hands out the tests one by one. (The scheduler of xdist for groups does not work with
     pytest 9.2.)"""
     return Shares(config, log)
 
 
 def pytest_configure_node(node: Any) -> None:
-    """Send a test process the path of the run's lock files. The controlling process calls it."""
+    """Send the path of the run's lock files to a process that runs tests. The controlling process calls this hook."""
     stash = node.config.stash
     if _ROOM not in stash:
         stash[_ROOM] = servers.private_directory("room")
@@ -145,7 +147,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture(params=ENGINES, ids=lambda each: each.name)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    """Return the server program of this run of the test."""
+    """Return the server program on which this run of the test takes place."""
     found: Engine = request.param
     return found
 
@@ -169,19 +171,19 @@ def _shared_redis() -> Iterator[Callable[[Engine], RedisServer]]:
 
 @pytest.fixture
 def redis_server(engine: Engine, _shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """Yield this engine's shared server, emptied. A test must not end it: see `start_redis`."""
+    """Yield the shared server of this engine, emptied. A test that must end its server uses `start_redis` instead."""
     return _shared_redis(engine)
 
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """Return the URL of an empty server; the test runs once per engine."""
+    """Return the URL of an empty server. The test runs once per engine."""
     return redis_server.url
 
 
 @pytest.fixture
 def valkey(_shared_redis: Callable[[Engine], RedisServer]) -> RedisServer:
-    """Yield the shared Valkey, emptied, for tests whose result does not depend on the engine."""
+    """Yield the shared Valkey server, emptied, for tests whose outcome does not depend on the engine."""
     return _shared_redis(ENGINES[0])
 
 
@@ -192,7 +194,8 @@ def valkey_url(valkey: RedisServer) -> str:
 
 @pytest.fixture
 def start_redis(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
-    """Start private servers, once per engine, with options such as `appendfsync="always"`."""
+    """Return a function that starts a private server, with options such as `appendfsync="always"`. The test runs once
+    per engine."""
     started: list[RedisServer] = []
 
     def start(**options: str) -> RedisServer:
@@ -234,7 +237,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def audit_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty audit database; the test runs once per kind of database."""
+    """Return the URL of an empty audit database. The test runs once per kind of database."""
     name = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
     url: str = request.getfixturevalue(name)
     return url

@@ -17,7 +17,7 @@ COMMANDS: Final[Commands] = {
         "Print the head of each queue's chain: keep it where no role that writes to the log can change it."),
     "history": ("events:history_command", "Show all events of JOB, oldest first."),
     "why": ("moments:why_command",
-        "Show each wait of JOB, its cause, and the jobs in front; also when it was scheduled or lost a worker."),
+        "Show each wait of JOB, its cause, and the jobs in front."),
     "at": ("moments:at_command",
         "Show the jobs that were running, waiting and scheduled at TIME, and the holders of each scope."),
     "report": ("report:report_command",

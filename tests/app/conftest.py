@@ -1,4 +1,4 @@
-"""Fixtures: users of Redis that have the rights which `rq-core acl` prints."""
+"""Fixtures: users of Redis. Each user has the rights that `rq-core acl` prints for a role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ As = Callable[..., str]
 
 @pytest.fixture
 def control(redis_server: RedisServer) -> Iterator[Any]:
-    """Yield a connection as the server's own user. At the end, delete the users that the test made."""
+    """Yield a connection as the server's default user. At the end, delete the users that the test made."""
     with redis_server.client(decode_responses=True) as client:
         client.execute_command("FUNCTION", "FLUSH")
         client.execute_command("ACL", "LOG", "RESET")

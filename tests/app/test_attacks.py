@@ -1,7 +1,7 @@
-"""Each role of `rq-core acl`, as a real user of Redis, tries commands that it must not be allowed.
+"""A real user of Redis has the rights of one role of `rq-core acl`, and tries commands that the role must not send.
 
-The attacks are on the role's own queues, on other queues, and on the server. A new role is attacked without a change of
-this file.
+The attacks are on the role's own queue, on other queues, and on the server. The tests also cover a role that is added
+later, without a change of this file.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ OF_OWN_QUEUE: list[Words] = [
     ("EXPIRE", OWN("jobs"), 1),
     ("SADD", OWN("jobs"), "x"),
 ]
-"""What no role may do, by hand, to its own queue: all of it goes through scripts."""
+"""Commands that no role may send by hand to its own queue. Only scripts send such commands."""
 
 
 @pytest.fixture
 def queues(control: Any, redis_server: RedisServer) -> None:
-    """Yield two queues with one job each; one of the jobs is claimed."""
+    """Make two queues with two jobs each. In each queue, one of the jobs is claimed."""
     with Client(redis_server.url) as client:
         for queue in ("mail", "images"):
             jobs = [NewJob(f"{queue}-{n}", queue, profile("send"), "{}") for n in range(2)]
@@ -118,14 +118,16 @@ def role(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def user(role: str, as_: As, queues: None) -> Iterator[Any]:
-    """Return a connection of the role's user, whose rights cover the queue mail only."""
+    """Return a connection of a user who has the rights of this role, for the queue mail only."""
     with redis.Redis.from_url(as_(role, "--queue", "mail"), decode_responses=True) as client:  # type: ignore[no-untyped-call]
         yield client
 
 
 def refused(user: Any, *words: Any) -> bool:
-    """Return whether Redis refuses the command for a missing right, both when it is sent alone and when a script sends
-    it."""
+    """Return whether Redis refuses the command because the user lacks a right.
+
+    A refusal inside a script counts as well.
+    """
     try:
         user.execute_command(*words)
     except redis.exceptions.NoPermissionError:
@@ -137,7 +139,7 @@ def refused(user: Any, *words: Any) -> bool:
 
 
 def from_script(words: Words) -> list[Words]:
-    """Send the command from a script that the user wrote, in both ways in which roles may send scripts."""
+    """Return the calls that send the command from a script of the user: one call for each way to send a script."""
     called = ", ".join(f"'{word}'" for word in words)
     text = f"return redis.call({called})"
     return [("EVAL", text, 0), ("EVAL_RO", text, 0)]
@@ -167,7 +169,7 @@ def test_no_role_may_damage_the_list_of_queues(control: Any, user: Any) -> None:
     assert control.smembers(LISTED) == before
 
 
-def test_only_roles_that_read_all_queues_may_list_their_names(role: str, user: Any) -> None:
+def test_only_roles_that_read_all_queues_may_list_the_names_of_queues(role: str, user: Any) -> None:
     reads = role in ("mirror", "operator", "viewer")
 
     assert refused(user, "SMEMBERS", LISTED) != reads
@@ -214,6 +216,7 @@ def test_no_role_may_send_commands_that_no_script_sends(user: Any) -> None:
 
 NOT_WRITTEN = {
     "producer": ("leases", "dead", "workers", "tasks"),
+    "relay": ("leases", "dead", "workers", "tasks", "schedules"),
     "mirror": (
         "ready:0", "waiting", "lanes", "open", "blocked", "holders", "rates", "fair", "tasks", "scheduled", "leases",
         "dead", "expiring", "slots", "workers",
@@ -225,6 +228,7 @@ NOT_WRITTEN = {
 }  # fmt: skip
 NOT_READ = {
     "producer": ("leases", "dead", "workers"),
+    "relay": ("leases", "dead", "workers", "schedules"),
     "mirror": ("lanes", "blocked", "holders", "rates", "fair", "expiring", "slots", "workers", "tasks"),
     "preparer": tuple(key.name for key in KEYS),
     "viewer": (),
@@ -249,7 +253,8 @@ def test_a_role_may_use_only_the_keys_of_its_queue_that_it_needs(role: str, user
 
 
 def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user: Any) -> None:
-    """Checks FUNCTION LOAD REPLACE: a replaced function would run with the rights of the next worker that calls it."""
+    """Checks FUNCTION LOAD REPLACE. A function that an attacker replaced would run with the rights of the next worker
+    that calls the function."""
     made = function("claim")
     control.function_load(made.text, replace=True)
     evil = f"#!lua name={made.function}\nredis.register_function('{made.function}', function() return 1 end)"
@@ -262,7 +267,8 @@ def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user:
 
 
 def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
-    """Checks that a second run loads nothing, and replaces a function that an intruder changed."""
+    """Checks that a second preparation loads nothing. If an intruder changed a function, the preparation replaces the
+    function."""
     url = as_("preparer")
     claim = function("claim").function
     control.function_load(
@@ -347,7 +353,7 @@ STRAYS = ["", "a b", "x" * 129, b"\xff", "a\nrq-core: all is well", "\x1b[31m"]
 
 @pytest.fixture
 def spoiled(queues: None, control: Any, as_: As) -> None:
-    """Yield a list of queues with invalid names, which a producer of one queue can add to the shared list."""
+    """Yield a list of queues with invalid names. A producer of one queue can add such names to the shared list."""
     with redis.Redis.from_url(as_("producer", "--queue", "mail")) as producer:  # type: ignore[no-untyped-call]
         producer.sadd(LISTED, *STRAYS)
 

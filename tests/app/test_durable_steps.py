@@ -1,4 +1,5 @@
-"""Steps of durable jobs on the fake server: what is saved is not done again."""
+"""Steps of durable jobs, on the fake server. A durable job saves each step that is done, and a later attempt does not
+do this step again."""
 
 from __future__ import annotations
 
@@ -33,12 +34,12 @@ class Charge:
 
 
 class World:
-    """The services that the steps of a test change."""
+    """The services that the steps of a test change. Each change is recorded in ``did``."""
 
     def __init__(self) -> None:
         self.did: list[Any] = []
         self.fails: list[bool] = []
-        """Whether each call of ``may_fail`` raises, in order."""
+        """Whether each call of ``may_fail`` raises an error: the first value is for the next call."""
 
     def charge(self, order: int) -> Charge:
         self.did.append(f"charge {order}")
@@ -91,7 +92,7 @@ def test_a_saved_step_is_not_done_again(app: App, world: World) -> None:
     assert ["charge 7", "tell ch_7"] == world.did
 
 
-def test_a_step_of_a_plain_handler_is_saved_too(app: App, world: World) -> None:
+def test_a_saved_step_of_a_sync_handler_is_not_done_again(app: App, world: World) -> None:
     @app.task(retry=AT_ONCE)
     def order(number: int) -> None:
         job = durable_sync()
@@ -107,7 +108,7 @@ def test_a_step_of_a_plain_handler_is_saved_too(app: App, world: World) -> None:
     assert ["charge 7", (1, 2)] == world.did
 
 
-def test_a_name_that_is_used_again_is_another_step(app: App, world: World) -> None:
+def test_a_second_step_with_the_same_name_is_a_separate_step(app: App, world: World) -> None:
     @app.task(retry=AT_ONCE)
     async def order() -> None:
         for number in range(3):
@@ -122,7 +123,9 @@ def test_a_name_that_is_used_again_is_another_step(app: App, world: World) -> No
     assert ["charge 0", "charge 1", "charge 2"] == world.did
 
 
-def test_steps_in_parallel_branches_are_saved_each_under_its_key(app: App, world: World) -> None:
+def test_each_step_of_parallel_branches_is_saved_under_the_key_of_the_branch(
+    app: App, world: World
+) -> None:
     @app.task(retry=AT_ONCE)
     async def order() -> None:
         job = durable()
@@ -140,7 +143,7 @@ def test_steps_in_parallel_branches_are_saved_each_under_its_key(app: App, world
     assert 5 == len(world.did)
 
 
-def test_a_failed_branch_leaves_no_step_unsaved_and_no_branch_begins_another_one(
+def test_after_a_branch_has_failed_running_steps_are_saved_and_no_further_step_begins(
     app: App, world: World
 ) -> None:
     async def slow() -> None:
@@ -168,7 +171,7 @@ def test_a_failed_branch_leaves_no_step_unsaved_and_no_branch_begins_another_one
     assert ["slow", "charge 1"] == world.did
 
 
-def test_the_same_name_twice_at_the_same_time_is_refused(app: App, world: World) -> None:
+def test_two_steps_with_the_same_name_at_the_same_time_are_refused(app: App, world: World) -> None:
     found: list[BaseException] = []
 
     @app.task
@@ -210,7 +213,7 @@ def test_a_step_that_was_begun_is_checked_before_it_runs_again(app: App, world: 
     assert ["charge", "check", "charge", "check"] == world.did
 
 
-def test_undo_calls_the_newest_step_first_and_each_once(app: App, world: World) -> None:
+def test_undo_calls_the_undo_function_of_the_newest_step_first(app: App, world: World) -> None:
     def refund(charge: Charge) -> None:
         world.did.append(f"refund {charge.id}")
         world.may_fail()
@@ -231,7 +234,9 @@ def test_undo_calls_the_newest_step_first_and_each_once(app: App, world: World) 
     assert ["charge 1", "charge 2", "refund ch_2", "refund ch_1", "refund ch_1"] == world.did
 
 
-def test_a_key_is_the_same_in_each_run_and_another_one_for_each_job(app: App, world: World) -> None:
+def test_a_key_is_the_same_in_each_run_of_a_job_and_differs_between_jobs(
+    app: App, world: World
+) -> None:
     @app.task(retry=AT_ONCE)
     async def order() -> None:
         world.did.append(
@@ -250,7 +255,9 @@ def test_a_key_is_the_same_in_each_run_and_another_one_for_each_job(app: App, wo
     assert 4 == len({key for pair in by_job.values() for key in pair})
 
 
-def test_what_cannot_be_kept_is_not_done_again_and_ends_the_job(app: App, world: World) -> None:
+def test_a_step_whose_value_cannot_be_kept_is_not_done_again_and_ends_the_job(
+    app: App, world: World
+) -> None:
     def large() -> str:
         world.did.append("large")
         return "x" * 70_000
@@ -273,7 +280,9 @@ def test_what_cannot_be_kept_is_not_done_again_and_ends_the_job(app: App, world:
     assert "step 'large' has happened, and what it returned is not kept" in world.did[1]
 
 
-def test_a_value_that_does_not_fit_any_more_ends_the_job(app: App, world: World) -> None:
+def test_a_saved_value_that_does_not_fit_the_new_type_of_its_step_ends_the_job(
+    app: App, world: World
+) -> None:
     def old() -> str:
         return "text"
 
@@ -308,7 +317,7 @@ def test_a_value_that_does_not_fit_any_more_ends_the_job(app: App, world: World)
     ],
     ids=["sync", "name", "long name", "no function", "no JSON", "inside a step"],
 )  # fmt: skip
-def test_each_misuse_has_its_own_error_before_the_effect(
+def test_each_misuse_of_a_step_is_refused_before_the_step_is_done(
     app: App, world: World, misuse: Any, says: str
 ) -> None:
     found: list[str] = []
@@ -338,7 +347,7 @@ def uses_durable() -> int:
     return 1
 
 
-def test_an_async_function_in_a_plain_handler_is_refused(app: App, world: World) -> None:
+def test_an_async_step_in_a_sync_handler_is_refused(app: App, world: World) -> None:
     @app.task
     def order() -> None:
         with pytest.raises(errors.InvalidStep, match="the handler is a `def` function"):
@@ -367,14 +376,14 @@ def test_no_step_begins_in_a_handler_that_must_stop(app: App, world: World) -> N
     assert [] == world.did
 
 
-def test_outside_of_a_handler_nothing_is_durable() -> None:
+def test_durable_is_refused_outside_of_a_handler() -> None:
     with pytest.raises(errors.NoCurrentJob):
         durable()
     with testing.job_running(), pytest.raises(errors.NotDurable, match="no worker saves"):
         durable()
 
 
-def test_the_step_that_would_be_too_many_is_refused_before_its_effect(
+def test_a_step_beyond_the_largest_number_of_steps_is_refused_before_it_is_done(
     app: App, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 10_000 == ENTRIES_MAX

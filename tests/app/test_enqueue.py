@@ -1,4 +1,5 @@
-"""Enqueues from an app to a real server: accepted jobs, duplicates, and the answers of a handle."""
+"""Enqueues from an app to a real server: which jobs Redis accepts, which jobs are duplicates, and what handles
+report."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Noted = Task[..., None]
 
 
 def note(n: int, text: str = "") -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 @pytest.fixture
@@ -175,8 +176,8 @@ async def test_an_error_that_an_async_generator_raises_carries_the_jobs_accepted
 
 
 def test_any_error_that_stops_a_generator_carries_the_accepted_jobs(app: App, task: Noted) -> None:
-    """Checks that the producer's own exception carries the accepted jobs, so that the producer can continue after
-    them."""
+    """Checks that the producer's own exception has the list of accepted jobs. The producer can then continue after
+    these jobs."""
 
     def generate() -> Iterator[NewJob]:
         for n in range(600):
@@ -240,7 +241,7 @@ def test_keyboard_interrupt_and_system_exit_carry_the_accepted_jobs(
 async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     app: App, task: Noted, asynchronous: bool
 ) -> None:
-    """Checks that the error also lists the chunk that was being sent: Redis may have accepted it."""
+    """Checks that the error also lists the chunk that was being sent, since Redis may have accepted that chunk."""
     transport = app.async_client()._transport
     real, calls, held = transport.exchange, [], asyncio.Event()
     said: list[int] = []
@@ -313,7 +314,8 @@ async def test_a_cancelled_enqueue_does_not_send_its_waiting_job(app: App, task:
 async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
     app: App, task: Noted, *, refused: bool, met: bool, survives: bool
 ) -> None:
-    """Checks that the cancelled job is not enqueued later: a caller that tries again would enqueue it twice."""
+    """Checks that the cancelled job is not enqueued later. A caller that tries again would otherwise enqueue the job
+    twice."""
     client = app.async_client()
     if met:
         await client.run(client.calls.delivery.handshake("notes"))
@@ -343,7 +345,7 @@ async def test_a_cancelled_enqueue_sends_no_job_after_the_connection_is_back(
 
 
 def test_enqueue_many_refuses_values_that_are_not_jobs(app: App, task: Noted) -> None:
-    """Checks a handle, a mapping of arguments, and a job that is not in a list."""
+    """Checks three invalid calls: a handle, a mapping of arguments, and a job that is not in a list."""
     for jobs in ([task.job(1), task.enqueue(2)], [{"n": 1}], task.job(1)):
         with pytest.raises(InvalidOption, match=r"jobs=.* must be jobs, each as task\.job"):
             app.enqueue_many(jobs)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""The Python of docs/how-to/handlers.md runs as written, and its table equals that of tests/worker/test_leaving.py."""
+"""The Python code of docs/how-to/handlers.md runs as written. The page's table equals the table of
+tests/worker/test_leaving.py."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def block(word: str) -> str:
 
 
 class FakeSession:
-    """A database session that accepts every call, sync or awaited."""
+    """A fake database session. It accepts every call, whether sync or awaited."""
 
     def execute(self, _statement: object) -> FakeSession:
         return self
@@ -38,7 +39,7 @@ class FakeSession:
 
 @pytest.fixture
 def page() -> Iterator[dict[str, Any]]:
-    """Return the names that the page's first two blocks define, run on a fake server."""
+    """Run the first two blocks of the page on a fake server. Return the names that the blocks define."""
     definitions, _, _ = block("async def engine").partition("report.enqueue")
     names = run(definitions)
     run_in(names, block("def sync_engine"))
@@ -47,7 +48,7 @@ def page() -> Iterator[dict[str, Any]]:
 
 
 def run_in(names: dict[str, Any], source: str) -> None:
-    """Run a block with the names of the blocks before it, and add the names that it defines."""
+    """Run a block of code that can use the names of the earlier blocks, and add the names that the block defines."""
     names.update(run(source, **names))
 
 

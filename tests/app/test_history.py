@@ -1,4 +1,5 @@
-"""State and history of a job that has left Redis, read by its handle with an audit database and without one."""
+"""The state and the history of a job that has left Redis. The job's handle reads them with and without an audit
+database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each list of `rq_core.views`, used by a program without the command line: its query, its cells and its documents."""
+"""The lists of `rq_core.views`, as a program without the command line uses them: queries, cells and documents."""
 
 import json
 from collections.abc import Iterator

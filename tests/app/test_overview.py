@@ -1,4 +1,4 @@
-"""The overview of all queues: its counts and ages are true, and it costs as much for a million jobs as for one job."""
+"""The overview of all queues: its counts and ages are correct, and a million jobs cost as much to read as one job."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +21,13 @@ MINUTE_MS = 60_000
 
 
 class CountingTransport(PoolTransport):
-    """A transport that records the commands of each exchange."""
+    """A transport that records the commands of each round trip to the server."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.sent: list[list[str]] = []
         self.most = 0
-        """Items of the longest reply."""
+        """Number of items in the longest reply."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.sent.append([str(command[0]) for command in commands])
@@ -37,7 +37,7 @@ class CountingTransport(PoolTransport):
 
 
 def items(reply: Any) -> int:
-    """Return the number of items in a reply, including those in its lists."""
+    """Return the number of items in a reply. The items of nested lists count as well."""
     return sum(1 + items(each) for each in reply) if isinstance(reply, list | dict) else 0
 
 
@@ -53,7 +53,7 @@ def look(seed: Seed) -> QueueOverview:
 
 
 def age(seed: Seed, job_id: str, minutes: int) -> None:
-    """Make a ready job older by a change of its state line."""
+    """Change the state line of a ready job so that the job is older."""
     words = [w for w in str(seed.state(job_id)).split(" ") if not w.startswith("since=")]
     seconds, _ = seed.control.time()
     since = int(seconds) * 1000 - minutes * MINUTE_MS
@@ -99,7 +99,7 @@ def test_the_overview_of_an_empty_server_has_no_queue(seed: Seed) -> None:
     assert found.used_memory > 0
 
 
-def test_the_age_of_the_oldest_ready_job_skips_a_cancelled_job(seed: Seed) -> None:
+def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> None:
     seed.enqueue("gone", "old", seed.job("older", priority="low"), "young")
     seed.cancel("gone")
     age(seed, "old", 5)
@@ -161,7 +161,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
     seed: Seed, cap: str
 ) -> None:
-    """Checks that `top` and `queues` do not call the cap full, and that no alert is raised."""
+    """Checks that `top` and `queues` do not call the cap full, and that the cap raises no alert."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
     seed.claim()
@@ -188,7 +188,7 @@ def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_not_all_blocked_lan
 
 
 def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
-    """Checks that a key, which may be a customer's name, is not shown."""
+    """Checks that the overview hides each key of the family, since a key may be the name of a customer."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
     seed.enqueue(*(seed.job(f"j{n}", scopes=["tenant=acme"]) for n in range(3)))
@@ -201,7 +201,9 @@ def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
     assert "acme" not in repr(found)
 
 
-def test_the_overview_lists_scopes_that_lanes_wait_for_first(seed: Seed) -> None:
+def test_the_overview_lists_the_scopes_that_lanes_wait_for_before_all_other_scopes(
+    seed: Seed,
+) -> None:
     for n in range(15):
         seed.cap(f"task=t{n:02}", 1)
     seed.cap("task=zz", 0)
@@ -282,8 +284,10 @@ def test_a_damaged_queue_hides_no_other_queue(seed: Seed) -> None:
     assert "WRONGTYPE" in found.unreadable[seed.queue]
 
 
-def test_a_key_of_another_type_is_named_where_a_program_reads_it(seed: Seed) -> None:
-    """The first words of the program stood in its place."""
+def test_the_error_of_a_key_of_the_wrong_type_names_the_key_if_a_script_reads_the_key(
+    seed: Seed,
+) -> None:
+    """Checks an error that once contained the beginning of the Lua script in place of the key's name."""
     seed.enqueue("a")
     seed.control.delete(seed.keys("state"))
     seed.control.set(seed.keys("state"), "x")
@@ -301,7 +305,7 @@ def in_meta(name: str, value: str) -> Callable[[Seed], object]:
 
 
 def line_of_head(line: str) -> Callable[[Seed], object]:
-    """Damage the state line of the first ready job."""
+    """Return a function that overwrites the state line of the first ready job."""
     return lambda seed: seed.control.hset(seed.keys("state"), "a", line)
 
 
@@ -319,7 +323,8 @@ CONTAINED: dict[str, Callable[[Seed], object]] = {
     "a job since no time": line_of_head("ready task=t seq=1 since=\u00b2"),
     "a job since 5,000 digits": line_of_head(f"ready task=t seq=1 since={'9' * 5_000}"),
 }
-"""What damages a fact of a queue, a limit or a job, and so must hide nothing else of the queue."""
+"""Damages of one field: of a queue's fact, of a limit, or of a job. The overview must still show all other fields of
+the queue."""
 
 
 @pytest.mark.parametrize("how", CONTAINED)
@@ -355,7 +360,7 @@ DAMAGED: dict[str, Callable[[Seed], object]] = {
         seed.keys("blocked"), {"no-lane": 0}
     ),
 }
-"""What a whole queue cannot be read with."""
+"""Damages that make a whole queue unreadable."""
 
 
 @pytest.mark.parametrize("how", DAMAGED)
@@ -411,7 +416,7 @@ def test_the_overview_counts_the_queues_that_it_leaves_out(
 
 
 class Shard(PoolTransport):
-    """A shard that has no connection to the server of one queue."""
+    """A shard that cannot connect to the server of one queue."""
 
     def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         replies = super().exchange(commands, *how)
@@ -437,7 +442,8 @@ CHEAP = {
     "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
     "ZCOUNT", "HMGET", "TIME", "EVAL_RO", "XLEN",
 }  # fmt: skip
-"""None of these grows with what it is asked about, as it is asked: ranges have a LIMIT, and counts are logarithmic."""
+"""Commands whose cost does not grow with the number of jobs or lanes, as the overview sends them. Ranges have a LIMIT,
+and the cost of counts is logarithmic."""
 
 
 @pytest.mark.parametrize("lanes", [3, 2_000])

@@ -1,4 +1,5 @@
-"""Commands that a message advises contain the option for the key prefix, unless the prefix is the default."""
+"""Advice in messages: each command that a message advises has the option for the key prefix if the prefix is not the
+default."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def an_app(url: str, prefix: str) -> App:
 
 
 @pytest.mark.parametrize(("prefix", "option"), [("rqc", ""), ("other", " --prefix other")])
-def test_the_command_for_a_damaged_queue_names_its_prefix(
+def test_the_command_for_a_damaged_queue_names_the_key_prefix(
     redis_url: str, prefix: str, option: str
 ) -> None:
     with an_app(redis_url, prefix) as app:

@@ -1,4 +1,4 @@
-"""The Python of README.md runs as written, and does what its comments say."""
+"""The Python code of README.md runs as written, and does what the comments in the code say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def block(word: str) -> str:
 
 
 def run(source: str, **names: Any) -> dict[str, Any]:
-    """Run a block as a module would, ``await`` included, and return its names."""
+    """Run a block of code as a module would, and return the names that it defines. The block may contain ``await``."""
     names["__name__"] = "tasks"
     code = compile(source, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     result = eval(code, names)  # noqa: S307 - it is our own README

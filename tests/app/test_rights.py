@@ -1,4 +1,4 @@
-"""Users with exactly the rights of `rq-core acl ROLE` can do all work of the role, and nothing else."""
+"""Users with the rights of `rq-core acl ROLE`: each user can do all work of the role, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the commands that Redis refused to a role, except commands that the role does not need.
+    """Return the commands that Redis refused to the role's user, without three kinds of commands that the role does not
+    need.
 
-    The exceptions are the command with which redis-py introduces itself, FUNCTION LOAD of a client that misses
-    functions, and CONFIG, which says more about the server than INFO.
+    These are: the command with which redis-py introduces itself; FUNCTION LOAD, which a client sends if functions are
+    missing; and CONFIG, from which a client learns more about the server than from INFO.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
@@ -105,7 +106,7 @@ async def test_the_rights_of_each_role_suffice_for_its_work(
 
 
 def test_the_rights_of_a_producer_suffice_to_store_schedules(control: Any, as_: As) -> None:
-    """With overlap queue or replace there must be a cap, which a producer may not store."""
+    """Checks each value of `overlap`. The values queue and replace need a cap, which only an operator may store."""
     operator = as_("operator")
     with app_at(as_("producer"), []) as app:
         job = app.tasks["send"].job("x")
@@ -243,7 +244,8 @@ def test_a_viewer_may_read_everything_and_change_nothing(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks that `queues`, `workers` and `job` read the viewer's queue, and are not refused for other queues."""
+    """Checks that `queues`, `workers` and `job` show the viewer's queue, although the viewer may not read the other
+    queues."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})
@@ -270,7 +272,8 @@ def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
 def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_as_down(
     control: Any, redis_url: str, rules: list[str]
 ) -> None:
-    """Checks that `metrics --once` and `top` do not exit with 0, and raise no alert that Redis does not answer."""
+    """Checks that `metrics --once` and `top` do not exit with 0, and that they raise no alert about a Redis that does
+    not answer."""
     with App(redis_url) as app:
         app.enqueue("mail", "send", {})
     control.execute_command(
@@ -298,7 +301,8 @@ def test_a_user_who_may_read_no_queue_gets_an_error_that_does_not_report_redis_a
 def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks the keys of each call, and each command of each script, by asking Redis whether the role may use them."""
+    """Checks the keys of each call and the commands of each script. The test asks Redis whether the role may use these
+    keys and commands."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}
@@ -335,7 +339,8 @@ def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name:
 
 
 def test_a_producer_cannot_settle_a_claim(control: Any, as_: As, redis_url: str) -> None:
-    """Checks that the keys alone refuse the call: the producer knows the fence, and the functions are loaded."""
+    """Checks that the rights on keys alone are enough to refuse the call: the producer knows the fence, and the
+    functions are loaded."""
     url = as_("producer")
     with Client(redis_url) as owner, Client(url) as producer:
         owner.run(owner.calls.enqueue.many([NewJob("a", "mail", profile("send"), "{}")]))
@@ -361,7 +366,7 @@ def test_a_role_may_use_only_its_queues(as_: As) -> None:
 
 @pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
 def test_the_error_of_a_missing_right_names_the_right(as_: As, right: str) -> None:
-    """Checks each right in a new queue, since a refused call may stop half-way."""
+    """Checks each right in a new queue, since a call that Redis refuses may have done a part of its work."""
     with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
         app.enqueue("mail", "send", {})
 

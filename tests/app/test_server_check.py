@@ -1,4 +1,4 @@
-"""Each client refuses an unsuitable server with an error that says what to do. An operator can overrule the refusal."""
+"""Each client refuses an unsuitable server, and the error says what to do. An operator can overrule the refusal."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_option_force_turns_a_refusal_into_a_warning(
     assert "server: eviction: its maxmemory-policy allkeys-lru lets it delete jobs" in result.stdout
 
 
-def test_a_replica_is_refused_and_names_its_primary(
+def test_a_replica_is_refused_with_an_error_that_names_the_primary(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     primary = start_redis()
@@ -87,7 +87,7 @@ def test_a_replica_is_refused_and_names_its_primary(
 def test_a_client_waits_for_the_promotion_of_a_replica(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks a failover: a client that connects before the promotion is complete waits for the promotion."""
+    """Checks a client that connects during a failover: the client waits until the replica has been promoted."""
     primary = start_redis()
     replica = start_redis(replicaof=f"127.0.0.1 {primary.port}")
     with Client(replica.url, sleep=lambda _: promote(replica)) as client:

@@ -1,4 +1,5 @@
-"""TLS: each connection uses TLS if its URL says so, and an error names what is wrong with a certificate."""
+"""Connections over TLS: each connection uses TLS if its URL says so. The error of an invalid certificate says what is
+wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def port() -> int:
 
 @pytest.fixture(autouse=True)
 def server(start_redis: Callable[..., RedisServer], files: Certificates, port: int) -> RedisServer:
-    """Yield a server that also asks its clients for certificates."""
+    """Yield a server that also requires a certificate from each client."""
     return start_redis(
         tls_port=str(port),
         tls_cert_file=files("server.crt"),
@@ -104,7 +105,8 @@ def _nothing() -> None:
 def test_workers_with_a_mirror_and_every_command_work_over_tls(
     port: int, files: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the supervisor, the workers, their heartbeats and the mirror. Each has its own connection."""
+    """Checks the supervisor, the workers, their heartbeats and the mirror, since each of them has its own
+    connection."""
     url, audit = url_of(port, files), str(tmp_path / "audit.db")
     witness = crew.Witness(tmp_path / "witness")
     monkeypatch.setenv(WITNESS, str(witness.path))
@@ -180,7 +182,7 @@ async def _enqueue(url: str) -> None:
 def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme(
     url_asks: str, server: RedisServer, port: int, files: Certificates, tmp_path: Path
 ) -> None:
-    """Checks that the error is not "no answer from Redis", and that the mirror ends instead of trying again."""
+    """Checks that the error is not "no answer from Redis", and that the mirror exits and does not try again."""
     plain = server.url.partition("://")[2]
     if url_asks == "plain":
         url, says = f"redis://127.0.0.1:{port}/0", "it speaks TLS on this port"
@@ -215,8 +217,8 @@ def test_the_error_of_a_url_with_the_wrong_scheme_for_tls_names_the_right_scheme
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a missing certificate is reported as a missing certificate, even if a probe of the port would find
-    TLS."""
+    """Checks the error of a missing certificate. The error says that the certificate is missing, even if a probe of the
+    port would find TLS."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
@@ -238,7 +240,7 @@ def test_the_error_of_a_sentinel_url_with_the_wrong_scheme_says_whether_the_sent
 ) -> None:
     """Checks that the error does not say that the connection timed out or was closed.
 
-    With asyncio the connection times out before a plain port can be distinguished from a silent one.
+    With asyncio, the connection times out before the client can tell a port without TLS from a port that never answers.
     """
     if asked == "TLS of a plain port":
         url, says = f"rediss+sentinel://127.0.0.1:{server.port}/mymaster", "it speaks no TLS on"
@@ -265,7 +267,7 @@ async def look_async(url: str) -> None:
 def test_a_primary_and_its_sentinel_are_reached_over_tls(
     server: RedisServer, engine: Engine, port: int, files: Certificates, tmp_path: Path, kind: str
 ) -> None:
-    """Checks that a worker's client accepts a list of sentinels together with the options of TLS."""
+    """Checks that the client of a worker accepts the options of TLS in a URL that lists several sentinels."""
     words = {
         "tls-port": str(free_port()),
         "tls-replication": "yes",

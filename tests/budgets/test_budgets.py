@@ -1,4 +1,4 @@
-"""The costs of each operation, measured as counts. budgets.toml has their limits."""
+"""The costs of each operation, measured as counts. budgets.toml has the limit of each count."""
 
 import asyncio
 import cProfile
@@ -48,8 +48,8 @@ def running(seed: Seed, name: str, count: int) -> list[Claim]:
 
 
 def test_the_memory_of_a_waiting_job_is_within_its_budget(seed: Seed) -> None:
-    """Checks how much ``used_memory`` grows per job. This includes Redis' hash tables and the rounding of the
-    allocator."""
+    """Checks how much ``used_memory`` grows per job. The growth includes the hash tables of Redis, and the bytes that
+    the allocator adds when it rounds up."""
     count = 20_000
     seed.attach()
     before = seed.control.info("memory")["used_memory"]
@@ -86,7 +86,7 @@ def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: i
 
 @pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("how", sorted(set(SETTLING) - {"complete"}))
-def test_calls_of_other_settlements_are_within_their_budgets(
+def test_calls_of_extensions_failures_and_rollbacks_are_within_their_budgets(
     seed: Seed, how: str, size: int
 ) -> None:
     SETTLING[how](seed, running(seed, "warm", size))
@@ -135,7 +135,8 @@ def test_bytes_sent_are_within_their_budgets(seed: Seed, size: int) -> None:
 
 
 def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
-    """Return the bytes that the server reads while the block runs, including one question for this count."""
+    """Return the number of bytes that the server reads during the work. The command that asks for this number is
+    included."""
     before: Any = seed.control.info("stats")
     work()
     after: Any = seed.control.info("stats")
@@ -143,7 +144,7 @@ def bytes_in(seed: Seed, work: Callable[[], object]) -> int:
 
 
 class CountingTransport(PoolTransport):
-    """A transport that counts its exchanges."""
+    """A transport that counts its round trips."""
 
     trips = 0
 
@@ -182,18 +183,18 @@ def app(valkey_url: str) -> Iterator[App]:
 
     @app.task(queue="budgets", name="async")
     async def on_the_loop(number: int, text: str) -> None:
-        """An async handler that does nothing."""
+        """Do nothing, as an async handler."""
 
     @app.task(queue="budgets", name="threads")
     def in_a_thread(number: int, text: str) -> None:
-        """A sync handler that does nothing."""
+        """Do nothing, as a sync handler."""
 
     yield app
     app.close()
 
 
 def calls_per_job(count: int, work: Callable[[], object]) -> float:
-    """Return the calls of Python and built-in functions per job."""
+    """Return the number of calls per job, of Python functions and of built-in functions."""
     profile = cProfile.Profile()
     profile.runcall(work)
     return calls_in(profile) / count
@@ -210,7 +211,7 @@ _SYSTEM_CALL = re.compile(
 
 
 def system_calls_in(profile: cProfile.Profile) -> int:
-    """Return the numbers of sends, receives, and polls for data."""
+    """Return the number of system calls that send data, receive data, or poll for data."""
     stats: Any = pstats.Stats(profile)
     return sum(
         facts[1] for (_, _, name), facts in stats.stats.items() if _SYSTEM_CALL.fullmatch(name)
@@ -243,7 +244,8 @@ def test_calls_of_a_producer_are_within_their_budgets(app: App) -> None:
 
 DRAINED = 1_000
 PLACES = 100
-"""Of the worker, and so many jobs share each of its turns."""
+"""Number of jobs that the worker runs at once. All of these jobs end in the same turn: the call in which a worker
+settles and claims."""
 
 
 class Gate:
@@ -263,9 +265,10 @@ class Gate:
 
 
 def counted(url: str, kind: str) -> float:
-    """Return the calls per job of a worker that drains a queue.
+    """Return the number of calls per job while a worker drains a queue.
 
-    The calls of the event loop's thread are counted, on asyncio's own loop, so that the loop's calls are included.
+    Only calls in the thread of the event loop count. The loop is the loop of asyncio, which is written in Python, so
+    that the loop's own calls count as well.
     """
     gate, barrier = Gate(), threading.Barrier(PLACES)
     with App(url) as app:
@@ -286,11 +289,11 @@ def counted(url: str, kind: str) -> float:
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
-    """Checks a worker whose handlers wait for each other, so that all jobs of a turn end together.
+    """Checks a worker whose handlers wait for each other, so that all running jobs end together.
 
-    The handlers wait for each other because each turn costs calls of its own, and otherwise the load of the machine
-    would decide how many jobs share a turn. The worker runs in its own process: after many other tests in one process,
-    the same code counted up to three times as many calls.
+    In each turn, a worker settles the jobs that have ended, and a turn costs calls of its own. If handlers did not wait
+    for each other, the load of the machine would decide how many jobs share a turn. The worker runs in a separate
+    process, because the same code made up to three times as many calls after many other tests in the same process.
     """
     program = f"from {counted.__module__} import counted; print(counted({valkey_url!r}, {kind!r}))"
     ran = subprocess.run(
@@ -304,10 +307,11 @@ PACED = 30
 
 
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
-    """Counts the calls from a wake token to the next wait for one, for one job at a time, on asyncio's own loop.
+    """Counts the calls between a wake token and the worker's next wait for a token, for one job at a time, on the loop
+    of asyncio.
 
-    The minimum over all jobs counts, since on a slow machine more of the calls belong to work that a worker does every
-    second.
+    The lowest count over all jobs is compared with the budget. On a slow machine, the other counts include more of the
+    work that a worker does every second.
     """
     task = app.tasks["async"]
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
@@ -373,14 +377,14 @@ def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App
 
 
 def sent(control: redis.Redis) -> int:
-    """Count script calls and waits for wake tokens."""
+    """Return the number of script calls and of waits for wake tokens that Redis has counted."""
     stats: Any = control.info("commandstats")
     names = ("fcall", "evalsha", "blpop", "bzmpop", "blmove", "blmpop")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names)
 
 
 def drain(app: App) -> int:
-    """Run a worker until the queue is empty, and return how many tasks the loop created."""
+    """Run a worker until the queue is empty, and return how many tasks the event loop created."""
     made = 0
 
     async def run() -> None:
@@ -402,7 +406,7 @@ def drain(app: App) -> int:
 # The table.
 
 
-def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
+def test_the_error_of_an_exceeded_budget_names_the_budget_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(budgets.COUNTED, raising=False)
@@ -415,7 +419,7 @@ def test_the_error_of_an_exceeded_budget_names_it_and_says_what_to_do(
         budgets.check("redis_calls", "unheard of", 1)
 
 
-def test_tightening_the_budgets_lowers_those_that_were_measured_and_keeps_the_others() -> None:
+def test_tightening_lowers_the_budgets_that_were_measured_and_keeps_the_other_budgets() -> None:
     text = '# why\n[a]\nslack = 0.1\n"x" = 50\n"y" = 7\n'
 
     assert (

@@ -1,4 +1,4 @@
-"""Fixtures: the command line in this process on a real server, and a client that prepares queues."""
+"""Fixtures: the command line, run in this process on a real server, and a client that prepares queues."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from rq_core.protocol.calls import claims
 
 @dataclass
 class CommandLine:
-    """``cli("job", "x")`` runs a command as a shell would."""
+    """A command line for tests: ``cli("job", "x")`` runs a command as a shell would."""
 
     url: str
 
@@ -36,7 +36,7 @@ class CommandLine:
         return json.loads(self.ok(*words, "--json", **more))
 
     def line(self, status: int, *words: str, **more: Any) -> str:
-        """Run a command that must fail with one line, and return it without the prefix."""
+        """Run a command that must fail with an error of one line. Return this line without its prefix."""
         result = self(*words, **more)
         lines = result.stderr.splitlines()
         assert result.exit_code == status, result.output
@@ -60,7 +60,7 @@ def client(valkey_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def kill(client: Client) -> Callable[..., None]:
-    """Enqueue jobs that die at their first failure, and let them fail."""
+    """Return a function that enqueues jobs and lets each of them die at its first failure."""
 
     def make_dead(queue: str, *ids: str, error: str = "null") -> None:
         from rq_core.model.job import NewJob, profile

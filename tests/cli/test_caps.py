@@ -65,10 +65,11 @@ def test_the_cap_command_logs_who_changed_a_cap_and_why(
     }
 
 
-def test_the_wait_that_is_shown_for_a_rate_follows_the_clock_of_redis_and_is_at_most_its_window(
+def test_the_time_until_a_rate_admits_again_follows_the_clock_of_redis_and_is_at_most_the_window(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a clock of Redis that went back by an hour: the wait is at most the window, and is not printed as 0 s."""
+    """Checks a clock of Redis that was set back by an hour. The command prints a time that is at most the rate's
+    window, and not 0 s."""
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=10)])(send)
     app.apply_settings()
     enqueue(task, "first", "next")
@@ -85,7 +86,7 @@ def test_the_wait_that_is_shown_for_a_rate_follows_the_clock_of_redis_and_is_at_
     assert "'rate|task@10s=send' at" in cli("doctor", "mail").stdout
 
 
-def test_the_limit_code_gives_a_scope_the_declared_limit_or_the_limit_of_its_family(
+def test_the_cap_command_with_the_value_code_restores_the_declared_limit_or_the_limit_of_the_family(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     cli.ok("cap", "mail", "task=send", "20")
@@ -182,7 +183,8 @@ def test_the_caps_command_prints_a_table_of_scopes(
 def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that a named cap, which counts the jobs of all its tasks together, is not printed as "4 each"."""
+    """Checks that the limit of a named cap is not printed as "4 each". A named cap counts the jobs of all its tasks
+    together."""
     app.task(queue="mail", name="one", caps=[Cap(4, name="gpu")])(send)
     app.task(queue="mail", name="other", caps=[Cap(4, name="gpu")])(send)
     app.apply_settings()
@@ -227,7 +229,8 @@ def test_the_caps_command_shows_the_weights_of_a_fair_queue(cli: CommandLine, ap
 def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that a family shows the time of its first key, with a note that its limit was set live."""
+    """Checks a family of keys. The family's line shows when the first exhausted rate admits a job again, and says that
+    an operator set the limit."""
     rate = Rate(1, per_seconds=3600, per="tenant", name="tenant")
     task = app.task(queue="mail", caps=[rate])(send)
     app.apply_settings()
@@ -244,7 +247,7 @@ def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
-def test_the_caps_command_prints_as_many_scopes_as_the_limit_allows_and_says_so(
+def test_the_caps_command_prints_no_more_scopes_than_its_limit_and_says_so(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for tenant in "abcde":
@@ -264,7 +267,7 @@ def test_the_caps_command_says_that_a_queue_has_no_caps(cli: CommandLine) -> Non
     assert cli.ok("caps", "mail") == "nothing limits the jobs of mail\n"
 
 
-def test_the_job_command_shows_the_scope_of_a_waiting_job_its_holders_and_the_jobs_ahead(
+def test_the_job_command_shows_the_scope_that_a_job_waits_for_and_its_holders_and_the_jobs_ahead(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     enqueue(task, "one", "two", "three")
@@ -289,7 +292,8 @@ def test_the_job_command_shows_the_scope_of_a_waiting_job_its_holders_and_the_jo
 def test_the_number_of_jobs_ahead_includes_the_jobs_of_all_lists_and_lanes_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
-    """Checks that jobs of blocked lanes, cancelled jobs, jobs of lower priorities and later jobs do not count."""
+    """Checks that four kinds of jobs do not count: jobs of blocked lanes, cancelled jobs, jobs of lower priorities, and
+    later jobs."""
     wide = app.task(queue="mail", name="wide", caps=[Cap(99)])(send)
     full = app.task(queue="mail", name="full", caps=[Cap(0)])(send)
     plain = app.task(queue="mail", name="plain")(send)
@@ -352,10 +356,10 @@ def test_the_number_of_jobs_ahead_is_a_lower_bound_if_many_jobs_wait(
     assert cli.json("job", "2")["ahead_at_least"] is False
 
 
-def test_the_place_of_a_job_is_looked_for_among_few_entries_of_a_long_list(
+def test_the_job_command_searches_only_the_first_entries_of_a_long_list_for_a_job(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis does nothing else while it compares the entries of a list."""
+    """Checks that the search has a limit, since Redis serves no other client while it searches a list."""
     monkeypatch.setattr("rq_core.protocol.reads.scope_reads.PLACE_MAX", 3)
     plain = app.task(queue="mail", name="plain")(send)
     app.apply_settings()
@@ -369,7 +373,7 @@ def test_the_place_of_a_job_is_looked_for_among_few_entries_of_a_long_list(
     ]  # fmt: skip
 
 
-def test_the_numbers_are_the_same_however_many_ranges_one_command_reads(
+def test_caps_and_job_print_the_same_numbers_however_many_ranges_one_redis_command_reads(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tenant in "abcdef":
@@ -407,7 +411,7 @@ def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
     assert "and 5 more" in printed
 
 
-def test_the_job_command_shows_when_the_rate_that_a_job_waits_for_admits_again(
+def test_the_job_command_shows_when_an_exhausted_rate_will_admit_the_job(
     cli: CommandLine, app: App
 ) -> None:
     task = app.task(queue="mail", caps=[Rate(1, per_seconds=3600)])(send)

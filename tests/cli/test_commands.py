@@ -46,7 +46,8 @@ def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, clie
 def test_a_job_gets_the_options_that_workers_registered_for_its_task(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that a task with one attempt runs once when its job comes from the command line."""
+    """Checks a task with one attempt: its job runs once, although the command line enqueued it without the task's
+    code."""
     with App(cli.url) as app:
 
         @app.task(queue="bn", retry=RetryPolicy(max_attempts=1), priority="high", max_losses=7)
@@ -130,7 +131,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_enqueue_of_a_unique_name_that_is_held_reports_what_became_of_the_job(
     cli: CommandLine, module: str, task: str
 ) -> None:
-    """Checks that the message names the replaced job, and does not say that the job's id is remembered."""
+    """Checks that the message names the replaced job, and that it does not call the job's id remembered."""
     words = (
         "--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc", "--json-args", '{"to": "a"}',
     )  # fmt: skip
@@ -150,7 +151,9 @@ def test_an_enqueue_of_a_unique_name_that_is_held_reports_what_became_of_the_job
         assert said.stderr == ""
 
 
-def test_enqueue_with_app_applies_the_options_of_the_task(cli: CommandLine, module: str) -> None:
+def test_the_enqueue_command_with_the_option_app_applies_the_options_of_the_task(
+    cli: CommandLine, module: str
+) -> None:
     words = ("--app", f"{module}:app", "--redis", cli.url, "--prefix", "rqc")
 
     cli.ok("enqueue", "mail", "send", "--id", "x", "--json-args", '{"to": "a"}', *words)
@@ -158,7 +161,7 @@ def test_enqueue_with_app_applies_the_options_of_the_task(cli: CommandLine, modu
     assert cli.json("job", "x")["max_attempts"] == 9
 
 
-def test_enqueue_with_app_refuses_arguments_that_do_not_fit_the_task(
+def test_the_enqueue_command_with_the_option_app_refuses_arguments_that_do_not_fit_the_task(
     cli: CommandLine, module: str
 ) -> None:
     said = cli.line(
@@ -210,10 +213,10 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
     assert "raised LookupError: no shard" in said
 
 
-def test_commands_use_the_server_of_the_app_unless_another_is_named(
+def test_commands_use_the_server_of_the_app_unless_another_server_is_named(
     cli: CommandLine, module: str
 ) -> None:
-    """Checks that a command with ``--app`` uses the server of the app, unless the command line names a server."""
+    """Checks that a command with ``--app`` uses the app's server, unless an option names another server."""
     said = cli.line(1, "enqueue", "mail", "send", "--app", module, "--json-args", '{"to": "a"}')
 
     assert "no answer from Redis at redis://localhost:1/0" in said
@@ -334,7 +337,7 @@ def test_the_error_of_a_dead_job_is_one_line_without_control_characters(
     assert "error " not in cli.ok("job", "bare")
 
 
-def test_jobs_and_dead_break_no_word_on_a_narrow_terminal(
+def test_the_commands_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     cli: CommandLine, kill: Kill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "mx.example.org refused ada@b.c: recipient unknown"
@@ -351,7 +354,7 @@ def test_jobs_and_dead_break_no_word_on_a_narrow_terminal(
     assert {"w" * 32, "scheduled,", "critical", "priority"} <= set(jobs.split())
 
 
-def test_the_dead_command_shows_the_place_and_job_the_traceback_of_an_error(
+def test_the_dead_command_shows_where_an_error_was_raised_and_the_job_command_shows_its_traceback(
     cli: CommandLine, kill: Kill
 ) -> None:
     lines = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 7, in pay\nE: \x1b[31m'
@@ -398,7 +401,9 @@ def test_the_cancel_command_finds_jobs_in_any_queue_and_logs_who_cancelled_them(
     assert (event["type"], event["by"], event["why"]) == ("cancelled", "ada", "not wanted")
 
 
-def test_cancel_of_an_unknown_job_fails_and_cancels_the_other_jobs(cli: CommandLine) -> None:
+def test_the_cancel_command_fails_for_an_unknown_job_and_cancels_the_other_jobs(
+    cli: CommandLine,
+) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "a")
 
     result = cli("cancel", "a", "nobody")
@@ -471,10 +476,10 @@ def test_the_unique_command_shows_the_holder_of_a_name_and_frees_the_name(
     assert "no job of mail holds the name t/user=7" == says
 
 
-def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
+def test_the_unique_command_lists_no_more_names_than_its_limit(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks the limit, without which a list of a hundred thousand names took half a minute."""
+    """Checks the limit. Without a limit, a list of 100,000 names took half a minute."""
     ties = ties_of(unique="keep")
     named = [
         NewJob(f"j-{n}", "mail", profile("t"), "{}", ties=ties, name=f"t/user={n}")
@@ -488,7 +493,7 @@ def test_the_unique_command_lists_as_many_names_as_the_limit_allows(
 
 
 @pytest.mark.parametrize("words", [("free",), ("a/b", "c/d"), ("free", "a/b", "c/d")])
-def test_the_unique_command_takes_one_name_or_the_word_free_and_one_name(
+def test_the_unique_command_refuses_arguments_other_than_a_name_or_the_word_free_and_a_name(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert "give a name, or: free NAME" in cli("unique", "mail", *words).stderr
@@ -632,7 +637,7 @@ def test_server_status_says_1_client_in_the_singular(
     ],
 )
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_server_commands_use_the_folder_of_the_environment_unless_one_is_named(
+def test_server_commands_use_the_folder_in_the_environment_unless_another_folder_is_named(
     command: str,
     words: tuple[str, ...],
     url: str,
@@ -641,7 +646,8 @@ def test_server_commands_use_the_folder_of_the_environment_unless_one_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks the folder of RQ_CORE_REDIS_URL, which all other commands use, instead of .rq-core."""
+    """Checks the folder that RQ_CORE_REDIS_URL names, which all other commands use as well. The default folder .rq-core
+    must not be used."""
     monkeypatch.chdir(tmp_path)
 
     result = cli("server", command, *words, url=url)

@@ -1,4 +1,4 @@
-"""A process that a supervisor of workers starts and ends."""
+"""A companion process: a process that the supervisor of workers starts and ends, such as the mirror."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from sql_audit.queries.history import history_of
 def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """Checks a SIGTERM from `worker --burst --audit` that arrives before the mirror has installed its handler."""
+    """Checks `worker --burst --audit`, which sends SIGTERM to the mirror. Here the signal arrives before the mirror has
+    installed its signal handler."""
     audit = str(tmp_path / "audit.db")
     with App(valkey_url) as app:
 

@@ -1,6 +1,6 @@
-"""Commands on a queue whose keys a client changed without the scripts.
+"""Commands on a queue whose keys a client changed by hand, without the scripts.
 
-The message names the damage and the command to type.
+The message of each command names the damage, and the command that an operator should type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
 def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `top` reports the queue, which no client can use, and that `doctor` does not say that all agrees."""
+    """Checks a queue that no client can use, since its keys have another layout. `top` reports the queue, and `doctor`
+    does not say that all agrees."""
     control.hset(META, "layout", "99")
     refused = cli.line(1, "enqueue", "mail", "send")
 
@@ -50,7 +51,7 @@ def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
 def test_the_doctor_command_prints_the_command_that_restores_an_epoch_that_is_not_a_number(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Checks that `doctor` ends without a ValueError and its traceback."""
+    """Checks that `doctor` does not end with the traceback of a ValueError."""
     epoch = control.hget(META, "epoch")
     control.hset(META, "epoch", "x")
 
@@ -148,7 +149,8 @@ def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
 def test_the_doctor_command_prints_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, name: str, command: str, logged: str, value: str
 ) -> None:
-    """Checks that the printed command works: `rq-core set QUEUE lease_ms=N` would be refused or change nothing."""
+    """Checks that the printed command works. The command `rq-core set QUEUE lease_ms=N` would be refused or would
+    change nothing."""
     cli.ok("set", "mail", "lease=5")
     control.hset(META, name, value)
 
@@ -163,7 +165,7 @@ def test_the_doctor_command_prints_the_command_that_restores_a_setting(
 def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that `top` reports the queue, since no call to it can be carried out."""
+    """Checks that `top` reports the queue, since every call to this queue fails."""
     control.delete("rqc:{mail}:outbox")
     control.set("rqc:{mail}:outbox", "x")
 
@@ -177,7 +179,7 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
 def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
-    """Checks that `doctor` names the queue, since no other table, metric or alert shows it."""
+    """Checks that `doctor` names the queue. No table, metric or alert shows a queue that the list of queues lacks."""
     audit = f"sqlite:///{tmp_path}/audit.db"
     assert cli("audit", "run", "--once", "--audit", audit).exit_code == 0
     control.srem("rqc:queues", "mail")
@@ -196,7 +198,8 @@ def test_the_doctor_command_finds_and_lists_a_queue_that_the_list_of_queues_lack
 def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_the_log(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
-    """Checks the last line of the output after an error, and after differences that the log cannot show."""
+    """Checks the last line of the output with two audit databases: one that does not exist, and an older copy that
+    lacks the newest event."""
     audit = tmp_path / "audit.db"
     cli("audit", "run", "--once", "--audit", f"sqlite:///{audit}")
     if other == "behind":
@@ -219,7 +222,7 @@ def test_the_doctor_command_does_not_report_full_agreement_if_it_could_not_read_
 def test_the_command_that_restores_a_setting_names_the_prefix(
     cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
 ) -> None:
-    """Checks that the command, typed as printed, changes this queue and not one under the default prefix."""
+    """Checks that the printed command changes this queue, and not a queue of the same name under the default prefix."""
     cli.ok("enqueue", "mail", "send", "--prefix", "other")
     control.hset("other:{mail}:meta", field, value)
 
@@ -238,7 +241,7 @@ SINCE = b"ready task=send unique=send/bad seq=1 since=\xc2\xb2"
 def test_an_unreadable_state_line_hides_no_other_job(
     cli: CommandLine, control: redis.Redis, client: Client, line: bytes
 ) -> None:
-    """Checks that `unique` and each list print the other jobs without a traceback."""
+    """Checks that `unique` and each list print the other jobs, and print no traceback."""
     for job_id in ("bad", "good"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")
@@ -257,7 +260,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
 def test_the_unique_command_says_that_its_list_is_cut_short_though_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
-    """Checks that the list says that there are more names."""
+    """Checks that the output says that there are more names than the list shows."""
     for job_id in ("a", "b"):
         ties = ties_of(unique="keep")
         job = NewJob(job_id, "mail", profile("send"), "{}", ties=ties, name=f"send/{job_id}")

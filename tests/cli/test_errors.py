@@ -1,4 +1,4 @@
-"""Each error of the command line is one line, with an exit status."""
+"""Errors of the command line: each error is one line, and the command exits with a status that is not 0."""
 
 import contextlib
 import socket
@@ -31,7 +31,7 @@ NO_SERVER = "redis://:secret@127.0.0.1:1/0"
 
 
 @pytest.mark.parametrize("words", EVERY_VERB, ids=lambda words: words[0])
-def test_the_error_without_a_server_names_its_url_and_the_embedded_server(
+def test_the_error_of_an_unreachable_server_names_the_url_and_the_embedded_server(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     said = cli.line(1, *words, url=NO_SERVER)
@@ -89,7 +89,7 @@ def test_the_error_of_a_refused_password_does_not_print_the_password(cli: Comman
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """Yield a server that speaks another protocol."""
+    """Yield a server that speaks another protocol than Redis."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -388,7 +388,8 @@ def test_errors_are_printed_without_passwords_and_line_breaks() -> None:
 
 
 def test_the_help_of_verify_prints_the_cron_lines_unwrapped(cli: CommandLine) -> None:
-    """Checks that the cron lines are not wrapped into a paragraph after the characters ``\\b``."""
+    """Checks that each line for cron stays a line of its own. A marker in the help text keeps click from joining these
+    lines."""
     lines = [line.strip() for line in cli.ok("audit", "verify", "--help").splitlines()]
 
     assert "*/10 * * * *  rq-core audit head --queue mail >> /var/backups/heads" in lines
@@ -404,7 +405,8 @@ def test_every_command_has_help(cli: CommandLine) -> None:
 
 
 def test_no_help_text_shows_the_marker_of_click_for_unwrapped_text() -> None:
-    """Checks docstrings for raw strings, in which click prints the mark and wraps the lines."""
+    """Checks the docstrings of all commands. If such a docstring is a raw string, click prints the marker and wraps the
+    lines."""
     helps = [command.help or "" for command in _commands(root)]
 
     assert len(helps) > 30

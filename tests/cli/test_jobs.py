@@ -1,4 +1,4 @@
-"""`rq-core jobs` lists a queue's jobs page by page, and marks those whose task no running worker has."""
+"""`rq-core jobs` lists the jobs of a queue in pages. It marks each job whose task no running worker has."""
 
 import re
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def test_the_jobs_command_marks_a_task_that_no_running_worker_has(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Return all commands that the client sends."""
+    """Return the list of all commands that the client sends. The list grows during the test."""
     sent: list[list[Any]] = []
     real = Client.run
 
@@ -126,10 +126,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_the_cost_of_no_jobs_command_grows_with_the_length_of_the_queue(
+def test_the_cost_of_the_jobs_command_does_not_grow_with_the_length_of_the_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
-    """Checks a filter that matches nothing: the command reads pages, and stops after a fixed number of jobs."""
+    """Checks a filter that no job matches. The command reads the queue in pages, and stops after a fixed number of
+    jobs."""
     monkeypatch.setattr(job_reads, "PAGE", 50)
     monkeypatch.setattr(job_reads, "MEMBERS_MAX", 120)
     monkeypatch.setattr("rq_core.views.jobs.MEMBERS_MAX", 120)
@@ -144,10 +145,11 @@ def test_the_cost_of_no_jobs_command_grows_with_the_length_of_the_queue(
     assert "read 120 of the queue's jobs and stopped" in said
 
 
-def test_the_jobs_command_lists_a_job_that_changes_its_state_during_the_read_at_most_once(
+def test_a_job_that_changes_its_state_while_the_jobs_command_reads_is_listed_at_most_once(
     client: Client,
 ) -> None:
-    """Checks a job that is claimed between the two reads: it is listed as running or missing, and never twice."""
+    """Checks a job that a worker claims between the two reads. The list shows the job as running or does not show it,
+    but never shows it twice."""
     enqueue(client, "a", "b")
     plan = client.calls.reads.jobs("mail", states=["running", "ready"])  # type: ignore[list-item]
     step = next(plan)
@@ -170,7 +172,7 @@ def test_the_jobs_command_lists_a_job_that_changes_its_state_during_the_read_at_
 
 
 def give_back(client: Client, reason: str, *more: Any) -> None:
-    """Let a worker claim the first job and give it back."""
+    """Claim the first job as a worker, and give the job back."""
     (held,) = client.run(claims.claim("mail", "w-1", 1)).jobs
     record = (held.id, held.fence, reason, "null", "", *(more or (0,)))
     client.run(claims.rollback("mail", "w-1", [record]))
@@ -190,7 +192,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
 def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
-    """Checks that `job` says what the job waits for, and not only that it is scheduled."""
+    """Checks that `job` says what the job waits for. It would not be enough to say that the job is scheduled."""
     enqueue(client, "a")
     give_back(client, reason, delay_ms)
 

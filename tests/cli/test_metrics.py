@@ -1,4 +1,4 @@
-"""`rq-core metrics` answers Prometheus until a signal stops it."""
+"""`rq-core metrics` serves metrics to Prometheus until a signal stops the command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def test_the_metrics_command_answers_over_http_until_it_is_stopped(
     assert (process.returncode, said) == (0, f"metrics at http://127.0.0.1:{port}/metrics\n")
 
 
-def test_the_metrics_command_with_once_prints_the_answer_to_a_scrape(cli: CommandLine) -> None:
+def test_the_metrics_command_with_the_option_once_prints_the_answer_to_a_scrape(
+    cli: CommandLine,
+) -> None:
     cli.ok("enqueue", "mail", "send")
 
     found = parsed(cli.ok("metrics", "--once"))
@@ -53,7 +55,7 @@ def test_the_metrics_command_with_once_prints_the_answer_to_a_scrape(cli: Comman
     assert value(found, "rqc_workers", queue="mail") == 0
 
 
-def test_the_metrics_command_with_list_names_every_metric(cli: CommandLine) -> None:
+def test_the_metrics_command_with_the_option_list_names_every_metric(cli: CommandLine) -> None:
     shown = cli.ok("metrics", "--list")
 
     assert [family.name for family in FAMILIES if family.name not in shown] == []

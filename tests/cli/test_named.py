@@ -1,4 +1,4 @@
-"""Commands that documents and messages tell people to type exist, with each of their options."""
+"""Commands that documents and messages tell people to type: each command and each of its options exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ TEXTS = sorted(
     + [path for package in ("rq_core", "sql_audit") for path in (ROOT / package).rglob("*.py")]
 )
 SPOKEN = re.compile(r"(`?)rq-core ((?:[^`\"\n#·|&…]|\n(?!\n))+)")
-"""A command as it is written, up to where something else begins; after a backtick it is certainly one."""
+"""Matches a command in a text, up to the end of the command's words. If a backtick precedes the command, the match is
+certainly a command."""
 
 
 def commands(text: str) -> Iterator[str]:
@@ -29,7 +30,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def wrong(line: str) -> str | None:
-    """Return the part of this command line that does not exist; None if all parts exist."""
+    """Return the part of this command line that does not exist, or None if all parts exist."""
     context = click.Context(root)
     command: click.Command = root
     words = line.split()

@@ -1,7 +1,7 @@
-"""Texts from jobs, workers and servers are printed as text, on one line, with a bounded length.
+"""Texts from jobs, workers and servers: commands print them as plain text, on one line, and at a bounded length.
 
-Hostile text is planted wherever a command may find it. These tests fail for a new command until they call it and it
-prints with `rq_core.cli.text`.
+The tests plant hostile text in all places that commands read. For a new command, these tests fail until they call the
+command and the command prints with `rq_core.cli.text`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tests.kit.servers import RedisServer
 FORGED = "rq-core: all is well"
 HOSTILE = f"\x1b[2J\x1b]0;title\x07\r\n{FORGED}\n\x9b31m\u202e[red]\x08\x7f" + "x" * 100_000
 LINE_MAX = 10_000
-"""Characters of a printed line: tables have several cells."""
+"""Most characters of a printed line. A line of a table has several cells."""
 KEYS = queue_keys("mail")
 
 
 def plant(client: Client, control: Any) -> str:
-    """Put hostile text into a job's arguments, headers, error and reason, into a worker's row, into a cap, and into the
-    record of a change."""
+    """Put hostile text into a job's arguments, headers and error, into the reasons of changes, and into a worker's
+    row."""
     spec = json.dumps({"to": HOSTILE})
     job = NewJob("dies", "mail", profile("send"), spec, headers_json=json.dumps({"h": HOSTILE}))
     waits = NewJob("waits", "mail", profile("send"), spec)
@@ -89,7 +89,7 @@ def plant(client: Client, control: Any) -> str:
 
 
 def by_hand(control: Any) -> None:
-    """Write hostile values that only redis-cli can write, after the mirror has copied the queue."""
+    """Write hostile values that only redis-cli can write. The mirror has copied the queue before."""
     line = control.hget(KEYS("state"), "dies")
     bad = HOSTILE.replace(" ", "_").replace("\n", "").replace("\r", "")
     control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
@@ -225,16 +225,16 @@ def assert_harmless(output: str) -> None:
 
 
 FREE = HOSTILE[:200]
-"""The name of no job: an answer without rows repeats it."""
+"""A name that no job has. The answer of a command that finds no job repeats this name."""
 OTHER_ARGUMENTS = {"unique": [["mail", HOSTILE], ["mail", FREE], ["mail", "free", HOSTILE]]}
 ENDLESS = {"--port", "--audit"}
-"""Options with which a command would serve, or make files."""
+"""Options with which a command would serve until it is stopped, or would create files."""
 DESTROYING = {"audit run", "audit off", "audit fork", "queue delete"}
-"""Commands behind which others find nothing more."""
+"""Commands that destroy what other commands would print. The test below does not call them."""
 
 
 def hostile_calls(name: str) -> Iterator[list[str]]:
-    """Return the calls of a command with hostile text in each of its arguments and options in turn."""
+    """Yield calls of a command. In each call, another argument or option has the hostile text."""
     command: click.Command = root
     for word in name.split():
         assert isinstance(command, click.Group)
@@ -255,7 +255,8 @@ def hostile_calls(name: str) -> Iterator[list[str]]:
 def test_commands_print_their_arguments_without_control_characters(
     planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that an empty answer, which repeats the requested name, prints none of the name's control characters."""
+    """Checks an answer that finds nothing, and so repeats the requested name. The answer has none of the name's control
+    characters."""
     redis_url, audit_url = planted
     monkeypatch.setenv("RQ_CORE_REDIS_URL", redis_url)
     monkeypatch.setenv("RQ_CORE_AUDIT_URL", audit_url)
@@ -304,7 +305,8 @@ PRINTERS = {
     ("top.py", "terminal().print"),
     ("report.py", "console.print"), ("events.py", "console.print"), ("text.py", "console.print"),
 }  # fmt: skip
-"""Who may print by another function than `say` and `print_table`: each makes its text fit, or prints JSON."""
+"""Modules that may print with another function than `say` and `print_table`. Each of them shortens its text to the
+terminal's width or prints JSON."""
 
 
 def test_commands_print_through_one_function() -> None:

@@ -1,5 +1,4 @@
-"""`rq-core queue delete`: the reasons to refuse a deletion, the keys that remain, and the next creation of the
-queue."""
+"""`rq-core queue delete`: when it refuses a deletion, which keys remain, and how a deleted queue is created again."""
 
 from __future__ import annotations
 
@@ -139,7 +138,7 @@ def mirror(url: str, database: Database) -> None:
         source.close()
 
 
-def test_the_delete_command_needs_a_mirror_that_has_every_event_and_verify_proves_the_log_afterwards(
+def test_the_delete_command_needs_a_mirror_that_has_copied_every_event_and_leaves_a_log_that_verifies(
     cli: CommandLine, client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -230,7 +229,7 @@ def test_the_delete_command_waits_again_if_a_job_is_enqueued_before_the_mirror_h
 def test_the_verify_command_reports_a_loss_in_redis_after_an_earlier_deletion(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
-    """Checks that the recorded deletion does not explain a later loss."""
+    """Checks that the log's event of the deletion does not excuse a later loss."""
     empty_queue(client)
     mirror(valkey.url, database)
     client.run(client.calls.deletion.delete("mail"))

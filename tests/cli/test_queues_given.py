@@ -1,4 +1,5 @@
-"""The option for the queue, given twice: each command uses both queues, or refuses the second queue with a message."""
+"""Commands that get the option for the queue twice. Each command uses both queues, or refuses the second queue with a
+message."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ QUEUES = ("first", "second")
 
 @pytest.fixture
 def jobs(valkey_url: str) -> str:
-    """Yield a server with one job in each of two queues."""
+    """Return the URL of a server with two queues and one job in each of them."""
     with App(valkey_url) as app:
         for queue in QUEUES:
             app.enqueue(queue, "note", {"queue": queue, "key": f"{queue}-1"})

@@ -1,4 +1,4 @@
-"""Remembered ids on the command line."""
+"""Commands about remembered ids: ids of jobs that have ended, which Redis keeps to detect duplicates."""
 
 from __future__ import annotations
 

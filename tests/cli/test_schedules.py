@@ -48,7 +48,7 @@ def test_the_schedules_command_says_that_a_queue_has_no_schedules(
     assert "no schedules" in cli.ok("schedules", "other")
 
 
-def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
+def test_schedule_next_shows_the_next_instants_with_their_utc_offsets(
     cli: CommandLine, app: App
 ) -> None:
     lines = cli.ok("schedule", "next", "mail", "nightly", "-n", "400").splitlines()
@@ -61,7 +61,7 @@ def test_the_next_command_shows_the_next_instants_with_their_utc_offsets(
     assert "later)" in cli.ok("schedule", "next", "mail", "beat")
 
 
-def test_the_next_command_shows_the_instants_from_a_given_time(cli: CommandLine, app: App) -> None:
+def test_schedule_next_shows_the_instants_from_a_given_time(cli: CommandLine, app: App) -> None:
     where = ("schedule", "next", "mail", "nightly")
 
     night = cli.ok(*where, "--from", "2026-03-28 01:30", "-n", "3").splitlines()
@@ -107,7 +107,7 @@ def test_the_schedule_commands_pause_resume_set_run_and_remove_a_schedule(
     assert "queue mail has no schedule none" == cli.line(1, "schedule", "next", "mail", "none")
 
 
-def test_the_release_command_gives_a_schedule_back_to_the_code(cli: CommandLine, app: App) -> None:
+def test_schedule_release_gives_a_schedule_back_to_the_code(cli: CommandLine, app: App) -> None:
     where = ("mail", "nightly")
     cli.ok("schedule", "set", *where, "--every", "60")
 
@@ -121,7 +121,7 @@ def test_the_release_command_gives_a_schedule_back_to_the_code(cli: CommandLine,
     assert "no code declares it" in cli.line(1, "schedule", "release", "mail", "hand")
 
 
-def test_the_set_command_creates_a_schedule_from_the_name_of_a_task(
+def test_schedule_set_creates_a_schedule_from_the_name_of_a_task(
     cli: CommandLine, app: App, client: Client
 ) -> None:
     told = cli.json(
@@ -139,7 +139,7 @@ def test_the_set_command_creates_a_schedule_from_the_name_of_a_task(
     )
 
 
-def test_a_task_that_no_worker_has_registered_is_set_with_a_warning(
+def test_schedule_set_warns_of_a_task_that_no_worker_has_registered(
     cli: CommandLine, app: App
 ) -> None:
     where = ("schedule", "set", "mail", "hand", "--every", "60")
@@ -158,10 +158,11 @@ def test_a_task_that_no_worker_has_registered_is_set_with_a_warning(
     assert '"outcome"' in nowhere.stdout
 
 
-def test_a_rule_that_is_set_alone_does_not_bring_back_an_older_job(
+def test_schedule_set_without_a_task_does_not_restore_an_older_job(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job is read first, so a change that comes between must not be lost."""
+    """Checks a command that changes only the rule, and so first reads the stored job. Another client changes the job in
+    the meantime, and this change must not be lost."""
     with_stored_job = schedules._with_stored_job
     other = app.tasks["send"].job("b")
 
@@ -177,7 +178,7 @@ def test_a_rule_that_is_set_alone_does_not_bring_back_an_older_job(
     assert "nightly is not changed: conflict, version 2 is stored" == said
 
 
-def test_a_run_of_a_schedule_whose_job_is_damaged_says_so(
+def test_schedule_run_reports_that_the_stored_job_is_damaged(
     cli: CommandLine, app: App, client: Client
 ) -> None:
     key = "rqc:{mail}:schedules"
@@ -200,7 +201,7 @@ def test_a_run_of_a_schedule_whose_job_is_damaged_says_so(
         ([], "must be given, or every"),
     ],
 )
-def test_the_schedule_set_command_reports_an_invalid_rule_in_one_line(
+def test_schedule_set_reports_an_invalid_rule_in_one_line(
     cli: CommandLine, app: App, words: list[str], said: str
 ) -> None:
     result = cli("schedule", "set", "mail", "nightly", *words)

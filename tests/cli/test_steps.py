@@ -1,4 +1,4 @@
-"""`rq-core steps`: what a durable job has saved, and what is in doubt."""
+"""`rq-core steps` shows the steps that a durable job has saved, and the steps that the job began but did not save."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def steps(url: str, *words: str) -> Result:
     return CliRunner().invoke(root, ["steps", *words, "--redis", url])
 
 
-def test_the_steps_of_a_job_are_shown_with_their_claims(valkey_url: str) -> None:
+def test_the_steps_command_shows_the_steps_of_a_job_with_their_claims(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         assert "job a has saved no step" in steps(valkey_url, "a").output
@@ -38,7 +38,9 @@ def test_the_steps_of_a_job_are_shown_with_their_claims(valkey_url: str) -> None
     assert LIFE not in shown
 
 
-def test_a_job_that_has_left_redis_is_referred_to_the_log(valkey_url: str) -> None:
+def test_the_steps_command_names_the_command_audit_history_for_a_job_that_has_left_redis(
+    valkey_url: str,
+) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.save(claim)

@@ -1,4 +1,4 @@
-"""`rq-core top` shows the queues and their problems at any width, and changes nothing."""
+"""`rq-core top` shows the queues and their problems in a terminal of any width, and changes nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def frame(client: Client, at: float = 0.0, ended: int | None = None) -> Frame:
     return Frame(client.run(client.calls.reads.overview()), log, at)
 
 
-def test_the_top_command_with_once_shows_queues_and_causes(
+def test_the_top_command_with_the_option_once_shows_queues_and_causes(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -58,7 +58,7 @@ def test_the_top_command_with_once_shows_queues_and_causes(
     assert re.search(r"mail +1 +\d+ s +0 +0 +0 +1 +0 +off", shown)
 
 
-def test_the_top_command_with_json_prints_queues_and_causes(cli: CommandLine) -> None:
+def test_the_top_command_with_the_option_json_prints_queues_and_causes(cli: CommandLine) -> None:
     cli.ok("enqueue", "mail", "send")
 
     shown = cli.json("top")
@@ -92,7 +92,7 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
 def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_on_a_narrow_terminal(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks terminals with 60 and 80 columns: a full cap is shown with the number of its lanes, and a mirror with its
+    """Checks terminals with 60 and 80 columns. A full cap is shown with its number of lanes, and a late mirror with its
     backlog."""
     for task in ("send", "send"):
         job = NewJob(f"j-{task}", "mail", profile(task), "{}", 0, "2+task=send")
@@ -119,7 +119,7 @@ def test_the_top_command_keeps_the_column_of_a_cause_and_the_name_of_its_alert_o
     assert "blocked lanes" not in mirror
 
 
-def test_the_variable_columns_sets_the_width_of_the_top_command_in_a_pipe(
+def test_the_environment_variable_columns_sets_the_width_of_the_top_command_in_a_pipe(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.ok("enqueue", "mail", "send")
@@ -157,7 +157,7 @@ def test_the_top_command_shows_no_cause_for_a_healthy_queue(
     assert "1 of 10 places busy" in shown
 
 
-def test_the_top_command_shows_as_many_queues_as_fit_and_queues_with_a_cause_first(
+def test_the_top_command_lists_queues_with_a_cause_first_and_no_more_queues_than_fit(
     cli: CommandLine, client: Client
 ) -> None:
     for n in range(30):
@@ -204,7 +204,7 @@ def test_the_top_command_shows_the_errors_of_redis_and_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://user:wrong@%s/0"])
-def test_the_top_command_with_once_fails_if_redis_is_unreachable(
+def test_the_top_command_with_the_option_once_fails_if_redis_is_unreachable(
     cli: CommandLine, url: str
 ) -> None:
     url = url.replace("%s", cli.url.partition("//")[2].partition("/")[0])
@@ -250,10 +250,10 @@ def test_the_top_command_refreshes_until_q_or_ctrl_c(
     assert os.waitstatus_to_exitcode(ended[1]) == status
 
 
-def test_the_top_command_shows_causes_that_page_an_operator_before_all_other_causes(
+def test_the_top_command_lists_the_most_urgent_causes_first(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks an unreadable queue beside twelve paused queues: the unreadable one is listed first."""
+    """Checks an unreadable queue beside twelve paused queues. The unreadable queue is listed first."""
     for n in range(14):
         cli.ok("enqueue", f"q{n:02}", "send")
         cli.ok("pause", f"q{n:02}")
@@ -274,10 +274,10 @@ def test_the_top_command_shows_causes_that_page_an_operator_before_all_other_cau
     assert "of them page" not in printed_once
 
 
-def test_the_top_command_without_audit_says_so_and_shows_the_age_of_the_oldest_event(
+def test_the_top_command_without_the_option_audit_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
-    """Checks that a mirror which died days ago is visible without --audit."""
+    """Checks that an operator sees a mirror that died days ago, even without the option --audit."""
     cli.ok("enqueue", "mail", "send")
     assert "the audit log was not read" not in cli.ok("top", "--once")
     client.run(client.calls.audit.attach("mail", "a-1"))

@@ -1,4 +1,5 @@
-"""Fixture: the run's cluster, one per engine, which is emptied and repaired before each test."""
+"""Fixture: a cluster. All tests of a run share one cluster per engine, which is emptied and repaired before each
+test."""
 
 from collections.abc import Callable, Iterator
 

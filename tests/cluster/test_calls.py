@@ -1,4 +1,4 @@
-"""Calls of producers in a cluster: each call goes to the shard of its queue."""
+"""Calls of producers to a cluster. Each call goes to the shard of its queue."""
 
 import itertools
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
-def test_schedules_are_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         calls = client.calls.schedules
@@ -144,7 +144,7 @@ async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisClu
 
 
 def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) -> None:
-    """Checks each primary, since only the node that loaded a function has the function."""
+    """Checks every primary. A function exists only on the node on which it was loaded."""
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         for queue in queues:
@@ -159,9 +159,9 @@ def test_forgotten_functions_are_loaded_on_every_primary(cluster: RedisCluster) 
 def test_a_new_queue_is_listed_before_it_is_used(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the queue's name is in the list of queues before the queue is used.
+    """Checks that the list of queues has the queue's name before the queue is used.
 
-    The list is on another shard, which may be unreachable; no mirror finds a queue outside the list.
+    The list may be on another shard, which may be unreachable. A mirror finds only queues in the list.
     """
     listed = queues_key()
     apart = next(
@@ -191,7 +191,7 @@ def test_a_new_queue_is_listed_before_it_is_used(
 
 
 def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
-    """Checks that the client follows MOVED at once and in later calls, also in a transaction."""
+    """Checks the answer MOVED: the client calls the new node at once, and also in later calls and in transactions."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -206,10 +206,10 @@ def test_a_client_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
         assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 6
 
 
-def test_a_client_reads_keys_of_a_migrating_slot_where_the_answer_ask_sends_it(
+def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that the client follows ASK for a key that has left the old node."""
+    """Checks the answer ASK: the client asks the new node for a key that has left the old node."""
     (queue, *_), *_ = cluster.queues(1).values()
     with Client(cluster.url) as client:
         client.run(client.calls.enqueue.many(jobs(queue)))
@@ -234,7 +234,7 @@ def test_a_client_reads_keys_of_a_migrating_slot_where_the_answer_ask_sends_it(
 def test_the_error_of_a_plain_url_of_a_cluster_says_which_url_to_write(
     cluster: RedisCluster,
 ) -> None:
-    """Checks that the first call raises the error, rather than a later call with an error about a slot."""
+    """Checks that already the first call raises this error. A later call would raise an error about a slot."""
     with Client(cluster.servers[0].url) as client, pytest.raises(ServerUnsuitable) as caught:
         client.run(client.calls.enqueue.many(jobs("mail")))
 
@@ -269,7 +269,7 @@ def test_an_invalid_cluster_url_is_refused_at_once(url: str, says: str) -> None:
 def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
     cluster: RedisCluster, whole: str
 ) -> None:
-    """Checks the warning at the start of a worker and in the doctor."""
+    """Checks the warning in two places: at the start of a worker, and in the doctor."""
     cluster.set("cluster-require-full-coverage", whole)
     with Client(cluster.url) as client:
         remarks = client.run(server_check.remarks_on(client.calls.delivery.asking))
@@ -281,7 +281,7 @@ def test_the_server_check_warns_that_a_cluster_requires_full_coverage(
 def test_the_server_check_of_a_single_node_warns_that_the_cluster_requires_full_coverage(
     cluster: RedisCluster, place: int
 ) -> None:
-    """Checks that the setting of each node is read, since it applies to the queues on that node."""
+    """Checks that the client reads the setting of each node. A node's setting applies to the queues on that node."""
     cluster.set("cluster-require-full-coverage", "no")
     node = cluster.primaries()[place]
     cluster.ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
@@ -297,7 +297,7 @@ def test_the_server_check_of_a_single_node_warns_that_the_cluster_requires_full_
 def test_the_error_of_an_unreachable_cluster_or_sentinel_says_what_to_check(
     scheme: str, says: str
 ) -> None:
-    """Checks that the error does not ask whether the server runs, nor advise the embedded server."""
+    """Checks that the error neither asks whether the server runs nor advises the embedded server."""
     url = f"{scheme}://me:secret@127.0.0.1:{free_port()}/{'main' if 'sentinel' in scheme else ''}"
     with (
         Client(url, patience=Patience(unsent=0.05)) as client,

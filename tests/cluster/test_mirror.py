@@ -1,4 +1,4 @@
-"""The mirror of a cluster with a frozen node: the queues of the other shards are mirrored in the meantime."""
+"""The mirror of a cluster, while one node is frozen. The mirror goes on copying the queues of the other shards."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from tests.kit.servers import engines
 from tests.kit.wait import wait_until
 
 QUEUES = 6
-"""On each shard: each of the frozen one cost a round seconds of its own."""
+"""Number of queues on each shard. If the mirror waited for each queue of the frozen shard, a round would take seconds
+for each of them."""
 ROUNDS = 5
 LATE_MAX_S = 4.0
-"""A round waits for the frozen node once, and then not for seconds."""
+"""Longest time, in seconds, until a new job is mirrored. The first round may wait once for the frozen node; later
+rounds must not wait for seconds."""
 
 ids = JobIds()
 

@@ -28,8 +28,8 @@ from tests.kit.wait import wait_until_async
 from tests.kit.working import working
 
 GAP_S = 2.0
-"""Longest time that a queue of a shard that lives may go without a job done. A shard whose primary
-dies has none for some two seconds at least (NODE_TIMEOUT_MS and an election)."""
+"""Longest time, in seconds, in which a healthy shard may run no job of a queue. If the primary of a shard dies, the
+shard runs no job for about 2 s at least: NODE_TIMEOUT_MS and an election."""
 
 
 class Load:
@@ -44,7 +44,7 @@ class Load:
         app.task(queue="any", name="note")(self.note)
 
     def declare(self, *queues: str) -> None:
-        """Let workers create these queues; their jobs are enqueued by name."""
+        """Declare these queues in the app, so that workers create them. Producers enqueue the jobs by name."""
         for queue in queues:
             self.app.queue(queue)
 
@@ -54,7 +54,7 @@ class Load:
         await asyncio.sleep(0.002)
 
     async def produce(self, queue: str) -> None:
-        """Enqueue one job after another until the task is cancelled."""
+        """Enqueue one job after another until this asyncio task is cancelled."""
         for number in itertools.count():
             key = f"{queue}-{number}"
             try:
@@ -81,7 +81,7 @@ class Load:
         return {key: times for key, times in self.ran.items() if times > 1}
 
     def gap(self, queue: str, since: float, until: float) -> float:
-        """Return the longest time in which no job of a queue ran."""
+        """Return the longest time, in seconds, in which no job of the queue ran."""
         moments = [since, *(at for at in self.times.get(queue, []) if since < at < until), until]
         return max(b - a for a, b in itertools.pairwise(moments))
 
@@ -94,9 +94,9 @@ def load(cluster: RedisCluster) -> Iterator[Load]:
 
 
 def check_log(url: str, *queues: str, lossy: str | None = None) -> dict[str, QueueResult]:
-    """Verify each queue's log: it must hold for all queues.
+    """Verify the audit log. The verdict must be "holds" for every queue.
 
-    Redis may have forgotten events of the ``lossy`` queues only.
+    Only for the ``lossy`` queue, Redis may have forgotten events that the log has.
     """
     database = Database(url)
     try:
@@ -128,7 +128,8 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
 
 @pytest.mark.alone
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
-    """Checks that the worker waits for each queue separately, since no call can wait for keys in several slots."""
+    """Checks that the worker waits for each queue in a separate call. One call cannot wait for keys in several
+    slots."""
     queues = [names[0] for names in cluster.queues(1).values()]
     load.declare(*queues)
     async with working(load.app, queues=queues):
@@ -145,8 +146,8 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
 async def test_a_job_that_ends_during_the_grace_does_not_shorten_the_grace_of_other_queues(
     cluster: RedisCluster, load: Load
 ) -> None:
-    """Checks that a queue with nothing to report causes no error, on which the jobs of all queues would be given
-    back."""
+    """Checks that a queue with nothing to report causes no error. After an error, the worker would give back the jobs
+    of all queues."""
     one, other, _ = (names[0] for names in cluster.queues(1).values())
     begun, ended = [], []
 
@@ -177,9 +178,9 @@ def _waiting(cluster: RedisCluster, count: int) -> bool:
 async def test_slots_that_move_under_load_lose_no_job(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Checks slots that are moved key by key, there and back, between calls of producers, a worker and a mirror.
+    """Checks slots that move to another node and back, key by key, while a producer, a worker and a mirror send calls.
 
-    Redis answers these calls with TRYAGAIN, and later with MOVED.
+    Redis first answers these calls with TRYAGAIN, and later with MOVED.
     """
     queues = [names[0] for names in cluster.queues(1).values()]
     moved = queues[0]
@@ -231,10 +232,10 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
     frozen: bool,
     with_list: bool,
 ) -> None:
-    """Checks that the worker serves the queues of running shards, and the others as soon as their shard answers.
+    """Checks that the worker serves the other queues as soon as the shard that is down answers again.
 
-    With ``with_list``, the shard that is down also has the list of queues. The queues exist before, since no queue
-    could be added to the list then.
+    With ``with_list``, the shard that is down also has the list of queues. The queues exist before the outage, since no
+    queue can be added to the list during the outage.
     """
     caplog.set_level("INFO")
     monkeypatch.setattr(startup, "START_WAIT_S", 45.0)
@@ -288,9 +289,9 @@ async def test_a_worker_that_starts_while_a_shard_is_down_serves_the_other_shard
 async def test_a_shard_without_a_primary_delays_no_other_shard(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:
-    """Checks that only the shard's own jobs wait for the failover.
+    """Checks that only the jobs of this shard wait for the failover.
 
-    Jobs of other shards run, and processes that start in the meantime can enqueue them.
+    Jobs of the other shards run. A process that starts in the meantime can enqueue jobs on the other shards.
     """
     queues = [names[0] for names in cluster.queues(1).values()]
     victim = cluster.primaries()[0]

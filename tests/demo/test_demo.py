@@ -1,4 +1,5 @@
-"""The demo run as a test of the whole system: real files, a killed worker, and three records that agree."""
+"""The demo as a test of the whole system: it reads real files, kills a worker, and compares three records that must
+agree."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Path]:
-    """Return the directory in which --keep leaves its files. At the end, stop the server that was left there."""
+    """Return the directory in which the option --keep leaves its files. After the test, stop the server that still runs
+    there."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
         server.stop_server(place)
@@ -106,7 +108,7 @@ def test_the_commands_that_the_demo_prints_work_on_the_files_that_it_kept(kept: 
 
 
 def test_the_demo_finds_an_exceeded_cap_in_sql(sqlite_url: str) -> None:
-    """Checks that holders are counted event by event, since a job that ends between two claims makes room for the
+    """Checks that the demo counts the holders after each event. A job that ends between two claims makes room for the
     second claim."""
     engine = create_engine(sqlite_url)
     job_event.create(engine)

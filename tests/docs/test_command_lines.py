@@ -1,4 +1,5 @@
-"""Command lines on pages exist: the command, its options, and values other than placeholders."""
+"""Command lines on pages: each command exists, with its options and with its values. A placeholder matches any
+value."""
 
 import re
 import shlex
@@ -18,11 +19,11 @@ _FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(rq-core [^`\n]+)`")
 _LINE = re.compile(r"^ *(?:\$ |ExecStart=\S*/)?(rq-core .*)$", re.MULTILINE)
 _SHAPE = re.compile(r"[|…·\[\]{}]|\.\.\.")
-"""What a line has that shows the shape of a command, with choices or gaps."""
+"""Matches a line that shows only the form of a command: a line with alternatives, or with an omission."""
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Yield the command lines in code blocks and sentences, without their comments."""
+    """Yield the command lines from code blocks and from sentences, without the comments behind the commands."""
     lines = [line for block in _FENCE.findall(text) for line in _LINE.findall(block)]
     for line in [*lines, *_INLINE.findall(_FENCE.sub("", text))]:
         if not _SHAPE.search(line):
@@ -30,7 +31,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def problem_of(line: str) -> str | None:
-    """Return what is wrong with a command line, or None. Placeholders in capitals match any value."""
+    """Return what is wrong with a command line, or None. A placeholder in capitals matches any value."""
     words = shlex.split(line)[1:]
     group: click.Command = root
     context = click.Context(root, info_name="rq-core")
@@ -62,14 +63,15 @@ def test_the_command_lines_on_the_pages_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_code_block_of_a_page_has_a_complete_fence(page: Path) -> None:
-    """Checks that no block is fenced with two backticks, which joins its lines into one paragraph."""
+    """Checks that no block has a fence of two backticks. Such a fence joins the lines of the block into one
+    paragraph."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [] == [line for line in lines if re.match(r" *``(?!`)", line)]
     assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
 
 
-def test_the_check_of_command_lines_finds_invalid_ones() -> None:
+def test_the_check_of_command_lines_finds_invalid_command_lines() -> None:
     page = (
         "`rq-core jobs mail --state ready` and `rq-core cap QUEUE SCOPE N|none`\n"
         "```text\nrq-core dead mail   # why\n$ rq-core audit histroy x\n```\n`rq-core jobs mail --sort age`\n"

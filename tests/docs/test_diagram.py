@@ -1,4 +1,4 @@
-"""The diagram of states agrees with the table of transitions, and needs no script and no other host."""
+"""The diagram of job states: it agrees with the table of transitions, and it needs no script and no other host."""
 
 from xml.etree import ElementTree as ET
 
@@ -11,7 +11,7 @@ from scripts.docs.site import foreign
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_each_arrow_of_the_table_is_drawn_once_with_its_events() -> None:
+def test_each_transition_of_the_table_is_an_arrow_of_the_diagram_with_its_events() -> None:
     tree = ET.fromstring(diagram.svg())  # noqa: S314 - it is our own
     words = [span.text for span in tree.iter(f"{_SVG}tspan")]
     pairs = {(t.source, t.target, t.event) for t in TRANSITIONS}
@@ -22,7 +22,7 @@ def test_each_arrow_of_the_table_is_drawn_once_with_its_events() -> None:
     assert {str(state) for state in State} <= {text.text for text in tree.iter(f"{_SVG}text")}
 
 
-def test_an_arrow_without_a_drawn_path_is_an_error() -> None:
+def test_a_transition_that_the_diagram_cannot_draw_is_an_error() -> None:
     found = diagram.arrows()
 
     with pytest.raises(ValueError, match=r"no way, or one too many, for \[\('dead', 'running'\)\]"):

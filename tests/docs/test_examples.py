@@ -1,4 +1,4 @@
-"""Each file of docs/examples behaves as its page says."""
+"""The files of docs/examples: each example behaves as its page says."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ Load = Callable[[str], Any]
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Import an example as a separate module."""
+    """Return a function that imports an example as a separate module."""
 
     def loaded(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
@@ -53,7 +53,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     return loaded
 
 
-def test_every_example_is_on_a_page_and_in_a_test() -> None:
+def test_every_example_appears_on_a_page_and_in_a_test() -> None:
     pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     tests = "".join(test.read_text() for test in Path(__file__).parent.glob("test_*.py"))
     names = {example.stem for example in EXAMPLES.glob("*.py")}
@@ -106,7 +106,7 @@ def test_the_unique_job_example_keeps_or_replaces_the_earlier_job(load: Load) ->
     assert again[0] != first
 
 
-def test_the_example_of_steps_charges_once_and_refunds_what_is_not_in_stock(
+def test_the_example_of_steps_charges_an_order_once_and_refunds_an_order_that_is_not_in_stock(
     load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = load("steps")

@@ -1,4 +1,4 @@
-"""Commands on pages print what the page shows."""
+"""Commands on pages: each command prints the output that the page shows."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from scripts.docs import api
 from tests.docs.transcript import DOCS, Command, File, agrees, play, steps
 
 PLAYED = ["index.md", "five-minutes.md", "tutorial.md"]
-"""Pages that are one session from top to bottom, on the embedded server."""
+"""Pages whose commands run in one session, from the top of the page to the bottom, on the embedded server."""
 
 
 @pytest.mark.timeout(300)
@@ -27,7 +27,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
 
 
 def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
-    """Checks the page's last command, since a server that stays running would outlive the test."""
+    """Checks the page's last command. A server that this command does not stop would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
 
@@ -36,7 +36,8 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
 
 
 def test_no_page_and_no_message_says_to_install_rq_core_from_a_package_index() -> None:
-    """Checks that no page says `pip install rq-core`: no release is on an index, and another package might be."""
+    """Checks that no page says `pip install rq-core`. No release of rq-core is on an index, and another project may use
+    the name."""
     root = DOCS.parent
     files = [root / "README.md", root / "CHANGELOG.md", *DOCS.rglob("*.md")]
     files += [
@@ -92,7 +93,7 @@ def test_the_api_reference_shows_no_internal_names(internal: str) -> None:
 
 
 def test_the_members_that_the_api_reference_hides_exist() -> None:
-    """Checks that each hidden name exists, since a renamed member would be shown again."""
+    """Checks each hidden name. If a hidden member got a new name, the reference would show the member again."""
     classes: dict[str, type] = {}
     for public in (getattr(rq_core, each) for each in vars(rq_core)["__all__"]):
         for each in inspect.getmro(public) if isinstance(public, type) else ():

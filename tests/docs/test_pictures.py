@@ -1,4 +1,4 @@
-"""The pictures of the pages: they can be read in light and dark, and they show what the scripts do."""
+"""The pictures on the pages: readers can read them in light and in dark, and they show what the scripts do."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_words_in_pictures_have_the_contrast_that_wcag_requires(scheme: str)
 
 
 class Stage:
-    """A fake server on which the calls of a scene are played, with a clock that can be moved."""
+    """A fake server with a clock that the test can advance. The calls of a scene run on this server."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -82,7 +82,8 @@ class Stage:
             self.pass_until(self.scene.until)
 
     def now(self) -> float:
-        """The time of the fake server, with the additions of the fake, since the scene began."""
+        """Return the seconds since the scene began, on the clock of the fake server. The clock includes the time by
+        which the test advanced it."""
         client, meta = self.app.client, queue_keys("q", self.app.prefix)("meta")
         time, added = client.run(
             client.calls.delivery.ask([["TIME"], ["HGET", meta, "test_clock_ms"]])

@@ -1,4 +1,5 @@
-"""Pages state what callers must know about the duration of calls, failovers, suspects, and rights."""
+"""Facts that the pages must state for callers: how long calls take, and what failovers, suspects and rights mean for
+them."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def section(page: str, heading: str) -> str:
     return " ".join(found[2].split())
 
 
-def test_a_page_states_how_long_a_sent_call_waits() -> None:
-    """Checks that a page gives the range from 4 to 46 s."""
+def test_a_page_states_how_long_a_call_waits_for_a_server() -> None:
+    """Checks that the page states each time limit of a call, with the value that the code has."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
 
@@ -51,7 +52,7 @@ def test_a_page_states_each_surprising_limit(page: str, heading: str, words: str
     assert words in section(page, heading)
 
 
-def test_the_page_about_testing_names_drain_for_async_tests() -> None:
+def test_the_page_about_testing_says_how_async_tests_call_drain_async() -> None:
     page = (DOCS / "how-to/testing.md").read_text()
 
     assert "await `fake.drain_async()`" in page

@@ -1,4 +1,5 @@
-"""The site builds without a warning and loads nothing from other hosts, and Markdown links lead to existing targets."""
+"""The site of the documentation: it builds without a warning and loads nothing from other hosts. Each Markdown link
+leads to a target that exists."""
 
 import json
 import re
@@ -18,7 +19,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_path: Path) -> None:
-    """Checks a build in a copy of the pages, since Zensical writes beside its sources."""
+    """Checks a build in a copy of the pages, since Zensical writes files beside the pages."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
 
@@ -70,7 +71,7 @@ def test_the_check_allows_links_to_other_hosts() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a Markdown text's headings, as GitHub and Python-Markdown make them."""
+    """Return the anchors of the headings of a Markdown text, in the form that GitHub and Python-Markdown give them."""
     found = set()
     for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
         plain = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
@@ -79,7 +80,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_links_between_markdown_files_lead_to_existing_files() -> None:
-    """Checks README and all other Markdown files, since Zensical checks only links between pages."""
+    """Checks all Markdown files, README included. Zensical checks only the links between pages of the site."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.md"],  # noqa: S607 - whichever git is on PATH
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=30,
@@ -101,7 +102,7 @@ def test_links_between_markdown_files_lead_to_existing_files() -> None:
 
 
 def test_no_page_links_to_a_file_outside_docs() -> None:
-    """Checks that pages only name files outside docs, since the site has no page for them."""
+    """Checks that pages have no link to files outside docs, since the site has no pages for these files."""
     docs = ROOT / "docs"
     outside = [
         f"{path.name}: {link}"

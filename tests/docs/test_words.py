@@ -1,4 +1,4 @@
-"""The check of words: it finds phrases that readers would have to read twice."""
+"""The check of words finds phrases that a reader would have to read twice."""
 
 import ast
 import itertools
@@ -184,7 +184,7 @@ _LOGGED = re.compile(rf"%d (?:\w+ )?(?:{_NOUNS})\b")
 
 
 def _plurals(path: Path) -> Iterator[str]:
-    """Return the texts of a module that put a plural after a number which may be 1."""
+    """Yield the texts of a module that have a plural after a number, although the number may be 1."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             for number, behind in itertools.pairwise(node.values):
@@ -197,7 +197,8 @@ def _plurals(path: Path) -> Iterator[str]:
 
 
 def _counts(value: ast.FormattedValue) -> bool:
-    """Return whether an expression looks like a number: a length, or a value printed with thousands separators."""
+    """Return whether an expression looks like a count: a length, a value with thousands separators, or a name such as
+    `count` or `max`."""
     inner = value.value
     length = isinstance(inner, ast.Call) and ast.unparse(inner.func) == "len"
     spec = ast.unparse(value.format_spec) if value.format_spec else ""

@@ -1,9 +1,9 @@
-"""Runs a page: writes its files, types its commands, and compares their output with the page.
+"""Plays a page: writes the page's files, runs its commands, and compares their output with the output on the page.
 
-A page is read from top to bottom. A ``python`` block with a title is a file of that name. In a ``console`` block a line
-after ``$ `` is a command, and the lines after it are its output; in a ``sh`` block each line is a command with any
-output. Times, ids, process numbers and the number of jobs in an entry differ from run to run and are masked; ``…``
-means any text, and a line of it for any lines.
+A page is played from top to bottom. A ``python`` block with a title is a file with this name. In a ``console`` block, a
+line after ``$ `` is a command, and the lines after the command are its output. In a ``sh`` block, each line is a
+command, and its output is not compared. Times, ids, process numbers and the number of jobs in an entry differ in each
+run, so they are masked. ``…`` matches any text. A line that is only ``…`` matches any lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK: Final = re.compile(
 )
 _SNIPPET: Final = re.compile(r'^--8<-- "([\w./-]+)"$', re.MULTILINE)
 _SETUP: Final = ("python3 -m venv", ". .venv/", "pip install")
-"""What makes the environment that the tests run in already."""
+"""Commands that set up an environment. They are not run, since the tests already run in such an environment."""
 _MASKS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d{3}Z?"), "TIME"),
     (re.compile(r"\b[0-9a-f]{40,64}\b"), "HASH"),
@@ -43,7 +43,7 @@ _MASKS: Final = (
 
 @dataclass
 class File:
-    """A file whose text the page shows."""
+    """A file whose content the page shows."""
 
     name: str
     text: str
@@ -51,14 +51,14 @@ class File:
 
 @dataclass
 class Command:
-    """A command of the page; ``prints`` has the value None if the page does not show the output."""
+    """A command on the page. ``prints`` is the output on the page, or None if the page shows no output."""
 
     line: str
     prints: list[str] | None = field(default=None)
 
 
 def with_snippets(text: str) -> str:
-    """Replace the names of files of docs/examples by the files' texts."""
+    """Replace each reference to a file of docs/examples by the content of this file."""
     return _SNIPPET.sub(lambda match: (EXAMPLES / match[1]).read_text().rstrip("\n"), text)
 
 
@@ -99,8 +99,8 @@ def _masked(lines: list[str]) -> list[str]:
 def agrees(expected: list[str], printed: list[str]) -> bool:
     """Return whether a command printed the lines that the page shows.
 
-    Lines that are together on the page, without a ``…`` between them, must be printed in the same order. A line with
-    ``…``, and the lines after it, may be printed anywhere, since two handlers or two processes print at the same time.
+    Lines between which the page has no ``…`` must be printed in this order. A line with ``…``, and the lines after this
+    line, may be printed anywhere, since two handlers or two processes may print at the same time.
     """
     said = _masked(expected)
     left = _masked(printed)
@@ -117,9 +117,9 @@ def agrees(expected: list[str], printed: list[str]) -> bool:
 
 
 def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
-    """Write the page's files and run its commands in ``directory``; return the differences as text.
+    """Write the page's files and run its commands in ``directory``. Return the differences from the page as text.
 
-    The run stops at a failing command.
+    The run stops at the first command that fails.
     """
     wrong = []
     script = ["exec 2>&1"]

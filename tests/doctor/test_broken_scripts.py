@@ -1,8 +1,8 @@
-"""A script that breaks in the middle of its writes leaves a queue that the doctor can repair (I8).
+"""A script that breaks between two of its writes leaves a queue that the doctor can repair (invariant I8).
 
-Redis does not undo the writes. `tests/lua/test_crash.py` shows that no script breaks between its writes by itself. Here
-each script is broken by force, after each of its writes, and the repaired queue is compared with an oracle that shares
-no code with the doctor.
+Redis does not undo the writes of a broken script. `tests/lua/test_crash.py` shows that no script breaks in this way by
+itself, so these tests break each script by force, once after each of its writes. They compare the repaired queue with
+an oracle that shares no code with the doctor.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 
 def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
-    """Run the call until its n-th write, and return whether it would have written more."""
+    """Run the call, and break it after this number of writes. Return whether the call would have written more."""
     script = timed_with(scene.script, BREAK_AT_WRITE)
     seed.control.set(WRITES_ALLOWED, count)
     try:
@@ -62,7 +62,7 @@ def broken_after(count: int, seed: Seed, scene: Scene) -> bool:
     return False
 
 
-def test_these_tests_break_every_script_that_has_a_transition() -> None:
+def test_these_tests_break_every_script_that_changes_the_state_of_a_job() -> None:
     assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
 
 

@@ -1,4 +1,5 @@
-"""The doctor finds each damage in the table of damages by the outbox, and repairs it as far as the log has the data."""
+"""The doctor compares a queue with its outbox, and finds each damage in the table of damages. It repairs each damage
+for which the log has the data."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Use one engine: the doctor reads a snapshot."""
+    """Yield a seed on one engine only: the doctor works on a snapshot of the queue, which does not depend on the
+    engine."""
     with Seed(valkey_url) as made:
         fill(made)
         yield made
 
 
 def contents(seed: Seed) -> dict[str, object]:
-    """Return everything that a queue has, except its log and the fields that each repair counts or renews."""
+    """Return all data of a queue, except its log and the fields that every repair counts up or renews."""
     moves = {"outbox", "meta", "wake"}
     return {key: value for key, value in seed.snapshot().items() if key not in moves}
 
@@ -33,7 +35,7 @@ def test_an_undamaged_queue_has_no_findings(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_planted_damage_is_found_and_repaired(seed: Seed, name: str) -> None:
+def test_the_doctor_finds_and_repairs_planted_damage(seed: Seed, name: str) -> None:
     damage, before = DAMAGES[name], contents(seed)
     damage.plant(seed)
     planted = contents(seed)
@@ -52,7 +54,7 @@ def gap(seed: Seed, at: str) -> None:
 
 
 def unreadable(seed: Seed, at: str) -> None:
-    """Write the events again, one of them in the form of an unknown release."""
+    """Write the events again. One event gets the form of an unknown release."""
     entries = seed.snapshot()["outbox"]
     seed.control.delete(seed.keys("outbox"))
     for entry_id, fields in entries:
@@ -64,8 +66,8 @@ def unreadable(seed: Seed, at: str) -> None:
 def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
-    """Checks that the job remains running. According to the remaining events it would be ready, and it would run
-    twice."""
+    """Checks that the job stays in the state running. According to the other events the job is ready, but a ready job
+    would run a second time."""
     line = seed.state("runs")
     assert line is not None
     hide(seed, line.partition(" fence=")[2].partition(" ")[0])
@@ -89,8 +91,8 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
 
 
 def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
-    """Checks the version because later changes would continue from a wrong version, and verify would report an honest
-    log as violated."""
+    """Checks the version of the limit. Later changes would count on from a wrong version, and verify would then report
+    a correct log as violated."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
 

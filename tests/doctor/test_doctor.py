@@ -1,4 +1,4 @@
-"""The doctor reports each damage, repairs it, and then finds nothing."""
+"""The doctor reports each kind of damage and repairs it. After the repair, the doctor finds nothing."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Scene:
-    """A queue with jobs in every state, a client, and methods that damage the queue's keys."""
+    """A queue with jobs in every state, a client, and methods that damage the keys of the queue."""
 
     client: Client
     hand: "redis.Redis"
@@ -231,7 +231,7 @@ def test_a_lost_lease_is_restored_and_its_worker_can_settle_the_job(scene: Scene
 
 
 def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
-    """Checks that the worker of a running job whose line was lost can still report the job's end."""
+    """Checks a running job whose state line was lost. Its worker can still report the end of the job."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
 
@@ -278,7 +278,8 @@ def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
 def test_the_doctor_keeps_a_state_line_that_differs_from_the_log_and_corrects_the_log(
     scene: Scene,
 ) -> None:
-    """Checks that the log is corrected, since Redis decides."""
+    """Checks that the doctor corrects the log and not the state line, since Redis decides what the state of a job
+    is."""
     changed = scene.state("a").replace("task=send", "task=send attempts=9")
     scene.write("a", changed)
     found = scene.diagnose()
@@ -302,7 +303,7 @@ def test_the_doctor_leaves_a_ready_job_without_arguments_to_the_worker(scene: Sc
 
 
 def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
-    """Checks that the doctor does not guess a line that neither Redis nor the log has."""
+    """Checks that the doctor does not guess the state line if neither Redis nor the log has it."""
     scene.write("a", "rubbish")
     last = scene.snapshot()["outbox"][-1][0]
     scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)
@@ -316,7 +317,7 @@ def test_an_unreadable_state_line_without_a_log_is_kept(scene: Scene) -> None:
 def test_an_overlong_state_line_is_refused_and_restored_from_the_log(
     scene: Scene,
 ) -> None:
-    """Checks that no reader loads the whole line, and that no message contains all of it."""
+    """Checks that no reader loads the whole state line, and that no message contains all of it."""
     line = "ready task=send lane=2+k=" + "x" * 2_000_000 + " seq=1 since=1"
     scene.write("a", line)
     calls = scene.client.calls
@@ -350,7 +351,7 @@ def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Sce
 def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
     scene: Scene,
 ) -> None:
-    """Checks that entries which the mirror trimmed from the outbox are not compared."""
+    """Checks that the doctor does not miss entries that the mirror trimmed from the outbox."""
     entries = scene.snapshot()["outbox"]
     for entry_id, _ in entries:
         scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -361,7 +362,8 @@ def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
 def test_a_refused_settlement_after_a_trim_proves_nothing_about_the_state_of_its_job(
     scene: Scene,
 ) -> None:
-    """Checks a trimmed log whose only event about a running job is a refused settlement by another worker."""
+    """Checks a trimmed log with one event about a running job. The event is a refused settlement by a worker that did
+    not hold the job."""
     scene.client.run(claims.complete(QUEUE, "w-9", [("run", "1-1")]))
     entry_id, entry = scene.snapshot()["outbox"][-1]
     scene.hand.xtrim(scene.key("outbox"), minid=entry_id, approximate=False)
@@ -389,7 +391,8 @@ def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
 def test_repair_removes_an_entry_whose_number_stops_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
-    """Checks an entry with the highest number, after which no event could be appended and no call carried out."""
+    """Checks an entry with the highest possible number. Redis can append no event after such an entry, so every call
+    fails."""
     outbox = scene.key("outbox")
     if not log_is_there:
         scene.hand.xtrim(outbox, maxlen=0, approximate=False)
@@ -412,7 +415,7 @@ def test_repair_does_not_copy_a_long_outbox_in_one_call(
 ) -> None:
     """Checks that Redis answers other clients during the repair.
 
-    A mirror still gets the entries before the invalid one.
+    A mirror still gets the entries before the invalid entry.
     """
     monkeypatch.setattr(audit, bound, 3)
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{2**63}-7")
@@ -426,7 +429,7 @@ def test_repair_does_not_copy_a_long_outbox_in_one_call(
 def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     scene: Scene,
 ) -> None:
-    """Checks events of the same epoch after the entry, whose numbers SQL cannot keep."""
+    """Checks events of the same epoch after the invalid entry. SQL cannot store the numbers of these events."""
     epoch = scene.snapshot()["meta"]["epoch"]
     scene.hand.xadd(scene.key("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
     (claimed,) = scene.claim(1).jobs
@@ -461,7 +464,7 @@ def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scen
 
 
 def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: Scene) -> None:
-    """Checks a lease and a job that only wait for the next claim."""
+    """Checks an expired lease and a due job. Both only wait for the next claim, so nothing is wrong."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
         pipe.execute()
@@ -480,7 +483,7 @@ def test_a_paused_queue_needs_no_wake_token(scene: Scene) -> None:
     assert scene.diagnose() == []
 
 
-def test_a_missing_wake_token_is_checked_a_second_time(scene: Scene) -> None:
+def test_the_doctor_checks_a_missing_wake_token_a_second_time(scene: Scene) -> None:
     scene.hand.delete(scene.key("wake"))
 
     found = diagnose(
@@ -503,7 +506,8 @@ def test_many_jobs_are_repaired_in_chunks(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_damage_to_indexes_is_repaired(seed: int, scene: Scene) -> None:
-    """Checks random members of random indexes that are removed, moved or added. A seed repeats the choice."""
+    """Checks random indexes, from which random members are removed, or in which members are moved or added. A seed
+    repeats the random choice."""
     chance = random.Random(seed)
     before = scene.snapshot()
     ids = [*lines_of(before), "nobody"]

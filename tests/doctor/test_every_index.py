@@ -1,7 +1,8 @@
-"""Each member of each index is removed, changed, or joined by a false member. The doctor reports the key and repairs
-it.
+"""Damage to each member of each index: the member is removed or changed, or a false member is added. The doctor reports
+the key and repairs the index.
 
-The keys come from the table of keys. Members that no state line implies are listed here with the reason.
+The names of the keys come from the table of keys. This file lists the members that do not follow from a state line,
+each with the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,13 +48,14 @@ NOT_IMPLIED = {
     ("empty", "meta", ""): "its own finding, and a new epoch; see test_doctor",
     ("stray", "meta", ""): "a fact that this release does not know",
 }
-"""By plant, key and beginning of the member: what differs, and is no difference of an index."""
+"""Changes that damage no index, with the reason. Each row has the kind of change, the key, and the beginning of the
+member."""
 
 FACTS = (
     "sequence", "tombstones", "caps_by_task", "caps_by_key", "remembers", "results_bytes", "kept_bytes",
     "schedules", "durable",
 )  # fmt: skip
-"""What the jobs and the limits imply of `meta`."""
+"""Fields of `meta` that follow from the jobs and the limits."""
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def is_implied(plant: str, key: str, member: str) -> bool:
 
 
 @pytest.mark.parametrize(("plant", "key", "fair"), CASES)
-def test_a_planted_difference_of_an_index_is_found_and_repaired(
+def test_the_doctor_finds_and_repairs_planted_damage_to_an_index(
     seed: Seed, plant: str, key: str, fair: bool
 ) -> None:
     busy = Busy(seed, fair=fair)
@@ -157,7 +159,7 @@ def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_im
     assert members
 
 
-def test_each_key_of_a_queue_has_a_planted_difference_or_is_listed_as_no_index() -> None:
+def test_each_key_of_a_queue_has_planted_damage_or_is_listed_as_a_key_that_is_no_index() -> None:
     planted = {key for _, key, _ in CASES}
 
     assert KEY_TYPES.keys() == planted | NO_INDEXES.keys()

@@ -1,4 +1,4 @@
-"""Unique names in the doctor: the names that it restores, removes, or only reports."""
+"""Unique names in the doctor: which names it restores, which names it removes, and which names it only reports."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,8 @@ from tests.kit.doctor import look, mend, named
 from tests.kit.seed import Seed
 
 NAMES = ("t/waits", "t/runs", "t/again", "t/window", "t/over", "t/last", "t/begun")
-"""Of jobs that wait, run, wait for a retry, have a window, and had one; and are debounced, before and after a claim."""
+"""The names of seven jobs. In this order, the job of each name: waits; runs; waits for a retry; waits and has a window;
+has ended within its window; is debounced and not yet claimed; is debounced and claimed."""
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_repair_restores_a_name_that_a_state_line_implies(
 
 
 @pytest.mark.parametrize("holder", ["begun", "gone"])
-def test_repair_removes_a_name_that_no_line_implies(seed: Seed, holder: str) -> None:
+def test_repair_removes_a_name_that_no_state_line_implies(seed: Seed, holder: str) -> None:
     fill(seed)
     before = fields(seed)
     seed.control.hset(seed.keys("slots"), "unique|t/begun", holder)
@@ -88,8 +89,8 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
 
 
 def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
-    """Checks that the doctor does not restore the name: the job may have ended, so no state line implies the name, and
-    one more call in the window is accepted."""
+    """Checks that the doctor does not restore the name. The job may have ended, so no state line proves that the name
+    is still held. The queue then accepts one more call in the window."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
     seed.control.zrem(seed.keys("expiring"), "name|t/over")
@@ -97,7 +98,9 @@ def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
     assert [] == look(seed)
 
 
-def test_repair_does_not_restore_the_name_of_a_job_that_has_ended_since(seed: Seed) -> None:
+def test_repair_does_not_restore_the_name_of_a_job_that_ended_after_the_examination(
+    seed: Seed,
+) -> None:
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/waits")
     found = look(seed)

@@ -1,4 +1,4 @@
-"""The doctor reads a large queue in pages while the queue works: it finds the damages and nothing else."""
+"""The doctor reads a large queue in pages while the queue works. It finds the damage, and reports nothing else."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Run work on a queue between the doctor's pages, in an order that a seed repeats."""
+    """Return a function that works on a queue between two pages of the doctor. A seed repeats the order of the work."""
     page, steps = whole_queue._page, itertools.count()
 
     def begin(number: int) -> Busy:

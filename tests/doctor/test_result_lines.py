@@ -1,4 +1,4 @@
-"""Findings of the doctor, from the outbox alone, about the words of results lines and the windows of names."""
+"""Findings that the doctor draws from the outbox alone: wrong words in results lines, and wrong windows of names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELD = f"unique|{NAME}"
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Make jobs that ended in every way, with their events in the outbox."""
+    """Yield a queue with jobs that ended in every way, and with their events in the outbox."""
     with Seed(valkey_url) as made:
         made.enqueue("anchor", delay_ms=HOUR)
         made.advance(1)
@@ -82,10 +82,11 @@ def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: See
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_results_line_is_not_compared_if_the_first_event_of_its_job_was_trimmed(
+def test_a_results_line_is_not_compared_with_a_log_without_the_first_event_of_its_job(
     seed: Seed, job_id: str
 ) -> None:
-    """Checks an outbox that has only the job's last event, so that the requested retention is unknown."""
+    """Checks an outbox that has only the last event of the job. The outbox does not show how long the result should be
+    kept."""
     at = [e.id for e in seed.entries() if any(j.job_id == job_id for j in e.jobs)][-1]
     seed.control.xtrim(seed.keys("outbox"), minid=str(at), approximate=False)
     forge(seed, job_id, " until=18", " until=17")
@@ -96,7 +97,7 @@ def test_a_results_line_is_not_compared_if_the_first_event_of_its_job_was_trimme
     assert before == line_of(seed, job_id)
 
 
-def test_a_results_line_is_not_compared_if_entries_after_the_end_of_its_job_are_missing(
+def test_a_results_line_is_not_compared_with_a_log_that_lacks_entries_after_the_end_of_its_job(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -157,16 +158,18 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
 
 
 def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
-    """Checks a queue that lost its outbox, with the events of the line's job, and its facts."""
+    """Checks a queue whose outbox was lost, together with the events of the line's job and the facts about the
+    queue."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
 def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed: Seed) -> None:
-    """Checks an id whose job ended in events that Redis forgot, so that no event explains the id.
+    """Checks an id that a restore remembered. Redis has forgotten the events of the id's job, so no event explains the
+    id.
 
-    An earlier job of the same id had ended before.
+    An earlier job with the same id had ended before.
     """
     seed.attach()
     seed.enqueue("twice", remember_ms=10, call=CALL)
@@ -184,8 +187,8 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
 def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
-    """Checks a call that was answered with another job, and so appended no event, after an earlier job of its id had
-    ended."""
+    """Checks an enqueue whose unique name another job held. The results line of its id names that other job, and the
+    enqueue appended no event. An earlier job of the id had ended before."""
     seed.enqueue("twice", remember_ms=10, call=CALL)
     seed.complete(seed.claim_one("twice"))
     seed.advance(20)
@@ -203,7 +206,7 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_the_expiry_of_a_name_is_not_compared_if_the_event_of_its_job_was_trimmed(
+def test_the_expiry_of_a_name_is_not_compared_with_a_log_without_the_event_of_its_job(
     seed: Seed,
 ) -> None:
     throttle(seed, "late")
@@ -215,10 +218,10 @@ def test_the_expiry_of_a_name_is_not_compared_if_the_event_of_its_job_was_trimme
     assert [] == look(seed)
 
 
-def test_the_expiry_of_a_name_is_not_compared_if_entries_after_the_enqueue_are_missing(
+def test_the_expiry_of_a_name_is_not_compared_with_a_log_that_lacks_entries_after_the_enqueue(
     seed: Seed,
 ) -> None:
-    """Checks that another job of the id may have taken the name in the missing entries."""
+    """Checks a gap in the outbox. In the missing entries, another job with the same id may have taken the name."""
     throttle(seed, "late")
     seed.enqueue("x", "y", delay_ms=HOUR)
     seed.enqueue("z", delay_ms=HOUR)

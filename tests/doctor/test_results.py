@@ -1,4 +1,4 @@
-"""Findings of the doctor about kept results, and their repairs."""
+"""Findings of the doctor about kept results, and the repairs of these findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cut_a_value(seed: Seed) -> None:
 
 
 def damage_a_byte_of_a_value(seed: Seed) -> None:
-    """Change one byte of a value so that it is not UTF-8; the doctor must not end with a traceback."""
+    """Change one byte of a value so that the value is not UTF-8. The doctor must not end with a traceback."""
     seed.control.hset(seed.keys("returned"), "a", b'"\xff"')
 
 
@@ -63,7 +63,7 @@ def put_another_value_in_its_place(seed: Seed, job_id: str = "a") -> None:
 
 
 def call_a_cancelled_job_a_success(seed: Seed) -> None:
-    """Write a results line and a value that call a cancelled job succeeded."""
+    """Write a results line and a value for a cancelled job. Both say that the job succeeded."""
     seed.enqueue("cancelled", keep_ms=HOUR)
     seed.cancel("cancelled")
     tell_of(seed, "cancelled", "a")
@@ -105,7 +105,7 @@ def miscount(seed: Seed) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_a_difference_of_kept_results_is_found_and_repaired(
+def test_the_doctor_finds_and_repairs_damage_to_kept_results(
     seed: Seed, plant: Callable[[Seed], None], told: str
 ) -> None:
     assert [] == look(seed)
@@ -162,7 +162,7 @@ def test_repair_removes_a_result_of_another_job_if_the_outbox_has_only_the_end_o
 
 
 def use_an_id_again_in_a_gap(seed: Seed) -> None:
-    """Remove the entries of the beginning and the end of another job with the same id."""
+    """Use the id of a job for a second job, and remove the entries about the second job from the outbox."""
     before = len(seed.snapshot()["outbox"])
     run_again(seed)
     again = [at for at, _ in seed.snapshot()["outbox"][before:]]
@@ -171,7 +171,8 @@ def use_an_id_again_in_a_gap(seed: Seed) -> None:
 
 
 def use_an_id_again_in_an_unreadable_entry(seed: Seed) -> None:
-    """Write the entry of the other job's end in the form of an unknown release."""
+    """Use the id of a job for a second job. Write the entry of the second job's end in the form of an unknown
+    release."""
     run_again(seed)
     *rest, (at, told) = seed.snapshot()["outbox"]
     assert told["type"] == "succeeded"
@@ -191,7 +192,8 @@ def run_again(seed: Seed) -> None:
 def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
-    """Checks that the repair does not compare the result with the last readable end, which is an earlier job's."""
+    """Checks that the repair does not compare the result with the last readable end. That end belongs to an earlier job
+    with the same id."""
     plant(seed)
 
     assert "results" not in named(look(seed))

@@ -1,4 +1,4 @@
-"""The doctor reports changes of a schedule that a client made by hand, from Redis and the outbox alone."""
+"""Changes of a schedule that a client made by hand. The doctor finds them from Redis and the outbox alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(seed: Seed, name: str, entry: object) -> None:
 
 
 def edit(seed: Seed, name: str, pattern: str, other: str) -> None:
-    """Change the job of a schedule."""
+    """Change the job of a schedule by hand."""
     field = f"{name}|job"
     job = str(seed.control.hget(seed.keys("schedules"), field))
     changed = re.sub(pattern, other, job, count=1)
@@ -132,9 +132,7 @@ def test_the_doctor_reports_no_finding_for_schedules_that_only_scripts_have_chan
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_the_doctor_reports_what_a_client_changes_by_hand_about_a_schedule(
-    seed: Seed, name: str
-) -> None:
+def test_the_doctor_reports_a_change_of_a_schedule_by_hand(seed: Seed, name: str) -> None:
     change, kind, said = BY_HAND[name]
     change(seed)
 
@@ -155,7 +153,7 @@ def test_the_doctor_repairs_indexes_that_follow_from_the_entries_of_schedules(
 
 
 @pytest.mark.parametrize("name", ["no entry", "no job", "an entry that is not one"])
-def test_the_doctor_leaves_and_reports_what_it_cannot_derive_about_a_schedule(
+def test_the_doctor_only_reports_the_damage_to_a_schedule_that_it_cannot_repair(
     seed: Seed, name: str
 ) -> None:
     BY_HAND[name][0](seed)

@@ -1,4 +1,4 @@
-"""Changes of a queue's facts that a client made without the scripts, found by the doctor from the log."""
+"""Changes of a queue's facts that a client made by hand, without the scripts. The doctor finds them with the log."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,8 @@ from tests.kit.seed import Seed
 
 @pytest.fixture
 def seed(valkey_url: str) -> Iterator[Seed]:
-    """Use one engine: the doctor reads a snapshot."""
+    """Yield a seed on one engine only: the doctor works on a snapshot of the queue, which does not depend on the
+    engine."""
     with Seed(valkey_url) as made:
         Busy(made)
         yield made
@@ -57,14 +58,14 @@ def test_the_doctor_reports_a_pause_that_was_ended_by_hand(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_a_setting_whose_event_was_trimmed_is_not_compared(seed: Seed) -> None:
+def test_a_setting_whose_event_was_trimmed_is_not_compared_with_the_log(seed: Seed) -> None:
     seed.control.xtrim(seed.keys("outbox"), maxlen=1)
     seed.control.hset(seed.keys("meta"), "paused", "1")
 
     assert [each for each in look(seed) if "paused" in each.says] == []
 
 
-def test_settings_are_not_compared_after_a_gap_in_the_log(seed: Seed) -> None:
+def test_settings_are_not_compared_with_a_log_that_has_a_gap(seed: Seed) -> None:
     seed.enqueue("one-more")
     entries = [entry for entry, _ in seed.control.xrange(seed.keys("outbox"))]
     seed.control.xdel(seed.keys("outbox"), entries[-2])

@@ -1,4 +1,4 @@
-"""Fixtures: databases with the tables of an inbox, and an app whose jobs are enqueued into them."""
+"""Fixtures: databases with the tables of an inbox, and an app that enqueues its jobs into such an inbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def _pg_database(postgres_server: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def pg_url(_pg_database: str) -> str:
-    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application, all empty."""
+    """Return the URL of a PostgreSQL database with the tables of an inbox and a table of the application. All tables
+    are empty."""
     engine = create_engine(inbox_url(_pg_database))
     with engine.begin() as connection:
         for table in (INBOX, PARKED, RELAY, "orders"):
@@ -36,7 +37,7 @@ def pg_url(_pg_database: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a database like ``pg_url``; the test runs once per kind of database."""
+    """Return the URL of a database like the database of ``pg_url``. The test runs once per kind of database."""
     if request.param == "sqlite":
         return prepared(request.getfixturevalue("sqlite_url"))
     found: str = request.getfixturevalue("pg_url")
@@ -53,7 +54,7 @@ def prepared(url: str) -> str:
 
 
 def committed(url: str) -> list[Any]:
-    """Return the committed rows of the inbox, by their place in line."""
+    """Return the committed rows of the inbox, in the order of their places in line."""
     engine = create_engine(inbox_url(url))
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT * FROM rqc_inbox ORDER BY id")).all()

@@ -1,4 +1,5 @@
-"""Cancels a job in the transaction that enqueued it, or in a later transaction, before a relay has taken its row."""
+"""Cancels of jobs that are still in the inbox, before a relay has taken their rows. A transaction may cancel a job that
+it enqueued itself, or a job of an earlier transaction."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_a_cancel_for_one_queue_keeps_the_row_of_another_queue_with_the_same_id(
 
 
 def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, app: App) -> None:
-    """Checks a row whose job may already be in Redis."""
+    """Checks that the row stays in the inbox, since its job may already be in Redis."""
     send = app.tasks["send"]
     with opened("session", url) as scene:
         sent, other = (
@@ -90,7 +91,8 @@ def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, 
 def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
     pg_url: str, app: App
 ) -> None:
-    """Checks that the cancel waits until the relay has committed its batch, and then sees the batch."""
+    """Checks that the cancel waits until the relay has committed its batch. The cancel then sees that the row belongs
+    to the batch."""
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
         scene.commit()
@@ -141,7 +143,7 @@ def test_a_relay_leaves_out_a_row_that_a_transaction_is_cancelling(pg_url: str, 
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_does_not_see_new_commits_cannot_cancel(
+def test_a_transaction_that_does_not_see_new_commits_cannot_cancel_a_job(
     pg_url: str, app: App, level: str
 ) -> None:
     engine: Any = create_engine(pg_url, isolation_level=level)

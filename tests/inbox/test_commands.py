@@ -1,4 +1,4 @@
-"""The commands of a relay, a relay beside workers, and the comparison of an inbox with the log."""
+"""The commands about an inbox, a relay that runs beside workers, and the comparison of an inbox with the audit log."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_the_url_of_an_inbox_may_name_an_asyncio_driver(tmp_path: Path) -> None:
     assert "the inbox is empty" in printed("status", url)
 
 
-def test_a_command_settles_whether_an_inbox_is_a_copy(stage: Stage) -> None:
+def test_the_settle_command_with_the_option_copy_parks_the_rows_of_a_copied_inbox(
+    stage: Stage,
+) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     url = stage.database_url
@@ -84,7 +86,9 @@ def test_a_command_settles_whether_an_inbox_is_a_copy(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("is_used", [True, False])
-def test_the_original_is_not_settled_as_a_copy(stage: Stage, is_used: bool) -> None:
+def test_the_settle_command_refuses_the_option_copy_for_the_original_inbox(
+    stage: Stage, is_used: bool
+) -> None:
     if is_used:
         stage.hand_over()
     stage.insert("a")
@@ -100,7 +104,7 @@ def test_the_original_is_not_settled_as_a_copy(stage: Stage, is_used: bool) -> N
     assert "1 row parked" in printed("settle", url, "--copy", "--same-place")
 
 
-def test_a_parked_row_on_a_narrow_terminal_is_lines_that_can_be_read(stage: Stage) -> None:
+def test_the_parked_command_prints_readable_lines_on_a_narrow_terminal(stage: Stage) -> None:
     stage.insert("01a21647e0997000ab860e6bb1389482", task="shop.jobs.send_the_mail", args="[")
     stage.hand_over()
     shown = command("inbox", "parked", stage.database_url, COLUMNS="80").stdout
@@ -109,7 +113,9 @@ def test_a_parked_row_on_a_narrow_terminal_is_lines_that_can_be_read(stage: Stag
     assert "task shop.jobs.send_the_mail, parked at 2" in " ".join(shown.split())
 
 
-def test_the_relay_beside_a_worker_hands_rows_over_until_the_worker_ends_it(stage: Stage) -> None:
+def test_the_relay_beside_a_worker_hands_rows_over_until_the_worker_ends_the_relay(
+    stage: Stage,
+) -> None:
     command_line = plugins.relay_command()
     words, environment = command_line(stage.redis_url, "rqc", stage.database_url)
     assert "--until-stdin-ends" in words
@@ -166,7 +172,7 @@ def test_the_doctor_shows_queues_of_rows_without_control_characters(stage: Stage
 
 @pytest.fixture
 def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
-    """Hand over three rows; return a function that mirrors the queue and compares the inbox with the log."""
+    """Hand three rows over. Return a function that mirrors the queue and then compares the inbox with the log."""
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")

@@ -1,4 +1,4 @@
-"""A relay that is killed or suspended at any point of its turn: each committed row becomes one job.
+"""A relay that is killed or suspended at any point of its work on a batch. Each committed row still becomes one job.
 
 These tests use SQLite and one server. scripts/prove/inbox uses the other databases and servers.
 """
@@ -31,7 +31,7 @@ def test_a_relay_that_is_suspended_and_resumed_hands_no_row_over_twice(
 
 
 @pytest.mark.slow
-def test_under_kills_each_committed_row_becomes_one_job_and_a_naive_relay_runs_some_jobs_twice(
+def test_each_committed_row_becomes_one_job_under_kills_though_a_naive_relay_runs_jobs_twice(
     tmp_path: Path, sqlite_url: str, valkey_url: str
 ) -> None:
     """Checks a short form of scripts/prove/inbox."""
@@ -42,7 +42,7 @@ def test_under_kills_each_committed_row_becomes_one_job_and_a_naive_relay_runs_s
 
 
 def test_a_naive_relay_runs_jobs_twice_if_it_is_killed_between_its_two_steps(stage: Stage) -> None:
-    """Checks that the tests of this file can fail."""
+    """Checks that the tests of this file can fail, since a naive relay runs jobs twice."""
 
     def usual_relay() -> None:
         usual.hand_over(stage, killing("answered", 1))

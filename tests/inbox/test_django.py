@@ -1,4 +1,4 @@
-"""Jobs enqueued inside Django's transactions, by the alias of a database."""
+"""Jobs that are enqueued inside transactions of Django. The program names the database by its alias."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def database_of(url: str) -> dict[str, Any]:
 
 @pytest.fixture
 def alias() -> Iterator[Callable[[str], None]]:
-    """Return a function that makes the alias refer to a database."""
+    """Return a function that lets the alias refer to another database."""
     if not settings.configured:
         memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
         settings.configure(DATABASES={"default": memory}, ALLOWED_HOSTS=["testserver"])
@@ -118,7 +118,7 @@ def test_a_program_that_turns_autocommit_off_commits_its_rows_itself(
     assert [] == woken
 
 
-def test_the_errors_of_missing_tables_and_of_an_unknown_alias_name_them(
+def test_missing_tables_and_an_unknown_alias_are_refused_in_django(
     sqlite_url: str, app: App, alias: Callable[[str], None]
 ) -> None:
     alias(sqlite_url)

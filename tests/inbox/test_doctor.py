@@ -1,4 +1,4 @@
-"""``rq-core doctor --inbox`` names what is wrong with an inbox, and nothing else."""
+"""``rq-core doctor --inbox`` reports what is wrong with an inbox, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.inbox import QUEUE, Stage, at, finish
 
 
 class Ended(Exception):
-    """The relay's end."""
+    """Raised to end the relay in the middle of its work."""
 
 
 def end() -> None:
@@ -34,7 +34,7 @@ def each_stage(request: pytest.FixtureRequest, valkey_url: str) -> Iterator[Stag
 
 
 def found(stage: Stage, *queues: str, url: str | None = None) -> list[str]:
-    """Return what the doctor says of the inbox."""
+    """Return the findings of the doctor about the inbox."""
     given = ["--inbox", url or stage.database_url, "--redis", stage.redis_url, "--json"]
     result = CliRunner().invoke(root, ["doctor", *queues, *given])
     assert isinstance(result.exception, SystemExit | None), result.exception
@@ -45,7 +45,7 @@ def found(stage: Stage, *queues: str, url: str | None = None) -> list[str]:
     return says
 
 
-def test_an_inbox_whose_relay_works_has_no_finding(each_stage: Stage) -> None:
+def test_the_doctor_reports_no_finding_for_an_inbox_whose_relay_works(each_stage: Stage) -> None:
     stage = each_stage
     assert found(stage) == [], "no relay has used it yet"
     stage.insert("a", "b")
@@ -58,7 +58,7 @@ def test_an_inbox_whose_relay_works_has_no_finding(each_stage: Stage) -> None:
     assert "inbox: all agrees" in result.stdout
 
 
-def test_rows_that_wait_and_rows_that_are_parked_are_named(each_stage: Stage) -> None:
+def test_the_doctor_reports_waiting_rows_and_parked_rows(each_stage: Stage) -> None:
     stage = each_stage
     stage.insert("bad", args="[")
     stage.hand_over()
@@ -76,7 +76,7 @@ def test_rows_that_wait_and_rows_that_are_parked_are_named(each_stage: Stage) ->
     assert found(stage, "other") == [], "the findings of the named queues"
 
 
-def test_a_database_that_was_set_back_is_named(each_stage: Stage) -> None:
+def test_the_doctor_reports_a_database_that_was_set_back(each_stage: Stage) -> None:
     stage = each_stage
     with stage.relay() as relay:
         stage.insert("a")
@@ -92,7 +92,7 @@ def test_a_database_that_was_set_back_is_named(each_stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("lost", ["all", "the last batch"])
-def test_a_redis_without_the_last_batch_is_named(stage: Stage, lost: str) -> None:
+def test_the_doctor_reports_that_redis_lacks_the_last_batch(stage: Stage, lost: str) -> None:
     stage.insert("a")
     with stage.relay() as relay:
         finish(relay)
@@ -116,7 +116,9 @@ def test_a_redis_without_the_last_batch_is_named(stage: Stage, lost: str) -> Non
     assert found(stage) == [], "the relay went on"
 
 
-def test_a_slot_that_redis_may_have_forgotten_by_now_is_no_finding(stage: Stage) -> None:
+def test_the_doctor_reports_no_finding_for_a_slot_that_redis_may_have_forgotten_by_now(
+    stage: Stage,
+) -> None:
     stage.insert("a")
     stage.hand_over()
     stage.client.run(stage.client.calls.delivery.ask([["FLUSHALL"]], QUEUE))
@@ -124,7 +126,7 @@ def test_a_slot_that_redis_may_have_forgotten_by_now_is_no_finding(stage: Stage)
     assert found(stage) == []
 
 
-def test_a_batch_that_has_not_arrived_yet_is_no_finding(stage: Stage) -> None:
+def test_the_doctor_reports_no_finding_for_a_batch_that_has_not_arrived_yet(stage: Stage) -> None:
     stage.insert("a")
     with pytest.raises(Ended):
         stage.hand_over(at("committed", 1, end))
@@ -132,7 +134,7 @@ def test_a_batch_that_has_not_arrived_yet_is_no_finding(stage: Stage) -> None:
     assert found(stage) == []
 
 
-def test_a_batch_on_its_way_whose_slot_is_lost_is_named(stage: Stage) -> None:
+def test_the_doctor_reports_a_lost_slot_of_a_batch_that_has_not_arrived_yet(stage: Stage) -> None:
     stage.insert("a")
     with stage.relay(at("committed", 3, end)) as relay, pytest.raises(Ended):
         finish(relay)
@@ -145,7 +147,7 @@ def test_a_batch_on_its_way_whose_slot_is_lost_is_named(stage: Stage) -> None:
     assert "Redis has nothing of the relay's last slot" in says
 
 
-def test_a_batch_that_redis_refused_is_no_finding(
+def test_the_doctor_reports_only_the_parked_row_of_a_batch_that_redis_refused(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a")
@@ -161,7 +163,7 @@ def test_a_batch_that_redis_refused_is_no_finding(
     assert "is parked" in says
 
 
-def test_altered_rows_and_another_place_are_named(stage: Stage) -> None:
+def test_the_doctor_reports_altered_rows_and_a_moved_inbox(stage: Stage) -> None:
     stage.insert("a")
     stage.hand_over()
     stage.sql("UPDATE rqc_relay SET ids = '{'")
@@ -173,7 +175,7 @@ def test_altered_rows_and_another_place_are_named(stage: Stage) -> None:
     assert len(found(stage)) == 2
 
 
-def test_a_file_that_a_relay_could_not_write_is_named(
+def test_the_doctor_reports_a_file_that_a_relay_could_not_write(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_errors, "missing", lambda path: f"user shop may not write {path}")
@@ -181,8 +183,9 @@ def test_a_file_that_a_relay_could_not_write_is_named(
     assert says == f"a relay cannot work: user shop may not write {stage.session.address.database}"
 
 
-def test_a_sequence_of_ids_that_is_behind_the_rows_is_named(on_postgres: Stage) -> None:
-    """A logical replica that took over has the rows, and not the sequence. INSERT takes an equal id for a duplicate."""
+def test_the_doctor_reports_a_sequence_of_ids_that_is_behind_the_rows(on_postgres: Stage) -> None:
+    """Checks a logical replica that took over: it has the rows, but not the state of the sequence. An INSERT then gets
+    the id of an existing row, and reports a duplicate."""
     stage = on_postgres
     stage.insert("a", "b")
     assert found(stage) == []
@@ -204,7 +207,7 @@ def test_the_doctor_writes_nothing_into_an_inbox(stage: Stage) -> None:
     ]
 
 
-def test_a_database_without_the_tables_is_named_with_the_command(
+def test_the_doctor_names_the_command_that_creates_missing_tables(
     stage: Stage, tmp_path: Path
 ) -> None:
     stage.sql("DROP TABLE rqc_inbox_parked")
@@ -228,7 +231,7 @@ def test_a_database_without_the_tables_is_named_with_the_command(
         ("queue TEXT PRIMARY KEY NOT NULL", "queue TEXT NOT NULL", "no unique key (queue)"),
     ],
 )
-def test_a_table_of_sqlite_that_differs_from_the_migration_is_named(
+def test_the_doctor_reports_a_table_of_sqlite_that_differs_from_the_migration(
     stage: Stage, tmp_path: Path, wanted: str, instead: str, says: str
 ) -> None:
     url = str(tmp_path / "other.db")
@@ -242,7 +245,7 @@ def test_a_table_of_sqlite_that_differs_from_the_migration_is_named(
     assert "rq-core inbox ddl" in line
 
 
-def test_tables_of_postgresql_that_differ_from_the_migration_are_named(
+def test_the_doctor_reports_tables_of_postgresql_that_differ_from_the_migration(
     postgres_url: str, valkey_url: str
 ) -> None:
     stage = Stage(postgres_url, valkey_url)

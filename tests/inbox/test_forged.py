@@ -1,5 +1,9 @@
-"""Changes by hand of a relay's batch, of its slot in Redis and of its rows, between the call and the deletion of the
-rows. No row is lost unnoticed, no row blocks the queue, and the comparison with the log finds jobs that ran again."""
+"""Changes by hand after Redis has accepted a relay's batch, and before the relay has deleted the batch's rows. The
+changes concern the batch, its slot in Redis, and the rows.
+
+No row is lost without a finding, and no row blocks the queue. The comparison with the log finds jobs that ran a second
+time.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,16 @@ ALL = ["a", "b", "c"]
 
 
 class Ended(Exception):
-    """Raised in place of a relay's step: the relay ends here."""
+    """Raised in place of a step of the relay, to end the relay at this step."""
 
 
 @pytest.fixture
 def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
-    """Let a relay die after Redis has accepted its batch of a, b and c, whose jobs then end; d is still in the inbox.
-    Return a function that compares the inbox with the log."""
+    """Let a relay die after Redis has accepted its batch of the jobs a, b and c. These jobs end, and the job d is still
+    in the inbox.
+
+    Return a function that compares the inbox with the log.
+    """
     path = str(tmp_path / "log.db")
     database = Database(path)
     source = open_source(stage.redis_url, "rqc")
@@ -98,7 +105,7 @@ def test_the_comparison_finds_a_batch_that_was_altered(
         "relayed = 'many'", "duplicate = 1.5",
     ],
 )  # fmt: skip
-def test_a_row_of_a_relay_that_cannot_be_read_is_one_line_and_stops_one_queue(
+def test_an_unreadable_row_of_a_relay_is_reported_in_one_line_and_stops_only_its_queue(
     stage: Stage,
     finding: Callable[[], str | None],
     caplog: pytest.LogCaptureFixture,
@@ -129,7 +136,7 @@ def test_a_row_of_a_relay_that_cannot_be_read_is_one_line_and_stops_one_queue(
     assert stage.rows() == []
 
 
-def test_bytes_in_parked_rows_are_shown_and_can_be_dropped(stage: Stage) -> None:
+def test_parked_rows_with_bytes_are_shown_and_can_be_dropped(stage: Stage) -> None:
     stage.insert("a", args="[")
     stage.hand_over()
     stage.sql("UPDATE rqc_inbox_parked SET job_id = x'6162', task = x'ff', args = x'00ff'")
@@ -140,7 +147,7 @@ def test_bytes_in_parked_rows_are_shown_and_can_be_dropped(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("words", [("run", "--once"), ("settle", "--moved"), ("verify",)])
-def test_an_inbox_without_an_id_is_one_line(
+def test_an_inbox_without_an_id_is_reported_in_one_line(
     stage: Stage, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     stage.sql("DELETE FROM rqc_inbox_place")

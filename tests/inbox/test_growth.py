@@ -1,4 +1,4 @@
-"""Short forms of scripts/prove/inbox rows, parked and losses."""
+"""Short forms of three parts of scripts/prove/inbox: rows, parked and losses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tests.rigs.inbox.losses import Loss, lose_at
 from tests.rigs.inbox.points import Point
 
 
-def test_an_inbox_is_as_large_after_five_times_as_many_rows(
+def test_an_inbox_does_not_grow_with_the_number_of_rows_that_a_relay_handed_over(
     sqlite_url: str, valkey_url: str
 ) -> None:
     found = grow(sqlite_url, valkey_url, rows=5_000, block=1_000)
     assert found.holds, found
 
 
-def test_a_relay_beside_parked_rows_and_one_beside_none_hand_the_same_rows_over(
+def test_a_relay_hands_all_rows_over_whether_parked_rows_exist_or_not(
     tmp_path: Path, valkey_url: str
 ) -> None:
-    """How fast they are is not compared here."""
+    """Checks that both relays hand all rows over. The test does not compare their speeds."""
     urls = f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}"
     found = park(urls, valkey_url, parked=1_000, rows=300)
     assert all(best >= median > 0 for best, median in found.jobs_per_s)
 
 
-def test_growth_and_slowness_would_be_found() -> None:
+def test_an_inbox_that_grows_or_a_slow_relay_fails_the_check() -> None:
     assert not Growth("sqlite", 10, {"table": [100, 115], "indexes": [100, 110]}, [1, 1], 1.0).holds
     flat = {"table": [100, 101], "indexes": [100, 99]}
     assert Growth("sqlite", 10, flat, [1, 1], 1.0).holds
@@ -35,7 +35,7 @@ def test_growth_and_slowness_would_be_found() -> None:
     assert not Parked("sqlite", 10, [[100, 90], [79, 79]], [1.0, 1.0], [1.0, 1.0]).holds
 
 
-def test_after_a_failover_to_a_replica_that_is_behind_no_row_is_lost_and_the_log_says_what_ran_twice(
+def test_a_failover_to_an_outdated_replica_loses_no_row_and_the_log_says_which_jobs_ran_twice(
     tmp_path: Path, sqlite_url: str
 ) -> None:
     point = Point("send", 2, "between the calls of a batch")

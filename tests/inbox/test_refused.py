@@ -1,4 +1,4 @@
-"""Enqueues that are refused before an INSERT, and the rows of jobs with names, caps and windows."""
+"""Enqueues that are refused before any INSERT. Also: the rows of jobs that have names, caps and windows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def connection(path: str) -> Iterator[sqlite3.Connection]:
 
 @pytest.fixture
 def rich() -> Iterator[App]:
-    """Return an app with tasks that have caps, names, deadlines and results."""
+    """Return an app whose tasks have caps, unique names, deadlines and results."""
     with App("redis://127.0.0.1:1", max_payload=1_000) as app:
 
         @app.task(
@@ -193,7 +193,7 @@ def test_an_enqueue_of_an_id_that_is_already_in_the_inbox_inserts_no_row(
 def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
-    """Checks that ids belong to their queue, as in Redis."""
+    """Checks that an id belongs to one queue, as it does in Redis."""
     for queue in ("a", "b", "a"):
         rich.tasks["once"].with_options(id="j", queue=queue).within(connection).enqueue("x")
     connection.commit()
@@ -201,7 +201,9 @@ def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     assert ["a", "b"] == [row.queue for row in committed(path)]
 
 
-def test_a_database_role_needs_the_documented_rights_and_no_others(pg_url: str, rich: App) -> None:
+def test_a_database_role_needs_the_documented_rights_and_no_other_rights(
+    pg_url: str, rich: App
+) -> None:
     url = make_url(pg_url)
     with psycopg.connect(driver_url(pg_url), autocommit=True) as owner:
         owner.execute("DROP ROLE IF EXISTS clerk")
@@ -227,8 +229,8 @@ def test_a_database_role_needs_the_documented_rights_and_no_others(pg_url: str, 
 def test_enqueue_and_cancel_work_in_a_pipeline_and_with_other_row_factories_of_psycopg(
     pg_url: str, rich: App
 ) -> None:
-    """Checks that the outcome does not depend on psycopg's row count, which is unknown in a pipeline until the rows are
-    fetched."""
+    """Checks that the outcome does not depend on psycopg's row count. In a pipeline, psycopg does not know the count
+    before it has fetched the rows."""
     with (
         psycopg.connect(driver_url(pg_url), row_factory=psycopg.rows.dict_row) as connection,
         connection.pipeline(),
@@ -291,7 +293,7 @@ def test_within_refuses_an_object_that_is_no_database_connection(rich: App, thin
 
 
 def test_within_refuses_a_database_that_can_have_no_inbox(rich: App) -> None:
-    """Checks that the refusal comes before a statement is sent, so no MySQL server is needed."""
+    """Checks that ``within`` refuses the database before it sends a statement, so the test needs no MySQL server."""
     from sqlalchemy.dialects import mysql
 
     engine = create_engine("sqlite://")
@@ -336,7 +338,8 @@ async def test_the_error_of_a_blocking_method_on_an_async_connection_names_the_a
 def test_a_fork_inside_a_transaction_does_not_affect_the_row_of_the_parent(
     url: str, rich: App
 ) -> None:
-    """Checks that the child, which must not use its parent's connection, can enqueue over its own connection."""
+    """Checks that the child process can enqueue over a connection of its own. The child must not use the connection of
+    its parent."""
     engine = create_engine(url)
     with Session(engine) as session, session.begin():
         rich.tasks["once"].within(session).enqueue("parent")

@@ -1,4 +1,4 @@
-"""A relay's call numbers and batches, databases that were set back or copied, and the relay as a service."""
+"""The call numbers and the batches of a relay, databases that were set back or copied, and the relay as a service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_each_relay_uses_its_own_slot_and_a_new_slot_each_day(stage: Stage) -> N
 
 
 def test_a_call_number_whose_commit_failed_is_not_used_again(stage: Stage) -> None:
-    """Checks a batch that may have been written, so that another relay may send it under this number."""
+    """Checks a commit that failed, but may have written the batch. Another relay may then send this batch under the
+    same number."""
     stage.insert("a")
 
     def fail() -> None:
@@ -75,9 +76,9 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
     assert stage.drain() == ["a"]
 
 
-def test_an_answer_ends_only_its_own_batch(stage: Stage) -> None:
-    """Checks a relay that is suspended after its answer, while another relay ends that batch and sends the next
-    batch."""
+def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
+    """Checks a relay that is suspended after it has got an answer. In the meantime, another relay ends that batch and
+    sends the next batch."""
     stage.insert("a")
 
     def fail() -> None:
@@ -179,7 +180,7 @@ def test_rows_of_a_call_that_redis_refuses_are_sent_one_by_one_and_the_refused_r
 def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of three calls; Redis refuses the second one once."""
+    """Checks a batch of three calls. Redis refuses the second call once."""
     monkeypatch.setattr(sending, "CALL_ROWS", rows := 10)
     jobs = [f"j-{n:03}" for n in range(2 * rows + 3)]
     stage.insert(*jobs)
@@ -209,10 +210,10 @@ def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
 # Redis and the database go back.
 
 
-def test_a_flush_between_the_calls_of_a_batch_loses_nothing_and_doubles_nothing(
+def test_a_flush_between_the_calls_of_a_batch_neither_loses_nor_duplicates_a_job(
     stage: Stage,
 ) -> None:
-    """Redis has answered the first call, and forgotten it before the second one."""
+    """Checks that Redis loses all data after it has answered the first call, and before it gets the second call."""
     jobs = [f"j-{n:03}" for n in range(CALL_ROWS + 2)]
     stage.insert(*jobs)
     flush = stage.client.calls.delivery.ask([["FLUSHALL"]])
@@ -255,7 +256,7 @@ def test_a_relay_notices_a_database_that_was_set_back_and_sends_its_rows_under_n
 def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a batch with an old call number of a slot, which Redis never carries out."""
+    """Checks a batch with an old call number of its slot. Redis never carries out a call with an old number."""
     saved: list[Any] = []
     stage.insert("a", "b")
     with stage.relay(at("committed", 1, lambda: saved.append(stage.saved()))) as relay:
@@ -272,7 +273,7 @@ def test_a_batch_of_a_database_that_was_set_back_is_refused_as_too_late_and_sent
     assert stage.rows() == []
 
 
-def test_a_copied_inbox_is_refused_until_an_operator_says_whether_it_is_a_copy(
+def test_a_relay_refuses_a_copied_inbox_until_an_operator_says_whether_the_inbox_is_a_copy(
     stage: Stage,
 ) -> None:
     stage.insert("a", "b")
@@ -393,7 +394,8 @@ def test_a_relay_that_waits_for_a_lock_can_be_stopped(
 def test_a_running_relay_notices_that_its_sqlite_file_was_replaced(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks a backup that is moved over the file: the relay has the old file open, which no producer uses any more."""
+    """Checks a backup that an operator moves over the file. The relay still has the old file open, which no producer
+    uses any more."""
     stop = threading.Event()
     path = Path(stage.session.address.database or "")
     args = (stage.redis_url, "rqc", stage.database_url)

@@ -1,4 +1,4 @@
-"""A relay on PostgreSQL: late commits, locks, poolers, many relays at once, and query plans."""
+"""A relay on PostgreSQL: transactions that commit late, locks, poolers, many relays at once, and query plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.wait import wait_until
 
 
 def test_a_relay_hands_over_a_row_whose_transaction_commits_late(on_postgres: Stage) -> None:
-    """Checks rows with lower ids than rows that were handed over before."""
+    """Checks a row whose id is lower than the ids of rows that the relay has already handed over."""
     stage = on_postgres
     late = Session(stage.database_url)
     with stage.relay() as relay:
@@ -83,7 +83,7 @@ def test_a_relay_holds_no_lock_while_it_sends_a_batch_and_leaves_no_session_stat
 def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients(
     postgres_server: PostgresServer, postgres_url: str, valkey_url: str
 ) -> None:
-    """Checks PgBouncer in transaction mode: a user, two relays and the test share one connection."""
+    """Checks PgBouncer in transaction mode. A user, two relays and the test share one connection to the server."""
     with pgbouncer(postgres_server.port) as port:
         stage = Stage(postgres_url.replace(f":{postgres_server.port}/", f":{port}/"), valkey_url)
         jobs = [f"j-{n}" for n in range(600)]
@@ -97,10 +97,10 @@ def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients
 
 
 @pytest.mark.parametrize("at_start", [True, False])
-def test_a_relay_that_meets_lock_timeout_tries_again(
+def test_a_relay_tries_again_after_a_lock_timeout(
     on_postgres: Stage, caplog: pytest.LogCaptureFixture, at_start: bool
 ) -> None:
-    """A migration of the application's has locked the table, and the relay's role has a `lock_timeout`."""
+    """Checks a relay whose role has a `lock_timeout`, while a migration of the application has locked the table."""
     stage = on_postgres
     url = f"{stage.database_url}?options=-c%20lock_timeout%3D20"
     stop = threading.Event()
@@ -156,7 +156,7 @@ def test_eight_relays_on_five_queues_hand_each_row_over_once(on_postgres: Stage)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
+def test_no_statement_of_a_relay_reads_parked_rows_or_a_whole_table(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     stage: Stage = request.getfixturevalue({"sqlite": "stage", "postgresql": "on_postgres"}[kind])
@@ -185,8 +185,8 @@ def test_no_statement_of_a_relay_turn_reads_parked_rows_or_a_whole_table(
 def test_a_batch_is_read_by_an_index_though_the_statistics_say_that_the_table_is_empty(
     on_postgres: Stage,
 ) -> None:
-    """Checks the query plan: without the index PostgreSQL read and sorted all rows of the queue for each batch, in 10
-    ms for 30,000 rows."""
+    """Checks the query plan. Without the index, PostgreSQL read and sorted all rows of the queue for each batch: 30,000
+    rows took 10 ms."""
     stage = on_postgres
     stage.sql("ANALYZE rqc_inbox")
     stage.sql(

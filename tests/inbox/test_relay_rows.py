@@ -1,4 +1,4 @@
-"""A relay makes jobs from rows: from ordinary rows and from unusual rows. Some rows do not become jobs."""
+"""Which rows a relay turns into jobs: ordinary rows, unusual rows, and rows that cannot become jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.inbox import QUEUE, Stage
 
 
 def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
-    """Return a job's state line in Redis."""
+    """Return the state line of a job in Redis."""
     keys = queue_keys(queue)
     ask = stage.client.calls.delivery.ask
     found = stage.client.run(

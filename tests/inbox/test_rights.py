@@ -1,4 +1,5 @@
-"""Each role does its work with the rights that `rq-core acl` and `rq-core inbox grants` print, and nothing else."""
+"""The rights that `rq-core acl` and `rq-core inbox grants` print. Each role can do its work with them, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -28,12 +29,13 @@ from tests.kit.servers import engines
 SCHEMA = "the shop"
 AsSql = Callable[[str], str]
 one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
-"""For rights in PostgreSQL, to which the server of the queue makes no difference."""
+"""Run the test on one engine only: rights in PostgreSQL do not depend on the server of the queue."""
 
 
 @pytest.fixture
 def superuser(postgres_url: str) -> Iterator[psycopg.Connection]:
-    """The tables are in a schema of their own, and PUBLIC has no right in the database."""
+    """Yield a connection as the superuser. The tables have a schema of their own, and PUBLIC has no right in the
+    database."""
     with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'CREATE SCHEMA "{SCHEMA}"')
@@ -53,7 +55,8 @@ def on_schema(superuser: psycopg.Connection, postgres_url: str, redis_url: str) 
 
 @pytest.fixture
 def as_sql(on_schema: Stage, superuser: psycopg.Connection) -> Iterator[AsSql]:
-    """Makes a role with the rights that the command prints, and returns the role's URL."""
+    """Return a function that makes a database role with the rights that `rq-core inbox grants` prints. The function
+    returns the role's URL."""
     made: list[str] = []
 
     def make(role: str) -> str:
@@ -80,7 +83,8 @@ def relay(redis_url: str, url: str) -> None:
 def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
     on_schema: Stage, as_sql: AsSql, as_: As, control: Any, role: str
 ) -> None:
-    """A relay adopts a batch, packs rows of other code, parks bad ones, and waits for a token."""
+    """Checks a relay that takes over a batch, packs rows of programs without rq-core, parks invalid rows, and waits for
+    a wake token."""
     stage, url, redis = on_schema, as_sql("relay"), as_(role)
     stage.insert("a", "b")
     stage.insert("bad", args="[")
@@ -109,7 +113,7 @@ def test_the_rights_of_a_relay_suffice_in_redis_and_in_postgresql(
 def test_a_relay_has_no_right_that_it_does_not_need(
     on_schema: Stage, as_sql: AsSql, superuser: psycopg.Connection
 ) -> None:
-    """Without any of them it fails, and the doctor names the right."""
+    """Checks each right: without the right the relay fails, and the doctor names the missing right."""
     stage, url = on_schema, as_sql("relay")
     user = inbox_url(url).username
     for table, rights in ROLES["relay"].rights.items():
@@ -130,7 +134,7 @@ def test_a_relay_has_no_right_that_it_does_not_need(
             assert told.exit_code == 1
 
 
-def test_a_relay_may_do_nothing_else(
+def test_a_relay_has_no_right_to_do_anything_but_its_work(
     on_schema: Stage,
     as_sql: AsSql,
     superuser: psycopg.Connection,
@@ -164,7 +168,7 @@ def test_a_relay_may_do_nothing_else(
                 client.run(client.calls.delivery.ask([words], "mail"))
 
 
-def test_the_rights_of_an_application_suffice(
+def test_the_rights_of_a_producer_suffice_to_enqueue_and_cancel_in_an_inbox(
     on_schema: Stage,
     as_sql: AsSql,
     as_: As,
@@ -189,7 +193,7 @@ def test_the_rights_of_an_application_suffice(
 
 
 @one_engine
-def test_a_program_with_only_the_right_to_insert_enqueues(
+def test_a_program_that_has_only_the_right_to_insert_can_enqueue(
     on_schema: Stage, superuser: psycopg.Connection, as_sql: AsSql
 ) -> None:
     url = as_sql("producer")

@@ -1,4 +1,4 @@
-"""The tables of the inbox, in both databases."""
+"""The tables of the inbox, in SQLite and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_the_id_of_a_deleted_row_is_not_used_again(audit_url: str, engine: Engin
 def test_the_constraints_of_the_tables_refuse_invalid_rows(
     audit_url: str, engine: Engine, statement: str
 ) -> None:
-    """Checks a job id that occurs twice in a queue, a second row of the place, a row without a queue or a task, and an
-    id by which a batch marks rows that have left it."""
+    """Checks these rows: a job id that its queue already has, a second row of the place, a row without a queue or a
+    task, and an id with which a batch marks rows that have left it."""
     migrate(audit_url)
     with engine.begin() as connection:
         for queue in ("q", "p"):
@@ -141,7 +141,8 @@ def test_the_constraints_of_the_tables_refuse_invalid_rows(
 
 @pytest.mark.parametrize("column", ["queue", "job_id", "task", "args", "options", "packed"])
 def test_sqlite_refuses_the_insert_of_bytes(sqlite_url: str, column: str) -> None:
-    """Checks bytes, such as those of json.dumps(…).encode() and of some libraries, which no relay could read."""
+    """Checks bytes in each column of text, since no relay could read them. Some libraries insert bytes, and so do
+    programs with json.dumps(…).encode()."""
     migrate(sqlite_url)
     columns = {"queue": "'q'", "task": "'t'"} | {column: "x'7b7d'"}
     engine = create_engine(inbox_url(sqlite_url))

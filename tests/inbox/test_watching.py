@@ -1,4 +1,5 @@
-"""Metrics, causes and alerts of an inbox: waiting rows and parked rows are shown, and reading them takes no lock."""
+"""The metrics, causes and alerts of an inbox. They show waiting rows and parked rows, and reading them takes no
+lock."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def scraped(stage: Stage) -> Scrape:
 
 
 def firing(found: Scrape) -> set[str]:
-    """Return the alerts of the inbox whose condition holds."""
+    """Return the alerts about the inbox whose condition holds."""
     return {
         name
         for name, alert in ALERT_BY_NAME.items()
@@ -55,7 +56,7 @@ def top(stage: Stage) -> Any:
 
 
 def said(stage: Stage) -> dict[str, str]:
-    """Return the sentences about the inbox, by alert."""
+    """Return the sentences about the inbox, by the name of the alert."""
     causes = top(stage)["causes"]
     return {each["alert"]: each["says"] for each in causes if "Inbox" in each["alert"]}
 
@@ -153,8 +154,8 @@ def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound_and_says_so(
 
 
 def test_invalid_queue_names_in_the_inbox_share_one_metric_label(stage: Stage) -> None:
-    """Checks invalid queue names, which a plain INSERT may contain: they cause neither many samples nor two samples
-    with the same label."""
+    """Checks invalid queue names, which any INSERT may contain. They add neither many samples nor two samples with the
+    same label."""
     stage.insert("a", queue="no name")
     stage.insert("b", queue="x" * 1_000)
     stage.insert("c")

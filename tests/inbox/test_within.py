@@ -1,4 +1,5 @@
-"""Jobs that are enqueued inside transactions, with each library that users may have, on both databases."""
+"""Jobs that programs enqueue inside transactions, with each library that programs may use, on both kinds of
+databases."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def driver_url(url: str) -> str:
 
 
 class Scene:
-    """A connection of one library, with the methods that tests need, which are the same for all libraries."""
+    """A connection of one library. Its methods are the same for all libraries, so that one test covers all of them."""
 
     def __init__(
         self, connection: Any, execute: Callable[[str], Any], commit: Any, back: Any
@@ -42,7 +43,7 @@ class Scene:
 
 @contextlib.contextmanager
 def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
-    """Open a connection of a blocking library. ``options`` are the engine's, or the driver's."""
+    """Open a connection of a blocking library. ``options`` are options of the engine or of the driver."""
     if kind == "driver":
         if url.startswith("sqlite"):
             raw: Any = sqlite3.connect(url.removeprefix("sqlite:///"), **options)
@@ -64,7 +65,7 @@ def opened(kind: str, url: str, **options: Any) -> Iterator[Scene]:
 
 @contextlib.asynccontextmanager
 async def opened_async(kind: str, url: str, **options: Any) -> AsyncIterator[Scene]:
-    """Open a connection of an asynchronous library. ``options`` are the engine's, or psycopg's."""
+    """Open a connection of an async library. ``options`` are options of the engine or of psycopg."""
     if kind == "driver":
         async with await psycopg.AsyncConnection.connect(driver_url(url), **options) as raw:
             yield Scene(raw, raw.execute, raw.commit, raw.rollback)
@@ -130,7 +131,7 @@ def test_enqueue_many_inserts_many_rows_in_order_with_one_statement(
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_the_rollback_of_a_savepoint_deletes_the_rows_that_were_inserted_since(
+def test_the_rollback_to_a_savepoint_deletes_the_rows_that_were_inserted_after_the_savepoint(
     kind: str, url: str, app: App
 ) -> None:
     send = app.tasks["send"]
@@ -272,7 +273,7 @@ async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
 async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_each_transaction(
     pg_url: str, postgres_server: PostgresServer, app: App
 ) -> None:
-    """Checks two clients that use one connection to the server alternately."""
+    """Checks two clients that take turns on one connection to the server."""
     send = app.tasks["send"]
     with pgbouncer(postgres_server.port) as port:
         url = make_url(pg_url).set(port=port).render_as_string()
@@ -292,7 +293,7 @@ async def test_an_enqueue_works_through_a_pooler_that_changes_the_server_after_e
     assert 14 == len(committed(pg_url))
 
 
-async def test_a_connection_of_a_pool_of_asyncpg(pg_url: str, app: App) -> None:
+async def test_within_accepts_a_connection_of_an_asyncpg_pool(pg_url: str, app: App) -> None:
     async with (
         asyncpg.create_pool(driver_url(pg_url), min_size=1) as pool,
         pool.acquire() as connection,

@@ -1,4 +1,4 @@
-"""Fixture: a client that prepares the queue."""
+"""Fixture: a client that prepares the queue of a test."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""Metrics as Prometheus sees them: scraped over HTTP or collected in this process, and parsed by its own parser."""
+"""Metrics as Prometheus sees them. Tests scrape them over HTTP or collect them in this process, and parse them with the
+parser of prometheus_client."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 Scrape = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
-"""By the sample's name and labels."""
+"""The values of the samples. The keys are the sample's name and its labels."""
 
 
 def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return the samples of an exposition."""
+    """Return the samples of a text in the format of Prometheus."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -26,19 +27,19 @@ def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def exposition(collector: Collector) -> str:
-    """Return the exposition of a registry with this collector."""
+    """Return the text that Prometheus would get from a registry with this collector."""
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(registry).decode()
 
 
 def value(found: Scrape, name: str, **labels: str) -> float | None:
-    """Return one sample; None if it is missing."""
+    """Return the value of one sample, or None if the sample is missing."""
     return found.get((name, frozenset(labels.items())))
 
 
 def total(found: Scrape, name: str, **labels: str) -> float:
-    """Return the sum of a name's samples that have these labels."""
+    """Return the sum of all samples that have this name and these labels."""
     wanted = labels.items()
     return sum(
         n for (each, has), n in found.items() if each == name and wanted <= dict(has).items()
@@ -46,7 +47,7 @@ def total(found: Scrape, name: str, **labels: str) -> float:
 
 
 def get(port: int, path: str = "/metrics") -> tuple[int, str]:
-    """Return the status and the text of a page; status 0 if no server answers."""
+    """Return the status and the text of a page. The status is 0 if no server answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -58,6 +59,6 @@ def get(port: int, path: str = "/metrics") -> tuple[int, str]:
 
 
 def fell(before: Scrape, after: Scrape) -> dict[Any, tuple[float, float | None]]:
-    """Return the counters that fell or vanished between two scrapes."""
+    """Return the counters whose value fell between two scrapes, and the counters that the second scrape lacks."""
     counters = {k: n for k, n in before.items() if k[0].endswith(("_total", "_bucket", "_count"))}
     return {k: (n, after.get(k)) for k, n in counters.items() if after.get(k, -1) < n}

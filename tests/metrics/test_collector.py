@@ -1,4 +1,5 @@
-"""The collectors: each sample is in the table of metrics, and an unreachable source hides no other sample."""
+"""The collectors of metrics. The table of metrics lists each sample, and a source that is unreachable hides no other
+sample."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def address(database: Database) -> str:
 
 
 def busy(seed: Seed) -> None:
-    """Make a queue that has a sample of every metric, and a tenant."""
+    """Make a queue with a sample of every metric, and with a key of a tenant."""
     seed.cap("tenant", 1)
     seed.cap(f"tenant={TENANT}", 1)
     seed.cap("task=t", 5)
@@ -78,7 +79,7 @@ def busy(seed: Seed) -> None:
 
 @pytest.fixture
 def collector_at() -> Iterator[Callable[..., QueueCollector]]:
-    """Return a function that makes collectors, and close them at the end."""
+    """Return a function that makes collectors. After the test, close these collectors."""
     with contextlib.ExitStack() as stack:
 
         def make(url: object, **how: str) -> QueueCollector:
@@ -324,7 +325,7 @@ def test_modules_that_do_not_need_prometheus_client_do_not_import_it(imported: s
     assert done.stdout == "[]\n"
 
 
-def test_without_the_extra_the_error_names_the_package_to_install() -> None:
+def test_without_prometheus_client_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"
         "from rq_core.metrics.page import worker_page\n"
@@ -341,7 +342,7 @@ def test_without_the_extra_the_error_names_the_package_to_install() -> None:
 def test_a_log_with_a_text_in_place_of_a_number_leaves_the_queue_metrics_complete(
     collector_at: Callable[..., QueueCollector], valkey_url: str, sqlite_url: str
 ) -> None:
-    """Checks SQLite, which stores any text in a column of numbers."""
+    """Checks SQLite, since a column of numbers in SQLite also accepts text."""
     with (
         Seed(valkey_url, real_clock=True) as seed,
         contextlib.closing(Database(sqlite_url)) as database,

@@ -1,4 +1,4 @@
-"""Counts of worker processes: they are summed exactly, bounded, and never fall."""
+"""The counts of worker processes: a reader sums them exactly, their number has a bound, and no count ever falls."""
 
 import ctypes
 import math
@@ -18,7 +18,7 @@ from rq_core.worker.settlement import NOT_RUN, Settlement
 from tests.metrics.scrape import exposition
 
 STEPS_MAX = 50
-"""Instructions of Python for each job."""
+"""Most bytecode instructions of Python for the counting of one job."""
 
 
 def settlement(task: str, verdict: str = "complete", ran_s: float = 0.02) -> Settlement:
@@ -55,7 +55,7 @@ def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None
     assert sum(parts.waits) == 0
 
 
-def test_tasks_that_exceed_the_rows_of_the_table_are_counted_together() -> None:
+def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> None:
     table = FlowTable(rows=3)
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
@@ -65,7 +65,7 @@ def test_tasks_that_exceed_the_rows_of_the_table_are_counted_together() -> None:
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_the_wait_of_a_job_is_counted_if_its_claim_knows_its_length() -> None:
+def test_the_waiting_time_of_a_job_is_counted_if_the_claim_has_this_time() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
@@ -95,7 +95,7 @@ def test_waits_of_jobs_that_are_settled_together_are_counted_separately() -> Non
 
 
 def test_a_reader_survives_random_bytes_in_a_table() -> None:
-    """Checks a table that a handler's native code overwrote, or that a killed process left half-written."""
+    """Checks a table that the native code of a handler overwrote, or that a killed process wrote only in part."""
     rng, totals = random.Random(24), FlowTotals()
     for place in range(200):
         table = FlowTable(rows=3)
@@ -158,7 +158,8 @@ def test_the_counts_of_a_killed_process_are_kept() -> None:
 
 
 def test_counting_a_job_takes_few_python_bytecode_steps() -> None:
-    """Checks the number of steps, since each job is counted: a loop of a hundred steps made drains 15 % slower."""
+    """Checks the number of bytecode instructions, since each job is counted. A loop of a hundred instructions made the
+    worker 15 % slower."""
     table = FlowTable()
     table.ended([settlement("send")], {})
 

@@ -1,4 +1,4 @@
-"""All viewers share one read of the queues, and its error."""
+"""Several viewers of the queues share one read of Redis. They also share the error of this read."""
 
 import threading
 import time
@@ -50,7 +50,9 @@ def test_viewers_share_the_error_of_an_outage() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_that_joins_a_hanging_read_waits_only_for_the_rest_of_its_timeout() -> None:
+def test_a_viewer_that_joins_a_hanging_read_waits_only_for_the_rest_of_the_timeout_of_that_read() -> (
+    None
+):
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):

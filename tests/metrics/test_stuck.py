@@ -1,4 +1,5 @@
-"""Five stuck queues: `rq-core top` and the alerts name the cause of each, and no cause for a healthy queue."""
+"""Five stuck queues, each for another cause. `rq-core top` and the alerts name the cause, and name no cause for a
+healthy queue."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def scraped(url: str, audit_url: str | None) -> Scrape:
 
 
 def firing(before: Scrape, after: Scrape) -> dict[str, set[str | None]]:
-    """Return the alerts whose rule holds, with their queues; growth is measured between the two scrapes."""
+    """Return the alerts whose rule holds, with their queues. Rules about growth compare the two scrapes."""
     return {alert.name: found for alert in ALERTS if (found := _holds(alert, before, after))}
 
 
@@ -98,7 +99,8 @@ def top(url: str, audit_url: str | None, *words: str) -> Any:
 def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
     valkey_url: str,
 ) -> None:
-    """Checks the alert, which does not need the metrics of the log that only `rq-core metrics --audit` has."""
+    """Checks the alert about a late mirror. The alert needs no metrics of the log, which only `rq-core metrics --audit`
+    has."""
     with scene(valkey_url, "sql_away"):
         alerts = firing({}, scraped(valkey_url, None))
         (cause,) = top(valkey_url, None)["causes"]
@@ -109,7 +111,7 @@ def test_the_cause_of_a_late_mirror_does_not_show_the_url_of_the_log(
 
 
 def test_the_doctor_and_queues_commands_report_a_mirror_that_is_behind(valkey_url: str) -> None:
-    """Checks events that wait for ten minutes: the doctor does not say that all agrees, and exits with 1."""
+    """Checks events that have waited for ten minutes. The doctor exits with 1 and does not say that all agrees."""
     with scene(valkey_url, "sql_away"):
         queues = CliRunner().invoke(root, ["queues", "--redis", valkey_url])
         doctor = CliRunner().invoke(root, ["doctor", QUEUE, "--redis", valkey_url])

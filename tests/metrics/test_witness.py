@@ -1,4 +1,5 @@
-"""Real worker processes that are replaced and killed: their counts equal those of the log and of the jobs' records."""
+"""Real worker processes that are replaced and killed. Their counts equal the counts of the log and of the records that
+the jobs write."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from tests.kit.witness import WITNESS
 from tests.metrics.scrape import exposition, fell, get, parsed, total, value
 
 JOBS = int(os.environ.get("RQ_CORE_WITNESS_JOBS", "2000")) // 2
-"""Of each half: before processes are killed, and while they are. `scripts/prove/live witness` has more."""
+"""Number of jobs in each half of the test. In the second half, processes are killed. `scripts/prove/live witness` runs
+more jobs."""
 KILLS = max(1, JOBS // 1_000)
 SHARE = max(150, JOBS // 20)
-"""Jobs after which a process is replaced."""
+"""Number of jobs after which a worker process is replaced."""
 WAIT_S = 60 + JOBS / 20
 SETTLED, ENDED = "rqc_worker_settled_total", "rqc_claims_ended_total"
 
@@ -49,7 +51,8 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
     how = ("--processes", "4", "--max-jobs", str(SHARE), "--health", str(port), "--audit", audit)
 
     def scraped(wanted: float) -> bool:
-        """Scrape, and assert that no counter fell since the scrape before."""
+        """Scrape the metrics, and assert that no counter is lower than in the last scrape. Return whether this number
+        of jobs has succeeded."""
         status, text = get(port)
         if status != 200:
             return False
@@ -81,9 +84,10 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
                 struck.append(_kill_a_worker_of(process.pid))
 
                 def died(kill: int = kill) -> bool:
-                    """Return whether this number of killed workers is counted.
+                    """Return whether the metrics count this number of killed workers.
 
-                    A killed process that had already retired is not counted; then another worker is killed.
+                    A process does not count as killed if it had already retired when it got the signal. In this case,
+                    this function kills another worker.
                     """
                     gone = not lives(struck[-1])
                     scraped(0)
@@ -117,7 +121,7 @@ def test_totals_are_exact_after_orderly_ends_of_workers_and_never_fall(
 
 
 def _kill_a_worker_of(supervisor: int) -> int:
-    """Kill the oldest worker process, which most likely works, and return its process id."""
+    """Kill the oldest worker process, since it is the most likely to be at work. Return its process id."""
 
     def one_is_killed() -> int | None:
         workers = [

@@ -1,7 +1,8 @@
-"""A model of caps and rates, as simple as possible: jobs, and a walk over all of them for every question.
+"""A model of caps and rates. It is as simple as possible: it has a list of jobs, and answers every question by a loop
+over all jobs.
 
-There are no lanes here. A job may run when every scope that counts it has room; the order is decided by comparing the
-job with all others.
+The model has no lanes. A job may run when each scope that counts the job has room. To decide the order, the model
+compares the job with all other jobs.
 """
 
 import math
@@ -24,9 +25,9 @@ class Entry:
     source: str
     was: list[str] = field(default_factory=list)
     code: str | None = None
-    """What code declares, also while a live limit holds."""
+    """The limit that the code declares, also while an operator's limit is in force."""
     set: str = ""
-    """Who set a live limit, and when."""
+    """Who set the operator's limit, and when. Empty if the code declared the limit."""
 
     def __str__(self) -> str:
         code = f" code={self.code}" if self.source == "live" and self.code else ""
@@ -41,18 +42,19 @@ class Entry:
 
 @dataclass
 class CapsModel(Model):
-    """A queue with caps."""
+    """A model of a queue with caps."""
 
     caps: dict[str, Entry] = field(default_factory=dict)
     arrivals: dict[str, int] = field(default_factory=dict)
-    """Of a rate: its theoretical arrival time, µs."""
+    """The theoretical arrival time of each rate, in µs."""
     over: set[str] = field(default_factory=set)
-    """Scopes whose limit was lowered below what holds them, until they are below it."""
+    """Scopes that have more holders than their cap, because the cap was lowered. A scope leaves this set when its
+    holders are within the cap."""
 
     # What counts a job.
 
     def lane(self, job: Job) -> str | None:
-        """Return the lane of a job: its own, and its task's scope if the task has a cap."""
+        """Return the lane of a job. If the job's task has a cap, the lane includes the scope of the task."""
         scopes = set(scopes_of(job.lane or ""))
         if f"task={job.task}" in self.caps:
             scopes.add(f"task={job.task}")
@@ -62,7 +64,8 @@ class CapsModel(Model):
         return scopes_of(self.lane(job) or "")
 
     def limit(self, scope: str) -> Limit:
-        """Return the limit in force: the key's own, or its family's."""
+        """Return the limit that is in force for a scope: the limit of the key itself, or else the limit of its
+        family."""
         family = scope.partition("=")[0]
         entry = self.caps.get(scope)
         if entry is None and family != "task":
@@ -94,8 +97,8 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the theoretical arrival time of a rate, limited to the present and to the latest time that this limit
-        allows."""
+        """Return the theoretical arrival time of a rate. It is not before the present, and not after the latest time
+        that the limit allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)
         return max(min(self.arrivals.get(scope, 0), furthest), self.now * 1000)
@@ -103,7 +106,7 @@ class CapsModel(Model):
     # Who may run.
 
     def gated(self) -> bool:
-        """Return whether the queue gives out no jobs."""
+        """Return whether the queue hands out no jobs at all."""
         return self.paused or not self.has_room("queue")
 
     def may_run(self, job: Job) -> bool:
@@ -126,7 +129,7 @@ class CapsModel(Model):
         job.old_entry = False
 
     def limits_in_force(self, job: Job) -> list[list[str | int | None]] | None:
-        """Return the scopes and limits that the job's claimed event must have."""
+        """Return the scopes and limits that the event `claimed` of this job must have."""
         told: list[list[str | int | None]] = []
         for scope in self.scopes(job):
             limit = self.limit(scope)
@@ -139,10 +142,11 @@ class CapsModel(Model):
         return told or None
 
     def before(self, job: Job) -> list[Job]:
-        """Return the jobs that may also run and that come before this job.
+        """Return the jobs that may run, and that come before this job.
 
-        The order is by priority, then by place in line, and is exact if one of the two is in a lane. Among plain jobs,
-        those that return come before those that never left, and are in no order among themselves.
+        The order is by priority, then by place in line. It is exact if one of the two jobs is in a lane. Among jobs
+        without a lane, the jobs that return to their old places come before the jobs that never left their places. The
+        order among the returning jobs does not matter.
         """
         return [
             other
@@ -163,7 +167,7 @@ class CapsModel(Model):
         return older or (first.returning and self.lane(first) is None)
 
     def is_hidden(self, job: Job) -> bool:
-        """Return whether a plain job may come after a later job in its list, so that its place in line has no
+        """Return whether a job without a lane may come after a later job of its list. Its place in line then has no
         effect."""
         return any(
             (other.returning or other.old_entry) and (other.seq or 0) > (job.seq or 0)
@@ -174,18 +178,19 @@ class CapsModel(Model):
     # What another order may have to remember: see FairModel.
 
     def note_waiting(self) -> None:
-        """Record at the end of a step which jobs wait from now on."""
+        """Record, at the end of a step, which jobs wait. The fair model needs this record."""
 
     def begin_claim(self) -> None:
-        """Begin a claim."""
+        """Prepare the model for a claim. The fair model does more here."""
 
     def end_claim(self, most: int) -> None:
-        """End a claim, which removed at most this number of expired entries."""
+        """End a claim, which removed at most this number of expired entries. The fair model does more here."""
 
     # What people and producers do.
 
     def kept_out(self, lane: str, rules: Iterable[tuple[str, str | int]]) -> tuple[str, str] | None:
-        """Return the rule for full scopes that refuses a job: the outcome, and the full scope or lane."""
+        """Return why a full scope or a full lane refuses a new job: the outcome, and the name of the scope or lane.
+        Return None if nothing refuses the job."""
         queued = len([j for j in self.in_state("ready") if j.lane == lane])
         for what, value in rules:
             if what == "most":
@@ -203,9 +208,10 @@ class CapsModel(Model):
     def set_cap(
         self, scope: str, limit: str, version: int, source: str, by: str
     ) -> tuple[str, int, str] | None:
-        """Compare and set a limit. Returns the outcome, and the version and limit that are then stored.
+        """Set a limit if the given version is the current version. Return the outcome, and the version and the limit
+        that are stored afterwards.
 
-        Returns None if there is no earlier limit to restore.
+        Return None if there is no earlier limit to restore.
         """
         old = self.caps.get(scope)
         current = old.version if old else 0
@@ -237,14 +243,15 @@ class CapsModel(Model):
         return "changed", made.version, limit
 
     def is_kept(self, old: Entry, limit: str) -> bool:
-        """Declare a limit from code, and return whether another stored limit stays."""
+        """Record the limit that the code declares. Return whether another stored limit stays in force."""
         before = [*old.was, old.code]
         if old.source == "live" and limit not in before:
             old.declares(limit)
         return old.limit != limit and (old.source == "live" or limit in before)
 
     def leave_to_family(self, scope: str, version: int) -> tuple[str, int, str] | None:
-        """Remove the own limit of a key for which code declares none."""
+        """Remove the limit of a key for which the code declares no limit. The limit of the key's family is then in
+        force."""
         old, above = self.caps.get(scope), self.caps.get(scope.partition("=")[0])
         if "=" not in scope or above is None:
             return None
@@ -256,7 +263,7 @@ class CapsModel(Model):
         return "changed", 0, above.limit
 
     def breached(self) -> set[str]:
-        """Return the scopes with more holders than their cap."""
+        """Return the scopes that have more holders than their cap allows."""
         scopes = {s for job in self.claimed() for s in scopes_of(job.lane or "") if counted(s)}
         limits = {s: self.limit(s) for s in scopes | {"queue"}}
         return {
@@ -268,10 +275,10 @@ class CapsModel(Model):
     # Step 0.
 
     def sweep_within(self, most: int, promoted: list[str], gone: set[str]) -> None:
-        """Do step 0 of a claim, for at most this number of entries of each kind.
+        """Do the sweep of a claim (step 0), for at most this number of entries of each kind.
 
-        The log says which due jobs it promoted, since resuming rates are of the same kind, and which dead jobs it
-        forgot.
+        ``promoted`` and ``gone`` come from the log: the due jobs that the sweep promoted, and the dead jobs that it
+        forgot. The model cannot know which due jobs these are, since rates that resume are entries of the same kind.
         """
         self.note_activity()
         if self.no_reap_before <= self.now:

@@ -1,4 +1,4 @@
-"""Fixtures of the models: servers without functions."""
+"""Fixtures of the models: servers on which no functions are loaded."""
 
 import pytest
 
@@ -7,7 +7,8 @@ from tests.kit.servers import RedisServer
 
 @pytest.fixture(autouse=True)
 def _few_functions(request: pytest.FixtureRequest) -> None:
-    """Remove the functions that other tests loaded, since a random failover loads all functions of its server again."""
+    """Remove the functions that other tests loaded. A random failover loads all functions of the server again, and few
+    functions take less time."""
     name = "valkey" if "valkey" in request.fixturenames else "redis_server"
     server: RedisServer = request.getfixturevalue(name)
     with server.client() as control:

@@ -1,8 +1,9 @@
-"""A model of start-time fair queueing: keys have weights, jobs have virtual times, and the least is served first.
+"""A model of start-time fair queueing (Goyal, Vin, Cheng 1996). Keys have weights, and jobs have virtual times. The job
+with the least start time is served first.
 
-A job that becomes the first of its kind starts at the clock, or when its key's last job finishes, whichever is later.
-The clock is the latest start of a served job. If the scopes of a job were full for long, its finish time is counted
-from the clock, so that its key saves up nothing. (Goyal, Vin, Cheng 1996.)
+A lane has the waiting jobs with the same scopes and the same priority. The first job of a lane starts at the clock, or
+when the last job of its key finishes if that is later. The clock is the latest start time of a served job. If the
+scopes of a job were full for long, its finish time counts from the clock, so that its key saves up no virtual time.
 """
 
 import math
@@ -13,7 +14,7 @@ from tests.model.caps_model import CapsModel
 from tests.model.machine import Job
 
 STEP = 10_000
-"""Virtual time that a job of weight 1 takes."""
+"""Virtual time that a job takes if the weight of its key is 1."""
 
 
 @dataclass
@@ -22,15 +23,17 @@ class FairModel(CapsModel):
 
     clock: int = 0
     starts: dict[str, int] = field(default_factory=dict)
-    """Of jobs with the same scopes and priority, as long as any wait: when the first starts."""
+    """For each lane with waiting jobs: the start time of its first job."""
     finishes: dict[str, int] = field(default_factory=dict)
-    """By key. Forgotten by the claim after the one that left them behind the clock."""
+    """For each key: the finish time of its last served job. When this time is behind the clock, a later claim removes
+    the entry."""
     forgotten: dict[str, int] = field(default_factory=dict)
-    """Of the waiting: a finish of their key that was forgotten meanwhile. A claim that met them still goes by it."""
+    """For each lane with waiting jobs: a finish time of its key that a claim removed from ``finishes`` while the jobs
+    waited. A claim may still order the lane by this time."""
     stored: dict[str, int] = field(default_factory=dict)
-    """What was in finishes before the claim that is being looked at."""
+    """A copy of ``finishes``, made before the current claim."""
     served: set[str] = field(default_factory=set)
-    """The keys that it served."""
+    """The keys whose jobs the current claim has served."""
 
     def key(self, job: Job) -> str:
         (key,) = [s[5:] for s in scopes_of(job.lane or "") if s.startswith("fair=")]
@@ -41,7 +44,7 @@ class FairModel(CapsModel):
         return max(1, int(entry.limit)) if entry else 1
 
     def note_waiting(self) -> None:
-        """Give each job that began to wait in this step its start time."""
+        """Give a start time to each lane in which a job began to wait in this step."""
         ready = {job.lane or "": job for job in self.in_state("ready")}
         self.starts = {lane: at for lane, at in self.starts.items() if lane in ready}
         self.forgotten = {lane: at for lane, at in self.forgotten.items() if lane in ready}

@@ -12,19 +12,20 @@ from tests.kit.snapshots import Snapshot
 from tests.model.machine import Queue
 
 KEEP_MS = 10**9
-"""Longer than any history: when results are forgotten is not this model's."""
+"""Time for which Redis keeps a result, in milliseconds. It is longer than any history, since this model does not cover
+how results expire."""
 
 
 def keeps(job_id: str) -> bool:
-    """Return whether jobs of this id keep their results."""
+    """Return whether jobs with this id keep their results."""
     return int(job_id.rpartition("-")[2]) % 2 == 0
 
 
 class KeptSeed(Seed):
-    """A seed that reports each success with a value of its own, whether the job keeps it or not."""
+    """A seed that reports another value for each success, even if the job does not keep its result."""
 
     presented: dict[tuple[str, str], str]
-    """The value that was reported last, by job and fence."""
+    """For each job and fence: the value that the last report of a success had."""
 
     def job(self, job_id: str, **options: Any) -> NewJob:
         return super().job(job_id, **({"keep_ms": KEEP_MS} if keeps(job_id) else {}), **options)
@@ -55,9 +56,9 @@ class KeptQueue(Queue):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.values: dict[str, str] = {}
-        """What jobs returned that succeeded last, by id."""
+        """For each id: the value of the job that succeeded last under this id."""
         self.known: set[str] = set()
-        """The ids that were jobs which keep their results."""
+        """The ids of all jobs that were to keep their results, also of jobs that have ended."""
 
     def succeed(self, held: Any, worker: str) -> dict[str, str]:
         refused = super().succeed(held, worker)

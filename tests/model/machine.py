@@ -1,7 +1,9 @@
-"""The rules of random histories, which run on a real server and on a Python model, and the checks after each step.
+"""The rules of random histories, and the checks after each step. The rules run on a real server and on a model in
+Python.
 
-After every step the model's state lines are compared with the queue's, and the queue's indexes and log with both; if
-jobs can be claimed, there must be a wake token. A failure prints the steps that led to it, and how to repeat them.
+After each step, the state lines of the queue must equal the state lines of the model. The indexes and the log of the
+queue must agree with both. If a job can be claimed, there must be a wake token. A failure prints the steps that led to
+it, and how to repeat them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,14 +32,14 @@ from tests.kit.transports import LossyTransport
 
 RETENTION_MS = 100_000
 SWEEP_MS = 100
-"""See lua/sweep/sweep.lua."""
+"""Time after a claim, in milliseconds, after which the next claim must sweep. See lua/sweep/sweep.lua."""
 LIMITS = {"backoff_ms": 1_000, "backoff_max_ms": 3_000, "unknown_max": 3}
 
 IDS = [f"j-{n}" for n in range(8)]
 WORKERS = ["w-1", "w-2", "w-3"]
 ids = st.sampled_from(IDS)
 picks = st.lists(st.integers(0, 999), min_size=1, max_size=4)
-"""Which jobs a call names: see Queue.pick."""
+"""Numbers with which a rule chooses the jobs of a call. See Queue.pick."""
 rarely = st.integers(0, 9).map(lambda n: n == 9)
 workers = st.sampled_from(WORKERS)
 settlements = st.sampled_from(["retry", "shutdown", "unknown_task", "complete", "final"])
@@ -73,16 +75,18 @@ class Job:
     reason: str | None = None
     lease: int = 0
     returning: bool = False
-    """Ready again with the place that it had: it goes before those that never left theirs."""
+    """True if the job is ready again at its old place in line. Such a job comes before the jobs that never left their
+    places."""
     old_entry: bool = False
-    """A cancelled job of this id left an entry in the list, so this one may come before its turn."""
+    """True if a cancelled job with the same id left an entry in the list. The job may then be claimed earlier than its
+    place in line allows."""
 
     @property
     def rank(self) -> int:
         return [str(p) for p in PRIORITIES].index(self.priority)
 
     def line(self) -> str:
-        """Return the state line, without fields that have their default."""
+        """Return the state line of the job, without the fields that have their default values."""
         defaults = {"priority": "normal", "attempts": 3, "losses": 3}
         parts = [self.state]
         for name in STATE_FIELDS:
@@ -95,7 +99,7 @@ class Job:
 
 @dataclass
 class Model:
-    """A short model of a queue, by sections 5 to 7 of the design."""
+    """A short model of a queue, which follows sections 5 to 7 of the design."""
 
     now: int = START_MS
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -105,18 +109,20 @@ class Model:
     last_activity: int = 0
     tombs: set[str] = field(default_factory=set)
     swept_at: int = 0
-    """When a claim was made last."""
+    """Time of the last claim, in milliseconds."""
 
     def in_state(self, *states: str) -> list[Job]:
         return [job for job in self.jobs.values() if job.state in states]
 
     def holder_of(self, name: str | None) -> Job | None:
-        """Return the live job that holds a name; None if the job is dead or waits past its deadline."""
+        """Return the live job that holds a name. Return None if no live job holds the name, or if its holder waits past
+        its deadline."""
         job = self._named(name)
         return None if job is None or self._is_overdue(job) else job
 
     def let_yield(self, name: str | None) -> None:
-        """Let another job take this name from a holder that waits past its deadline and continues without a name."""
+        """Take this name from a holder that waits past its deadline, so that another job can hold the name. The old
+        holder continues without a name."""
         job = self._named(name)
         if job is not None and self._is_overdue(job):
             job.unique = None
@@ -150,7 +156,7 @@ class Model:
         self.no_reap_before = self.now + LEASE_MS
 
     def sweep(self) -> None:
-        """Do step 0 of a claim."""
+        """Do the sweep of a claim (step 0): expire leases, promote due jobs, and forget old dead jobs."""
         buried = self.in_state("dead")
         self.note_activity()
         if self.no_reap_before <= self.now:
@@ -172,7 +178,7 @@ class Model:
         return [job for job in waiting if job.expires is not None and job.expires <= self.now]
 
     def yield_ids(self, ids: Iterable[str]) -> None:
-        """Let overdue jobs that have not failed give up their ids."""
+        """Take these ids from overdue jobs that have not failed, so that new jobs can use the ids."""
         wanted = set(ids)
         for job in self.overdue():
             if job.id in wanted and not (job.failed or job.lost):
@@ -202,7 +208,7 @@ class Model:
         self.move(job, "ready", returning=returning, seq=job.seq or self.next_place())
 
     def give_up(self, job: Job, how: str, delay: int) -> None:
-        """End a claim without a success."""
+        """End a claim that did not succeed."""
         if how in {"retry", "final"}:
             job.failed += 1
             if how == "final" or job.failed >= job.attempts:
@@ -220,7 +226,7 @@ class Model:
             self.move(job, "scheduled", unknown=job.unknown + 1, due=self.now + wait)
 
     def put(self, job_id: str, delay: int, expires: int, **told: Any) -> None:
-        """Add an accepted job."""
+        """Add a job that the queue has accepted."""
         job = Job(job_id, "ready", self.now, **told)
         job.old_entry = job_id in self.tombs
         job.expires = self.now + expires if expires else None
@@ -231,13 +237,13 @@ class Model:
         self.jobs[job_id] = job
 
     def in_force(self, job_id: str, fence: str, worker: str) -> Job | None:
-        """Return the job if this worker holds it under this fence."""
+        """Return the job if this worker holds it under this fence. Otherwise return None."""
         job = self.jobs.get(job_id)
         return job if job is not None and (job.fence, job.by) == (fence, worker) else None
 
     def holder(self, names: Iterable[str], other: str) -> str:
-        """Return the worker of the first claimed job among these jobs, or ``other``. The remaining jobs may belong to
-        another worker."""
+        """Return the worker of the first claimed job among these jobs, or else ``other``. Another worker may hold the
+        remaining jobs."""
         held = (job.by for name in names if (job := self.jobs.get(name)) is not None and job.by)
         return next(held, other)
 
@@ -246,7 +252,7 @@ class Queue(RuleBasedStateMachine):
     """Random histories of one queue, applied to the server and to the model."""
 
     seed_of = Seed
-    """What calls the server."""
+    """The class whose methods call the server."""
 
     def __init__(
         self, url: str, *, scripts: Callable[[str], Script] = timed, ids: Sequence[str] = IDS
@@ -260,7 +266,7 @@ class Queue(RuleBasedStateMachine):
         self.seed.configure(dead_retention_ms=RETENTION_MS)
         self.model = Model()
         self.fences: dict[str, str] = {}
-        """The last fence of every job that was ever claimed."""
+        """For each job that was ever claimed: its last fence."""
         self.stranger = False
 
     def teardown(self) -> None:
@@ -268,13 +274,13 @@ class Queue(RuleBasedStateMachine):
         self.seed.control.close()
 
     def before_call(self) -> None:
-        """Begin an epoch in the model if this call is the first one after the server's history changed."""
+        """Begin a new epoch in the model if this is the first call after the server's history has changed."""
         if self.stranger:
             self.stranger = False
             self.model.new_epoch()
 
     def pick(self, numbers: list[int], *states: str) -> list[str]:
-        """Choose jobs: mostly in these states, and sometimes in any state."""
+        """Choose jobs by these numbers. Most of the jobs have one of these states; some may have any state."""
         fitting = [job.id for job in self.model.in_state(*states)]
         named = []
         for number in numbers:
@@ -335,13 +341,14 @@ class Queue(RuleBasedStateMachine):
 
     @rule(numbers=picks, wrong=rarely, worker=workers, limit=st.integers(0, 4).map(lambda n: 4 - n))
     def turn(self, numbers: list[int], wrong: bool, worker: str, limit: int) -> None:
-        """Apply a turn: successes are reported first, so that no reported job loses its lease in the same call."""
+        """Apply a turn: one call that settles and claims. It reports successes first, so that a reported job does not
+        lose its lease in the same call."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         self.take(self.model.holder(names, worker), limit, self.held(names, wrong))
 
     def take(self, worker: str, limit: int, held: list[tuple[str, str]]) -> None:
-        """Claim jobs, with a report of successes if there are any."""
+        """Claim jobs. If there are successes to report, the same call reports them."""
         call = partial(self.seed.turn, *held) if held else self.seed.claim
         claimed = call(limit=limit, worker=worker)
         assert self.succeed(held, worker) == claimed.refused
@@ -372,10 +379,10 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire leases and deadlines in a claim that sweeps.
+        """Expire in the model the overdue jobs that a claim has expired on the server. Of these jobs, return the due
+        times that had not yet come.
 
-        Returns the due times of jobs that expire before they are promoted. A claim soon after another claim leaves
-        expired jobs that it does not meet.
+        A claim that comes soon after another claim does not sweep, and may leave overdue jobs.
         """
         must = self.model.now - self.model.swept_at > SWEEP_MS
         self.model.swept_at = self.model.now
@@ -390,7 +397,8 @@ class Queue(RuleBasedStateMachine):
         return due
 
     def check_order(self, taken: list[Job], ready: Iterable[Job]) -> None:
-        """Check the order of a claim: by priority, then returning jobs, then the others by place in line."""
+        """Check the order of the claimed jobs: first by priority, then jobs that return to their old places, then the
+        other jobs by place in line."""
         assert [j.rank for j in taken] == sorted(j.rank for j in taken)
         names = {j.id for j in taken}
         left = [j for j in ready if j.id not in names]
@@ -404,7 +412,7 @@ class Queue(RuleBasedStateMachine):
             assert not [j for j in peers if (j.seq or 0) < (job.seq or 0)]
 
     def succeed(self, held: Iterable[tuple[str, str]], worker: str) -> dict[str, str]:
-        """Remove succeeded jobs from the model, and return why some do not succeed, by id."""
+        """Remove the succeeded jobs from the model. For each job that cannot succeed, return the reason, by id."""
         refused = {}
         for job_id, fence in held:
             if self.model.in_force(job_id, fence, worker) is not None:
@@ -414,7 +422,8 @@ class Queue(RuleBasedStateMachine):
         return refused
 
     def held(self, names: list[str], wrong: bool) -> list[tuple[str, str]]:
-        """Return the fence that a worker presents: the last fence that it knows, or a fence that was never assigned."""
+        """Return each job with the fence that a worker presents: the last fence of the job, or a fence that no claim
+        has."""
         return [(i, NO_FENCE if wrong else self.fences.get(i, NO_FENCE)) for i in names]
 
     @rule(how=settlements, numbers=picks, wrong=rarely, delay=delays, worker=workers)
@@ -440,7 +449,7 @@ class Queue(RuleBasedStateMachine):
     def given_back(
         self, held: list[tuple[str, str]], worker: str, change: Callable[[Job], object]
     ) -> dict[str, str]:
-        """Give jobs back, and return the outcome of each by id; those in force are changed."""
+        """Give jobs back. Return the outcome of each job, by id. Only jobs whose claim is in force change."""
         expected = {}
         for job_id, fence in held:
             job = self.model.in_force(job_id, fence, worker)
@@ -458,14 +467,14 @@ class Queue(RuleBasedStateMachine):
     def take_and_settle(
         self, how: str, numbers: list[int], delay: int, worker: str, limit: int
     ) -> None:
-        """Claim and settle jobs in one rule, since separate rules would rarely do both."""
+        """Claim and settle jobs in one rule, since two separate rules would rarely meet the same jobs."""
         self.claim(worker, limit, True)
         self.settle(how, numbers, False, delay, worker)
 
     @precondition(some_held)
     @rule(numbers=picks, wrong=rarely, worker=workers)
     def extend(self, numbers: list[int], wrong: bool, worker: str) -> None:
-        """Extend leases; only the worker of a claim may extend its lease."""
+        """Extend leases. Only the worker that holds a claim may extend the lease of this claim."""
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         held = self.held(names, wrong)
@@ -574,7 +583,8 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.model.paused)
     @rule()
     def resume_soon(self) -> None:
-        """Resume the queue, twice as often as any other rule, since a paused queue shows little."""
+        """Resume the queue. This rule runs twice as often as any other rule, since few calls have an effect on a paused
+        queue."""
         self.resume()
 
     @rule(ms=st.sampled_from([1, 500, 1_000, 5_000, 10_000, 20_000, 20_001, 100_000]))
@@ -595,7 +605,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule()
     def failover(self) -> None:
-        """Simulate a failover to a complete replica: only the id of the server's history changes."""
+        """Simulate a failover to a replica that has all data: only the id of the server's history changes."""
         fail_over(self.seed.control)
         self.stranger = True
 
@@ -603,7 +613,7 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def all_agree(self) -> None:
-        """Read the queue once, and compare it with the model."""
+        """Read the queue once, and check that the queue agrees with the model."""
         self.check(self.seed.snapshot())
 
     def check(self, snapshot: Snapshot) -> None:
@@ -616,6 +626,7 @@ class Queue(RuleBasedStateMachine):
         self.check_sleepers(snapshot)
 
     def check_sleepers(self, snapshot: Snapshot) -> None:
-        """Check that the wake list is not empty while jobs can be claimed: workers would wait for the next poll."""
+        """Check that there is a wake token while jobs can be claimed. Without a token, idle workers would sleep until
+        their next poll."""
         if self.model.in_state("ready") and not self.model.paused:
             assert len(snapshot["wake"]) == 1

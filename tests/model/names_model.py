@@ -1,7 +1,8 @@
-"""A model of unique names: the holder of each name, the outcome of each call, and what frees a name.
+"""A model of unique names: which job holds each name, how each call ends, and what frees a name.
 
-The model knows the job of each name and the kind of its uniqueness, and the deadline of each job. Jobs are plain and of
-one priority. After every step the names in Redis are compared with the model's, and all indexes with the jobs.
+The model records the job of each name, the kind of uniqueness of the name, and the deadline of each job. All jobs have
+the same priority and no lane. After each step, the names in Redis must equal the model's names, and all indexes must
+agree with the jobs.
 """
 
 from dataclasses import dataclass
@@ -34,11 +35,12 @@ class Named:
     name: str
     word: str
     until: int
-    """Of a throttled one: until when its name stands. Of a debounced one: when it is due at the latest."""
+    """For a throttled name: the time until which the name is held. For a debounced name: the latest time at which the
+    job is due."""
     expires: int | None = None
     claims: int = 0
     has_name: bool = True
-    """False once an operator has freed it."""
+    """False after an operator has freed the name of this job."""
 
 
 class Names(RuleBasedStateMachine):
@@ -51,7 +53,8 @@ class Names(RuleBasedStateMachine):
         self.seed.clock.set(START_MS)
         self.jobs: dict[str, Named] = {}
         self.holders: dict[str, tuple[str, int | None]] = {}
-        """Name → the job that has it, and until when, if that is an instant."""
+        """For each name: the id of its job, and the time until which the job holds the name. The time is None if the
+        name has no window."""
         self.held: list[Claim] = []
         self.count = 0
 
@@ -64,7 +67,7 @@ class Names(RuleBasedStateMachine):
         return self.seed.now
 
     def stands(self, name: str) -> str | None:
-        """Return the job that holds a name now."""
+        """Return the id of the job that holds a name now, or None."""
         job_id, until = self.holders.get(name, (None, None))
         return None if until is not None and until <= self.now else job_id
 
@@ -72,9 +75,9 @@ class Names(RuleBasedStateMachine):
         return str(fields_of(lines_of(self.seed.snapshot())[job_id])["state"])
 
     def keeps_out(self, name: str) -> str | None:
-        """Return the job that keeps other jobs from a name.
+        """Return the job that keeps other jobs from using a name, or None.
 
-        An overdue job yields its name, unless the name is held until an instant.
+        An overdue job does not keep other jobs out, unless it holds the name until a fixed time.
         """
         holder = self.stands(name)
         return None if holder is not None and self.is_overdue(holder, name) else holder
@@ -86,14 +89,14 @@ class Names(RuleBasedStateMachine):
         return job.expires <= self.now and self.state(job_id) in ("ready", "scheduled")
 
     def take(self, name: str, job_id: str, until: int | None) -> None:
-        """Let a job take a name, from a holder that yields it if there is one."""
+        """Let a job take a name. If another job holds the name, this holder loses it."""
         other = self.stands(name)
         if other in self.jobs and other != job_id:
             self.jobs[other].has_name = False
         self.holders[name] = (job_id, until)
 
     def give_up(self, job_id: str) -> None:
-        """Free the name of a job that ended or began, unless the name is held until an instant."""
+        """Free the name of a job that has ended or begun. A name that is held until a fixed time is not freed."""
         name = self.jobs[job_id].name
         if self.holders.get(name) == (job_id, None):
             del self.holders[name]
@@ -112,7 +115,8 @@ class Names(RuleBasedStateMachine):
         )
     )
     def enqueue(self, calls: list[tuple[str, str, int]]) -> None:
-        """Enqueue several jobs at once, each with another name; other tests cover one name in one call."""
+        """Enqueue several jobs in one call, each with another name. Other tests cover a call that has the same name
+        twice."""
         calls = list({name: (name, word, ms) for name, word, ms in calls}.values())
         wanted = {f"j-{self.count + n}": call for n, call in enumerate(calls)}
         self.count += len(calls)
@@ -161,7 +165,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Remove the jobs whose leases have ended, or mark them as dead."""
+        """Remove the jobs whose leases have expired from the model, or mark them as dead."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

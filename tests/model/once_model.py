@@ -34,7 +34,8 @@ class OnceQueue(Queue):
             for at, (job_id, name, *_) in enumerate(wanted)
             if how == "replace" and job_id not in live and first[job_id] == at
         }
-        """By name: the last that is sure to be accepted, of those that replace."""
+        """For each name: the position of the last job that is certain to be accepted and to replace the holder of the
+        name."""
         replaceable = {j.id for j in self.model.in_state("ready", "scheduled") if not j.claim}
         deferred: set[str] = set()
         expected = Expected()
@@ -63,7 +64,7 @@ class OnceQueue(Queue):
         expected.check(accepted)
 
     def leave(self, job: Job) -> None:
-        """Let another job take this job's place."""
+        """Remove this job, since another job takes its place."""
         if job.state == "ready":
             self.model.tombs.add(job.id)
         del self.model.jobs[job.id]

@@ -1,4 +1,4 @@
-"""Runs a state machine for a number of examples or, in the long form, of minutes."""
+"""Runs a state machine for a number of examples. In the long form, it runs for a number of minutes."""
 
 import os
 import time
@@ -8,16 +8,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 MINUTES = "RQ_CORE_MODEL_MINUTES"
-"""Set by scripts/prove/model: how long each machine runs, in batches of new examples."""
+"""Minutes for which each machine runs, in batches of new examples. scripts/prove/model sets this number."""
 BATCH = 200
 LIMIT_S = 0 if MINUTES in os.environ else 900
-"""Seconds that pytest gives a test: shrinking a failure takes its time, and a long run ends by itself."""
+"""Time limit of pytest for one test, in seconds. It leaves time to shrink a failure to fewer steps, and a long run ends
+by itself before."""
 
 
 def run(machine: Callable[[], RuleBasedStateMachine], *, examples: int, steps: int = 50) -> None:
-    """Run a machine for this number of examples, or for MINUTES.
+    """Run a machine for this number of examples, or for MINUTES if that is set.
 
-    A failure prints its steps and how to repeat them.
+    A failure prints its steps, and how to repeat them.
     """
     minutes = float(os.environ.get(MINUTES, "0"))
     if not minutes:

@@ -19,5 +19,6 @@ def test_random_histories_with_names_and_edits_agree_with_the_model(valkey_url: 
 
 
 def test_random_histories_with_kept_results_agree_with_the_model(valkey_url: str) -> None:
-    """Checks that no refused settlement leaves a value, and that no id has an earlier job's value."""
+    """Checks that a refused settlement stores no value, and that no job has the value of an earlier job with the same
+    id."""
     run(lambda: KeptQueue(valkey_url), examples=15)

@@ -1,6 +1,7 @@
-"""Dependencies as type checkers see them; mypy checks this file, and nothing runs it. See app.py.
+"""Dependencies, as type checkers see them. mypy checks this file, and nothing runs it. See app.py.
 
-An injected parameter is not required, and a wrong argument stays an error, in both spellings.
+Each dependency is written in both of its forms. The caller need not pass an injected parameter, and a wrong argument
+stays an error.
 """
 
 from collections.abc import AsyncIterator, Generator, Iterator

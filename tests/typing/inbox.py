@@ -1,5 +1,8 @@
-"""Calls of ``within`` that type checkers must accept or refuse: which enqueue belongs to which kind of connection.
-Nothing runs this file."""
+"""Calls of ``within`` that type checkers must accept or refuse. The type of the connection decides which enqueue method
+is allowed.
+
+Nothing runs this file.
+"""
 
 import sqlite3
 from typing import Any, assert_type

@@ -1,6 +1,7 @@
-"""Steps of durable jobs that type checkers must accept or refuse; mypy and pyright check this file. Nothing runs it.
+"""Steps of durable jobs that type checkers must accept or refuse. mypy and pyright check this file, and nothing runs
+it.
 
-An error that one of them stops finding makes its `type: ignore` unused, which fails the check.
+If a checker no longer finds an error, the `type: ignore` of this error is unused, and the check fails.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Fixtures: the page on a real server, with a mirrored queue of jobs in each state, and a browser without scripts."""
+"""Fixtures: the page on a real server, a mirrored queue with a job in each state, and a client that runs no
+JavaScript."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tests.kit.seed import Seed
 QUEUE = "mail"
 HOST = "http://localhost:8900"
 SECRET = "s3ntinel-of-ann"  # noqa: S105 - it is none
-"""Part of all that a job carries, which may be shown only to viewers who may see it."""
+"""A text in all data of a job that is secret. Only viewers with the right may see this text."""
 ERROR = json.dumps(
     {"type": "SmtpError", "message": f"refused {SECRET}", "traceback": f"at {SECRET}"}
 )
@@ -58,7 +59,7 @@ class Scene:
                 drain(Mirror(Outbox(self.seed.client), database, queue))
 
     def die(self, job_id: str, error: str = ERROR) -> None:
-        """Let a job die of an error."""
+        """Let a job die with an error."""
         seed = self.seed
         claim = seed.running(job_id, args_json=json.dumps({"to": SECRET}))
         seed.client.run(
@@ -81,7 +82,7 @@ class Scene:
 
 
 def lay_log(audit_url: str) -> None:
-    """Give an audit database its schema."""
+    """Create the tables of the log in an audit database."""
     with contextlib.closing(Database(audit_url)) as database:
         lay_schema(database)
 
@@ -113,15 +114,15 @@ def make_busy(scene: Scene) -> None:
 
 @pytest.fixture
 def busy(scene: Scene) -> Scene:
-    """Return a scene with the jobs of make_busy."""
+    """Return a scene with the jobs that make_busy makes."""
     make_busy(scene)
     return scene
 
 
 @pytest.fixture
 def browse(scene: Scene) -> Iterator[Browse]:
-    """Return a function that opens the page as a viewer: ``browse(see_arguments=True)``, ``browse(log=False)``,
-    ``browse(gate=…)``."""
+    """Return a function that opens the page as a viewer. Examples: ``browse(see_arguments=True)``,
+    ``browse(log=False)``, ``browse(gate=…)``."""
     with contextlib.ExitStack() as stack:
 
         def open_page(

@@ -1,4 +1,5 @@
-"""Access to the page: each request's Host, tokens, cookies, proxies, and an app in which the page is mounted."""
+"""Access to the page: the header Host of each request, tokens, cookies, proxies, and an app in which the page is
+mounted."""
 
 from __future__ import annotations
 
@@ -149,10 +150,10 @@ def test_every_page_requires_a_token(scene: Scene, browse: Browse, gate: ByToken
         assert page.get(as_json(path)).status_code == 401
 
 
-def test_every_route_needs_a_token_but_the_login_and_the_static_files(
+def test_every_route_except_the_login_and_the_static_files_needs_a_token(
     scene: Scene, browse: Browse, gate: ByToken
 ) -> None:
-    """A page that is added without a rule fails here: the table of routes is the site's own."""
+    """Checks each route of the site's own table, so that this test fails for a new page without a rule."""
     page = browse(gate=gate)
     site: Any = page.app
     open_ones = []
@@ -230,7 +231,7 @@ def test_a_role_that_is_changed_in_the_file_of_tokens_is_in_force_at_once(
     assert page.get("/index.json").json()["sees_arguments"] is False
 
 
-def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_its_name(
+def test_a_cookie_of_an_old_token_is_refused_after_a_new_token_was_made_for_the_same_name(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -307,7 +308,7 @@ def test_a_logout_deletes_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_of_tokens_contains_no_token_in_clear_and_only_its_owner_can_read_it(
+def test_the_file_of_tokens_contains_no_token_in_clear_text_and_only_its_owner_can_read_it(
     tokens_file: Path,
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -351,7 +352,7 @@ def test_mounting_without_authorize_is_refused() -> None:
         dashboard(App("redis://127.0.0.1:1"))
 
 
-def test_mounting_the_page_without_authorize_is_refused(
+def test_a_mounted_page_serves_only_viewers_that_authorize_accepts_and_links_below_its_path(
     busy: Scene,
 ) -> None:
     app = App(busy.url, audit=busy.audit_url)

@@ -1,4 +1,4 @@
-"""The page says of the past what `rq-core audit` says of it."""
+"""The pages about the past show the same facts as the commands of `rq-core audit`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def said(cli: CommandLine, scene: Scene, *words: str) -> Any:
     return json.loads(cli.ok("audit", *words, "--audit", scene.audit_url, "--json"))
 
 
-def test_the_page_of_a_moment_says_what_audit_at_says(
+def test_the_page_of_a_moment_agrees_with_the_command_audit_at(
     scene: Scene, browse: Browse, cli: CommandLine
 ) -> None:
-    """The minutes of the chart are the places of the slider: a moment of each kind is compared."""
+    """Checks moments before, during and after a wait, and moments at its edges."""
     waited(scene)
     page = browse()
     (wait,) = page.get(f"/jobs/{QUEUE}/invoice-1.json").json()["waits"]
@@ -55,7 +55,7 @@ def test_the_page_of_a_moment_says_what_audit_at_says(
 
 
 @pytest.mark.parametrize("job_id", ["invoice-0", "invoice-2", "export"])
-def test_the_page_of_a_job_says_what_audit_why_says(
+def test_the_page_of_a_job_agrees_with_the_command_audit_why(
     scene: Scene, browse: Browse, cli: CommandLine, job_id: str
 ) -> None:
     waited(scene)

@@ -1,4 +1,4 @@
-"""Templates and scripts follow the strict Content-Security-Policy, and files from other projects are unchanged."""
+"""Templates and scripts follow the strict Content-Security-Policy. Files from other projects are unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jinja2 import StrictUndefined, UndefinedError
 from rq_core.web.dashboard import STATIC, TEMPLATES, environment
 
 HTMX = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
-"""Of dist/htmx.min.js in the package htmx.org 4.0.1."""
+"""Hash of the file dist/htmx.min.js in the package htmx.org 4.0.1."""
 
 
 def templates() -> list[Path]:

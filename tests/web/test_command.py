@@ -1,4 +1,4 @@
-"""`rq-core web` serves the page, refuses to serve other machines without tokens, and makes tokens."""
+"""`rq-core web` serves the page and makes tokens. Without tokens, it refuses to serve other machines."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
 
 
 def test_the_page_works_behind_a_proxy_that_strips_its_path(scene: Scene, tmp_path: Path) -> None:
-    """Requests come without the prefix, as nginx sends them with `proxy_pass http://…/`."""
+    """Checks requests without the prefix of the path, as nginx sends them with `proxy_pass http://…/`."""
     scene.seed.enqueue("a")
     port = free_port()
     command = [

@@ -1,4 +1,5 @@
-"""The Redis commands of the pages: at most 70 for a queue, the shared look at all queues included."""
+"""The Redis commands of the pages. The page of a queue sends at most 70, including the commands of the overview that
+all viewers share."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from tests.web.conftest import QUEUE, Browse, Scene, read
 PAGE_MAX: Final = 70
 LANES: Final = 1_100
 LISTED: Final = 600
-"""More than the pages read."""
+"""Length of each list. It is more than the pages read."""
 
 
 def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
-    """Return the commands that clients send to Redis while something is asked, without those inside of scripts."""
+    """Return the commands that clients send to Redis while ``ask`` runs. Commands inside scripts are left out."""
     control: Any = scene.seed.control
     found: list[str] = []
     with control.monitor() as monitor:
@@ -34,7 +35,8 @@ def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:
 
 
 def fill(scene: Scene) -> None:
-    """Jobs in very many lanes, blocked and open ones; and longer lists than a page reads, with cancelled jobs."""
+    """Make jobs in very many lanes, blocked lanes and open lanes. Also make lists that are longer than a page reads,
+    with cancelled jobs."""
     seed = scene.seed
     for scope in ("tenant", *(f"task=t{n}" for n in range(120))):
         seed.cap(scope, 1)
@@ -59,13 +61,13 @@ def fill(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each request read again."""
+    """Turn off the shared overview, so that each request reads Redis again."""
     monkeypatch.setattr(sources, "SHARED_S", 0.0)
     monkeypatch.setattr(sources, "SharedOverview", functools.partial(SharedOverview, shared_s=0.0))
 
 
 def counts(scene: Scene, browse: Browse, **paths: str) -> dict[str, int]:
-    """Return how many commands each of these pages sends."""
+    """Return how many commands each of these pages sends to Redis."""
     page, found = browse(log=False), {}
     for name, path in paths.items():
         read(page, path)  # Connects.
@@ -98,7 +100,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
 
 
 def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:
-    """Weights are in one hash with the limits, and are shown behind them."""
+    """Checks 3,000 weights. They are in the same hash as the limits, and the page shows them after the limits."""
     seed = scene.seed
     seed.configure(fair=1)
     for at in range(0, 3_000, 500):

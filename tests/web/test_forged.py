@@ -1,4 +1,4 @@
-"""Rows and keys that rq-core did not write: each page still answers, and says what it cannot read or show."""
+"""Rows and keys that rq-core did not write. Each page still answers, and says what it cannot read or show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LISTS = [f"/jobs?queue={QUEUE}&outcome=any", f"/at?queue={QUEUE}", f"/log?queue=
 
 
 def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
-    """Change the log as an operator with all rights can: its triggers and CHECKs do not refuse it."""
+    """Change rows of the log, as an operator with all rights can. No trigger and no CHECK refuses the change."""
     path = scene.audit_url.removeprefix("sqlite:///")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as log:
         log.execute("PRAGMA ignore_check_constraints = ON")
@@ -34,7 +34,7 @@ def forge_rows(scene: Scene, statement: str, *values: Any) -> None:
 
 
 def look_at_all(browse: Browse) -> dict[str, Any]:
-    """Open each page as HTML and as JSON, and return the documents by path."""
+    """Open each page as HTML and as JSON. Return the JSON documents by path."""
     page = browse()
     found = {}
     for path in (*ADDRESSES.values(), *JOBS, *LISTS):
@@ -93,7 +93,7 @@ def test_the_page_of_a_job_with_unreadable_events_shows_the_data_in_redis(
         ("verdict = 'unknown'", "something could not be proved"),
     ],
 )
-def test_the_page_of_the_log_says_that_a_recorded_proof_proves_less_than_the_log(
+def test_the_page_of_the_log_says_why_a_recorded_proof_does_not_prove_the_whole_log(
     busy: Scene, browse: Browse, forged: str, says: str
 ) -> None:
     database = Database(busy.audit_url)

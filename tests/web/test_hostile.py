@@ -1,4 +1,5 @@
-"""Hostile texts: texts of jobs and people are shown as text, and arguments of jobs only to viewers with the right."""
+"""Hostile texts. Pages show texts of jobs and people as plain text, and show arguments of jobs only to viewers with the
+right."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def test_text_that_is_not_utf_8_is_shown(scene: Scene, browse: Browse) -> None:
 
 @pytest.fixture
 def secretive(scene: Scene) -> Scene:
-    """Make a queue in which each field of a job contains the secret, in Redis and in the log."""
+    """Make a queue in which every field of a job contains the secret. The secret is in Redis and in the log."""
     seed = scene.seed
     arguments = json.dumps({"to": SECRET})
     scene.die("died")
@@ -151,7 +152,7 @@ def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Brows
 def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
     secretive: Scene, browse: Browse
 ) -> None:
-    """Checks that the pages of the test above had secrets to hide."""
+    """Checks that the pages of the test above have secrets that they could show."""
     page = browse(see_arguments=True)
 
     for name in ("died", "carries", "alive", "again"):

@@ -1,4 +1,4 @@
-"""Hostile texts in every field: of each text column of the audit log, and of each key of a queue in Redis."""
+"""Hostile texts in every field: in each text column of the audit log, and in each key of a queue in Redis."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ PAGES: Final = (
     f"/log?queue={QUEUE}", f"/jobs?queue={QUEUE}&state=dead",
 )  # fmt: skip
 PAGE_MAX: Final = 250_000
-"""Characters of a page, most of which are charts and links: less than one text that is not cut."""
+"""Most characters of a page, which are mainly charts and links. One hostile text that a page does not shorten has more
+characters."""
 OF_TABLE: Final[dict[str, tuple[str, ...]]] = {
     "job": (f"/jobs/{QUEUE}/died", f"/jobs/{QUEUE}/waits", "/at", "/jobs?q=done"),
     "job_attempt": (f"/jobs?queue={QUEUE}&outcome=any", f"/jobs/{QUEUE}/waits", "/at"),
     "job_event": ("/log", f"/jobs/{QUEUE}/done", f"/schedules/{QUEUE}/beat", "/at"),
     "claim_minute": ("/", "/dead", f"/queues/{QUEUE}"),
 }
-"""The pages that show most of a table; of the other tables, which are the mirror's own, those of the log."""
+"""For each of these tables: the pages that show most of its data. The other tables belong to the mirror; see
+OF_MIRROR."""
 OF_MIRROR: Final = ("/", "/audit", "/log")
 WHOLE: Final = ("meta", "slots", "expiring", "outbox")
-"""Keys with many fields that few pages show."""
+"""Keys with many fields. Few pages show these fields, so each field is tried on only one page."""
 
 
 def wrong_with(page: Any, paths: Sequence[str] = PAGES) -> list[str]:
-    """Return what a hostile text does to pages that it may not do."""
+    """Return what is wrong with these pages because of the hostile text."""
     found = []
     for path in paths:
         answer = page.get(path)
@@ -59,7 +61,7 @@ def wrong_with(page: Any, paths: Sequence[str] = PAGES) -> list[str]:
 def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
     busy: Scene, browse: Browse, tmp_path: Path, table: str
 ) -> None:
-    """An operator of the database may have written it, or a mirror of another version."""
+    """Checks a text that an operator of the database, or a mirror of another version, could have written."""
     base = Path(busy.audit_url.removeprefix("sqlite:///"))
     with contextlib.closing(sqlite3.connect(base, isolation_level=None)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -87,7 +89,7 @@ def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
 def test_a_hostile_text_in_a_key_of_a_queue_is_shown_as_text(
     busy: Scene, browse: Browse, key: str
 ) -> None:
-    """In each field of a hash in turn, and as a member of each list and set."""
+    """Checks each field of a hash, one after the other, and a hostile member in each list and set."""
     control: Any = busy.seed.control
     name, hostile = busy.seed.keys(key), HOSTILE
     found = []

@@ -1,4 +1,4 @@
-"""Hostile requests: the page answers each request soon, with a sentence, and shows nothing that the sender may not
+"""Hostile requests. The page answers each request soon and with a sentence, and shows nothing that the sender may not
 see."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_invalid_text_in_an_address_causes_no_error_of_the_server(
 def test_a_search_for_text_that_sql_cannot_store_is_no_error(
     scene: Scene, browse: Browse, postgres_url: str
 ) -> None:
-    """Checks a NUL, which no text in PostgreSQL can have."""
+    """Checks a NUL character, which no text in PostgreSQL can contain."""
     from tests.web.conftest import lay_log
 
     lay_log(postgres_url)
@@ -142,7 +142,8 @@ def test_every_page_refuses_methods_that_are_not_for_reading(
 def test_the_page_answers_soon_after_redis_stopped_hanging(
     busy: Scene, browse: Browse, tmp_path: Path
 ) -> None:
-    """Checks that the threads are free again: each request took one of the eight threads while Redis hung."""
+    """Checks that the eight threads of the page are free again. While Redis did not answer, each request occupied a
+    thread."""
     server = RedisServer(engines()[0], tmp_path).start()
     page = browse(url=server.url)
     assert page.get("/").status_code == 200

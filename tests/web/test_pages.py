@@ -1,4 +1,4 @@
-"""The pages: each shows its data, as HTML and as JSON, with and without an audit log."""
+"""The pages. Each page shows its data as HTML and as JSON, with an audit log and without."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def as_json(path: str) -> str:
 
 
 class Whole(html.parser.HTMLParser):
-    """A parser that records the open tags."""
+    """An HTML parser that records which tags are open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
 
 
 def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
-    """Checks a quiet queue whose log ended 8 ms after the job was enqueued: minutes later the page once said that the
-    job waited for 8 ms."""
+    """Checks a quiet queue whose log ended 8 ms after the job was enqueued. Minutes later, the page once said that the
+    job had waited for 8 ms."""
     wait = {
         "since_ms": 1_000,
         "until_ms": 1_008,
@@ -294,7 +294,8 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
 def test_one_document_is_made_for_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks the number because a document takes longer to make than to send: fifty tabs would keep a core busy."""
+    """Checks how many documents the page makes for fifty tabs. A document takes longer to make than to send, so fifty
+    documents would keep a processor core busy."""
     made: list[str] = []
     page = PAGES[0]
 

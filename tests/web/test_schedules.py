@@ -1,4 +1,4 @@
-"""The pages of schedules: when each schedule is due, the outcomes of its instants, and why an instant was late."""
+"""The pages of schedules. They show when each schedule is due, how its instants ended, and why an instant was late."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def _serve(scene: Scene) -> None:
-    """Serve the due schedules, as a worker does."""
+    """Fire the schedules that are due, as a worker does."""
     run = scene.seed.client.run
     answer = run(tick(QUEUE, "w-1"))
     while answer.due:
@@ -25,8 +25,8 @@ def _serve(scene: Scene) -> None:
 
 @pytest.fixture
 def scheduled(scene: Scene) -> Scene:
-    """Make a schedule that has fired, a schedule that was paused and resumed, a schedule whose job was kept out, and an
-    unreadable schedule."""
+    """Make four schedules: one that has fired, one that was paused and resumed, one whose job the queue did not accept,
+    and one that cannot be read."""
     seed = scene.seed
     scene.schedule("beat", every=1, overlap="allow", args_json=f'{{"to":"{SECRET}"}}')
     scene.schedule("kept-out", cron="0 0 29 2 *")
@@ -132,7 +132,7 @@ def test_the_page_of_a_paused_schedule_shows_no_next_instant(
 def test_the_arguments_of_the_job_of_a_schedule_are_hidden(
     scheduled: Scene, browse: Browse
 ) -> None:
-    """Checks the log, which has the job of each changed schedule with its arguments."""
+    """Checks the pages of the log. The log has the job of each changed schedule, together with the job's arguments."""
     shown, hidden = browse(see_arguments=True), browse()
 
     for path in (f"/schedules/{QUEUE}/beat", "/log", f"/log?queue={QUEUE}", "/schedules"):

@@ -1,4 +1,5 @@
-"""The search of /jobs: its words, the source that answers them, and the pages of ended claims."""
+"""The search of /jobs: the words that it understands, whether Redis or the log answers, and the pages of ended
+claims."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_the_error_of_an_invalid_word_in_a_search_names_the_word(text: str, why:
         asked_of({}, {"q": text}, NOW_MS)
 
 
-def test_a_search_in_the_box_and_in_the_address_means_the_same() -> None:
+def test_a_search_has_the_same_meaning_in_the_box_and_in_the_address() -> None:
     box = asked_of({}, {"q": "since:1h outcome:died queue:mail task:send"}, NOW_MS)
     address = asked_of(
         {}, {"queue": "mail", "task": "send", "outcome": "died", "since": "1h"}, NOW_MS
@@ -76,7 +77,7 @@ Ids = Callable[..., list[str]]
 
 @pytest.fixture
 def ids(busy: Scene, browse: Browse) -> Ids:
-    """Return a function that searches and returns the ids that are found."""
+    """Return a function that searches and returns the ids of the jobs that it finds."""
     page = browse()
 
     def search(text: str, place: str = "jobs") -> list[str]:
@@ -183,7 +184,7 @@ def test_a_page_that_reached_its_bound_says_how_far_back_it_searched(
     assert re.search(r"Searched back to <time", text)
 
 
-def test_each_word_and_each_choice_of_a_search_links_to_a_search(
+def test_the_page_of_a_search_links_to_searches_with_one_word_less_or_another_choice(
     busy: Scene, browse: Browse
 ) -> None:
     page = browse()
@@ -214,7 +215,7 @@ def test_markup_in_a_search_is_shown_as_text(busy: Scene, browse: Browse) -> Non
 def test_a_link_omits_a_condition_that_a_search_cannot_express(
     scene: Scene, browse: Browse
 ) -> None:
-    """Checks an error type that is too long for a search, since it may have any length."""
+    """Checks an error type that is too long for a search. An error type may have any length."""
     scene.die("died", json.dumps({"type": "E" * 5_000, "message": "", "traceback": ""}))
     scene.mirror()
     page = browse()

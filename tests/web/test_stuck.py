@@ -1,4 +1,4 @@
-"""An operator on call sees on the page alone why a queue is stuck, and why it was stuck yesterday.
+"""An operator on call sees why a queue is stuck, or was stuck yesterday. The operator needs only the page.
 
 scripts/prove/live page shows the same in Chromium, on one screen.
 """
@@ -39,7 +39,8 @@ def test_the_first_page_names_the_cause_of_a_stuck_queue(name: str, valkey_url: 
 def test_a_past_wait_is_found_by_its_time_and_explained_on_the_page_of_its_job(
     scene: Scene, browse: Browse
 ) -> None:
-    """Checks the question for which jobs the tenant acme waited four minutes yesterday at 12:03."""
+    """Checks a question of an operator: for which jobs did the tenant acme wait for four minutes, yesterday at
+    12:03?"""
     waited(scene)
     page = browse()
 
@@ -69,8 +70,8 @@ def test_the_mark_of_a_queue_is_as_urgent_as_its_worst_cause(scene: Scene, brows
 
 
 def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url: str) -> None:
-    """Checks a queue whose ready jobs all wait for a cap: the page once showed the jobs without the age of the oldest
-    one."""
+    """Checks a queue whose ready jobs all wait for a cap. The page once showed the number of these jobs without the age
+    of the oldest."""
     with stuck.scene(valkey_url, "full_cap"), open_page(valkey_url) as page:
         for path in ("/", f"/queues/{QUEUE}"):
             assert (
@@ -78,7 +79,7 @@ def test_the_first_page_says_for_how_long_a_job_has_waited_in_a_lane(valkey_url:
             )
 
 
-def test_the_page_of_the_log_says_that_the_mirror_is_behind_though_it_has_no_log(
+def test_without_a_log_the_page_of_the_log_says_that_the_mirror_is_behind(
     valkey_url: str,
 ) -> None:
     with stuck.scene(valkey_url, "sql_away"), open_page(valkey_url) as page:
@@ -88,7 +89,7 @@ def test_the_page_of_the_log_says_that_the_mirror_is_behind_though_it_has_no_log
     assert "start it with --audit URL" in text
 
 
-def test_the_page_of_a_queue_links_to_its_log_which_has_the_pause(
+def test_the_page_of_a_queue_links_to_its_log_where_the_pause_is_shown(
     scene: Scene, browse: Browse
 ) -> None:
     scene.seed.configure(paused=1)

@@ -1,4 +1,4 @@
-"""Words, moments and addresses on pages."""
+"""Words, moments and addresses that the pages read or write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_parse_moment_reads_each_form_of_a_moment(text: str, ms: int) -> None:
     ],
 )
 def test_a_time_of_day_means_the_last_time_that_has_passed(text: str, ms: int) -> None:
-    """Checks times of day at 08:00 UTC on a Friday, which is 1,800,000,000,000 ms."""
+    """Checks times of day at 08:00 UTC on a Friday. This moment is 1,800,000,000,000 ms after 1970."""
     assert parse_moment(text, 1_800_000_000_000) == ms
 
 
@@ -54,11 +54,11 @@ def test_parse_moment_refuses_invalid_texts(text: str) -> None:
     [("mail", "/queues/mail"), ("a:b", "/queues/a:b"), ("..", "/queue?queue=.."), (".", "/queue?queue=."),
      ("a.json", "/queue?queue=a.json"), ("a/b", "/queue?queue=a%2Fb"), ("<x>", "/queue?queue=%3Cx%3E")],
 )  # fmt: skip
-def test_the_path_of_a_queue_is_one_that_no_browser_changes(queue: str, path: str) -> None:
+def test_no_browser_changes_the_path_of_a_queue(queue: str, path: str) -> None:
     assert queue_path(queue) == path
 
 
-def test_the_path_of_a_job_is_one_that_no_browser_changes() -> None:
+def test_no_browser_changes_the_path_of_a_job() -> None:
     assert job_path("mail", "a") == "/jobs/mail/a"
     assert job_path("mail", "..") == "/job?queue=mail&id=.."
     assert query("/at", t=None, queue="") == "/at"

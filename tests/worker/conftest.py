@@ -1,4 +1,4 @@
-"""Fixtures: workers in this process and in separate ones, on a real server."""
+"""Fixtures: workers in this process and in separate processes, on a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.kit.working import working
 RunWorker = Callable[..., AbstractAsyncContextManager[Worker]]
 
 one_engine = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
-"""For what a worker does while its server is away: it makes no difference which one is not there."""
+"""Run the test on one engine only: what a worker does without its server does not depend on the engine."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> crew.Witness:
 
 @pytest.fixture
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a directory for health files that no other test's workers use."""
+    """Use a directory for health files that the workers of other tests do not use."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -46,7 +46,7 @@ def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def app(valkey_url: str) -> Iterator[App]:
-    """Return the crew's app, on an empty server."""
+    """Return the app of the crew, on an empty server. The crew is the set of tasks for these tests."""
     crew.app.connect_to(valkey_url)
     yield crew.app
     crew.app.close()
@@ -64,13 +64,13 @@ def client(app: App) -> Iterator[Client]:
 def run_worker(app: App) -> RunWorker:
     """Run a worker during the block: ``async with run_worker(concurrency=2) as worker``.
 
-    The worker must end after its stop.
+    The worker must end after the block has stopped it.
     """
     return functools.partial(working, app, queues=("crew",), grace=5.0)
 
 
 def events(client: Client, job_id: str, queue: str = "crew") -> list[tuple[Entry, dict[str, Any]]]:
-    """Return a job's events in the outbox, in order."""
+    """Return the events of a job in the outbox, in their order."""
     return [
         (entry, event.fields)
         for entry in log_of(client, queue)
@@ -89,7 +89,8 @@ def gone(client: Client, *ids: str) -> Callable[[], bool]:
 
 
 def emptied(client: Client, *queues: str) -> Callable[[], bool]:
-    """Return a condition for `wait_until`: no job is left in these queues, or in the crew's."""
+    """Return a condition for `wait_until`: no job is left in these queues. Without names of queues, the crew's queue is
+    meant."""
     snapshot = client.calls.reads.snapshot
     return lambda: not any(client.run(snapshot(each))["jobs"] for each in queues or ("crew",))
 
@@ -105,7 +106,7 @@ def mirrored(client: Client) -> Callable[[], bool]:
 
 
 def log_of(client: Client, queue: str = "crew") -> list[Entry]:
-    """Return the outbox of a queue."""
+    """Return all entries in the outbox of a queue."""
     read = client.calls.audit.read_outbox(queue, "-", 10_000)
     return [decode(entry_id, raw) for entry_id, raw in client.run(read)]
 
@@ -113,14 +114,14 @@ def log_of(client: Client, queue: str = "crew") -> list[Entry]:
 def begin(
     url: str, *, transport: AsyncTransport | None = None, **options: Any
 ) -> tuple[Worker, asyncio.Task[bool]]:
-    """Start a worker for the crew's queue. The test stops and awaits the worker, to see how it ends."""
+    """Start a worker for the crew's queue. The caller stops the worker and awaits the returned asyncio task."""
     crew.app.connect_to(url)
     worker = Worker(crew.app, WorkerOptions(queues=("crew",), **options), transport=transport)
     return worker, asyncio.create_task(worker.run())
 
 
 def lose(client: Client, worker: Worker, job_id: str, fence: str) -> None:
-    """End a claim whose worker still runs the job, and prevent that the job is claimed again."""
+    """End a claim while its worker still runs the job, and pause the queue so that no worker claims the job again."""
     client.run(client.calls.admin.configure("crew", {"paused": 1}))
     call = claims.rollback("crew", worker.name, [(job_id, fence, "lost", "null", "", 0)])
     assert client.run(call) == {job_id: "ready"}

@@ -1,4 +1,4 @@
-"""Aliases: a renamed task runs the jobs that were enqueued under its old names."""
+"""Aliases: a renamed task also runs the jobs that were enqueued under its old names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_app(valkey_url: str) -> Iterator[Callable[[], App]]:
 
 
 def renamed(app: App, ran: list[tuple[str, str]], **options: Any) -> None:
-    """Return the task ``send``, formerly ``send_email``."""
+    """Return the task ``send``, whose old name was ``send_email``."""
 
     async def send(tenant: str) -> None:
         ran.append((current_job().task, tenant))
@@ -44,10 +44,10 @@ def is_gone(client: Client, job_id: str) -> Callable[[], bool]:
     return lambda: client.run(client.calls.reads.job(job_id, ["mail"])) is None
 
 
-async def test_jobs_that_were_enqueued_under_an_alias_run_under_that_name(
+async def test_jobs_that_were_enqueued_under_an_alias_run_under_that_alias(
     make_app: Callable[[], App],
 ) -> None:
-    """Checks that the log and the handler have the same name for the task."""
+    """Checks that the log and the handler both see the name under which the job was enqueued."""
     old, new, ran = make_app(), make_app(), []
 
     @old.task(queue="mail")
@@ -81,7 +81,7 @@ def test_a_producer_with_the_new_code_may_enqueue_by_the_alias(
 async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_code(
     make_app: Callable[[], App],
 ) -> None:
-    """Checks jobs in lanes of the old name: their worker moves them into the lanes of the new name."""
+    """Checks jobs in the lanes of the old name. The worker moves them into the lanes of the new name."""
     old, new, other = make_app(), make_app(), make_app()
     gate, running, most = asyncio.Event(), [], []
 
@@ -117,9 +117,9 @@ async def test_jobs_of_the_alias_and_of_the_new_name_share_the_caps_of_the_new_c
 async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     make_app: Callable[[], App], sqlite_url: str
 ) -> None:
-    """Checks that the cap applies until an operator removes it.
+    """Checks that the stored cap applies until an operator removes it.
 
-    `audit verify` holds, and SQL has each job under its enqueued name.
+    The verdict of `audit verify` is "holds", and SQL has each job under the name under which it was enqueued.
     """
     old, new = make_app(), make_app()
     ran: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Workers with a mirror: all events reach SQL, on both databases."""
+"""Workers with a mirror. All events reach SQL, on both kinds of databases."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_worker_with_audit_leaves_every_event_in_sql(
 
 
 @pytest.mark.slow
-def test_the_mirror_copies_the_events_of_the_time_when_it_was_stopped(
+def test_the_mirror_copies_events_that_were_appended_while_the_mirror_was_stopped(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--burst") as process:
@@ -79,7 +79,8 @@ def test_the_mirror_copies_the_events_of_the_time_when_it_was_stopped(
 def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
-    """Checks that the mirror continues on the log's own server after a loss, and mirrors nothing of another server."""
+    """Checks that after a loss in Redis the mirror continues with the server of its log, and that it copies nothing
+    from another server."""
     crew.function.enqueue(n=1)
     mirror = ["audit", "run", "--once", "--redis", app.redis_url, "--audit", sqlite_url]
     assert command(*mirror).exit_code == 0
@@ -103,7 +104,8 @@ def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis
 
 
 def test_many_finished_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
-    """Checks that memory depends on live jobs: 10,000 jobs of three queues leave a few dozen keys, and no job."""
+    """Checks that the memory of Redis depends on live jobs only. After 10,000 jobs of three queues, a few dozen keys
+    and no job are left."""
     for queue in ("one", "two", "three"):
         send = crew.coroutine.with_options(queue=queue)
         app.enqueue_many(send.job(n=n) for n in range(3_400))

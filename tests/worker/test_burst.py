@@ -1,4 +1,4 @@
-"""Workers with ``burst``: they end when no work is left."""
+"""Workers with the option ``burst``. They end when no work is left that they can do."""
 
 from __future__ import annotations
 
@@ -52,14 +52,15 @@ async def test_a_burst_ends_though_jobs_wait_for_a_cap_of_0(
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
-async def test_a_burst_logs_once_which_jobs_it_leaves(
+async def test_a_burst_logs_once_which_jobs_it_leaves_in_the_queue(
     app: App,
     client: Client,
     witness: crew.Witness,
     caplog: pytest.LogCaptureFixture,
     concurrency: int,
 ) -> None:
-    """Checks a spent rate that holds jobs back for hours: the worker logs the waiting jobs when it ends."""
+    """Checks a rate that is used up for hours, so that some jobs must wait. When the worker ends, it logs how many jobs
+    it leaves."""
     client.run(client.calls.caps.set("crew", [("task@3600s=coroutine", "1/3600000ms/1", -1)]))
     for n in range(3):
         job = app.job("crew", "coroutine", {"n": n})
@@ -80,7 +81,7 @@ async def test_a_burst_logs_once_which_jobs_it_leaves(
 async def test_a_burst_runs_the_jobs_that_wait_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks jobs with scopes, which are in no list of ready jobs."""
+    """Checks jobs with scopes. Such jobs wait in lanes, and not in a list of ready jobs."""
     client.run(client.calls.caps.set("crew", [("task=coroutine", "1", -1)]))
     app.enqueue_many(crew.coroutine.job(n=n) for n in range(30))
     counts = client.run(client.calls.reads.counts("crew"))

@@ -1,4 +1,4 @@
-"""Jobs whose producer lacks their task's code get the task's options."""
+"""Jobs that a producer without the task's code enqueued by name. They get the options of the task."""
 
 from __future__ import annotations
 

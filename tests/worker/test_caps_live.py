@@ -25,10 +25,11 @@ def client(valkey_url: str) -> Iterator[Client]:
 def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks N in 1, 2, 3, 10; per task, per queue, per key, and all three together; with 4 worker processes.
+    """Checks caps of 1, 2, 3 and 10: per task, per queue, per key, and all three at once. Four worker processes run the
+    jobs.
 
-    The log and the witness must agree that N was reached and never exceeded. A free place must be taken within 50 ms
-    (p99).
+    The log and the records of the jobs must both show that each cap was reached and never exceeded. At least 99 % of
+    the places that became free must be taken within 50 ms.
     """
     queues = [tasks.queue_of(kind, n) for kind, n in tasks.exact]
     with crew(client.url, tmp_path, queues, 4) as running:
@@ -49,7 +50,8 @@ def test_concurrent_workers_reach_the_caps_and_never_exceed_them(
 def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
     client: Client, tmp_path: Path, rounds: Callable[..., wakeups.Race]
 ) -> None:
-    """Checks 3,000 enqueues and cancels that race with the ends of the last holders, while no worker polls."""
+    """Checks 3,000 enqueues and cancels at the moments when the last holders end. No worker polls, so a lost wake token
+    would leave a job waiting."""
     with crew(client.url, tmp_path, ["race", "turns"], 2, concurrency=2):
         found = rounds(client, 2_500 if rounds is wakeups.race else 500)
 
@@ -65,7 +67,8 @@ def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
 def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks, at each moment, that the holders of a scope are exactly its claimed jobs, however workers end."""
+    """Checks at each moment that the holders of a scope are exactly its claimed jobs, even after a worker was
+    killed."""
     found = faults.kill_workers(client, tmp_path, 3)
 
     assert found.problems == []
@@ -78,9 +81,9 @@ def test_the_holders_of_a_killed_worker_are_released_within_a_lease(
 def test_a_worker_that_continues_after_its_lease_releases_no_holder(
     client: Client, tmp_path: Path
 ) -> None:
-    """Checks workers that were stopped past their lease and settle their job when they continue.
+    """Checks workers that were suspended until their leases had expired. When they continue, they settle their jobs.
 
-    The settlements are refused and logged, and the cap of 1 holds.
+    Redis refuses these settlements and logs them, and the cap of 1 is never exceeded.
     """
     found = faults.stop_and_continue(client, tmp_path, 2)
 

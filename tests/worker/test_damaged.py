@@ -1,4 +1,4 @@
-"""Damage affects only its own job or queue; other jobs and queues continue."""
+"""Damaged jobs and queues. The damage affects no other job and no other queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.worker.conftest import RunWorker, event_types, gone
 async def test_a_job_with_unreadable_counters_delays_no_other_job(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, field: str
 ) -> None:
-    """Checks that the other jobs of the same claim do not wait until their leases are over."""
+    """Checks that the other jobs of the same claim begin at once, and not only after their leases have expired."""
     bad = crew.coroutine.enqueue(1)
     state, line = (
         "rqc:{crew}:state",
@@ -70,7 +70,7 @@ def test_a_worker_with_only_damaged_queues_does_not_start(
 
 
 def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client) -> None:
-    """Checks that the worker logs the field, and no traceback."""
+    """Checks that the worker logs the name of the field, and logs no traceback."""
     crew.function.enqueue()
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:meta", "tombstones", "many"]]))
 
@@ -83,7 +83,8 @@ def test_the_error_of_a_damaged_number_names_its_field(app: App, client: Client)
 
 
 def test_a_long_state_line_without_spaces_is_read_quickly(app: App, client: Client) -> None:
-    """Checks 60 KB of letters: a search from each letter blocked the server for 17 s."""
+    """Checks a state line with 60 KB of letters. A search that began at each letter once blocked the server for 17
+    s."""
     bad = crew.function.enqueue()
     line = "running " + "x" * 200_000
     client.run(client.calls.delivery.ask([["HSET", "rqc:{crew}:state", bad.id, line]]))

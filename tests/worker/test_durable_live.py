@@ -1,4 +1,5 @@
-"""Durable jobs on real servers: workers that are killed, or stopped for longer than their lease, between steps."""
+"""Durable jobs on real servers. Between two steps, their workers are killed, or are suspended for longer than a
+lease."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.worker.conftest import RunWorker, emptied, event_types, events
 STEPS, KILLS = 6, 3
 
 
-def test_what_is_saved_is_not_done_again_after_kills(
+def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handle = crew.steps_and_kills.enqueue(STEPS, KILLS)
@@ -39,7 +40,8 @@ def test_what_is_saved_is_not_done_again_after_kills(
 def test_the_save_of_a_worker_that_was_stopped_for_longer_than_its_lease_is_refused(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks that such a worker begins no further step, either."""
+    """Checks a worker that resumes after its lease has expired. Redis refuses to save its step, and the worker begins
+    no further step."""
     handle = crew.stopping_in_a_step.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped in the step", timeout=20)
@@ -62,7 +64,7 @@ def test_the_save_of_a_worker_that_was_stopped_for_longer_than_its_lease_is_refu
     assert 1 == len({facts["fence"] for facts in saved})
 
 
-async def test_the_saves_of_many_handlers_travel_together(
+async def test_one_call_saves_the_steps_of_several_handlers(
     client: Client, witness: crew.Witness, app: App, run_worker: RunWorker
 ) -> None:
     handles = [crew.steps_and_kills.enqueue(4, 0) for _ in range(20)]

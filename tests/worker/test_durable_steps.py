@@ -1,4 +1,5 @@
-"""Steps in a worker in this process, on a real server: what Redis lost, the worker's own clock, and full logs."""
+"""Steps of durable jobs, with a worker in this process on a real server: steps that Redis lost, a late heartbeat, and a
+full log."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def did() -> list[Any]:
 
 @pytest.fixture
 def own(app: App) -> Iterator[App]:
-    """Return an app of this test's own, on the crew's server."""
+    """Return a separate app for this test, on the same server as the crew's app."""
     made = App(app.redis_url)
     made.queue(QUEUE, lease=crew.LEASE)
     yield made
@@ -87,10 +88,10 @@ async def test_steps_that_redis_lost_are_put_back_by_the_claim_that_knows_them(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
-async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_be_over_by_the_workers_own_clock(
+async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
-    """Checks a process that was stopped: it must not begin a step before Redis has extended its lease."""
+    """Checks a process that was suspended. It must not begin a step before Redis has extended its lease."""
     workers: list[Worker] = []
 
     async def note() -> None:

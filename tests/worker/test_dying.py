@@ -1,4 +1,4 @@
-"""Workers that stop by themselves, are suspended, or are killed. Each worker runs in a separate process."""
+"""Workers that end by themselves, are suspended, or are killed. Each worker runs in a separate process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_job_of_a_killed_worker_runs_again_within_a_lease(
 
 
 def _workers(client: Client):
-    """Return how many connections wait for a token."""
+    """Return the number of connections that wait for a wake token."""
     (text,) = yield from client.calls.delivery.ask([["CLIENT", "LIST"]])
     return sum("cmd=blpop" in line for line in text.splitlines())
 
@@ -48,8 +48,8 @@ def _workers(client: Client):
 def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that resumes after its lease has expired, finishes its job, and reports a claim that is no longer
-    in force."""
+    """Checks a worker that resumes after its lease has expired. It finishes its job and reports the end, but its claim
+    is no longer in force."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness) as zombie:
         wait_until(lambda: zombie.is_stopped, "it is stopped while the job runs", timeout=20)
@@ -76,7 +76,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
 def test_a_suspension_of_all_workers_does_not_cost_a_claim(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a machine that was suspended: the worker that resumes first must not end the claims of the other
+    """Checks a machine that was suspended. The worker that resumes first must not end the claims of the other
     workers."""
     handles = [crew.sleeping.enqueue(3.5 * crew.LEASE) for _ in range(4)]
     options = ("--concurrency", "2")
@@ -118,7 +118,7 @@ def test_after_sigterm_a_worker_lets_its_jobs_finish_and_claims_no_more(
 def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
 ) -> None:
-    """Checks many waiting jobs and free places."""
+    """Checks a worker with free places, while many jobs wait."""
     app.enqueue_many(crew.sleeping.job(0.02) for _ in range(3_000))
     with worker_process(app.redis_url, witness, "--concurrency", "20", *options) as process:
         wait_until(lambda: len(witness.lines("end")) > 50, "it works", timeout=20)
@@ -187,9 +187,10 @@ def test_a_job_that_kills_its_worker_repeatedly_dies(
 def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks jobs that would lose their worker as often as the poison job, if they always ran beside it.
+    """Checks jobs that run beside a poison job: a job that kills its worker. If they always ran beside it, they would
+    lose their workers as often as the poison job does.
 
-    This takes long on a busy machine: a process starts six times, and a suspect may be delayed for eight seconds.
+    This test takes long on a busy machine, since a process starts six times and a suspected job may be delayed for 8 s.
     """
     jobs = [crew.sleeping.with_options(max_losses=3).job(0.5) for _ in range(8)]
     bad = [crew.poison.with_options(max_losses=3).job() for _ in range(2)]
@@ -233,7 +234,7 @@ def test_the_supervisor_replaces_a_dead_worker_and_ends_all_workers_on_one_signa
 def test_a_worker_whose_handler_ends_the_process_with_status_0_is_replaced(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
-    """Checks a worker that was not asked to stop, so that its exit counts as a loss."""
+    """Checks a worker that got no signal to stop. Its exit counts as a loss, although its status is 0."""
     handle = crew.exiting.enqueue(0)
     with worker_process(app.redis_url, witness, "--processes", "2") as supervisor:
         wait_until(lambda: witness.lines("exiting"), "it runs", timeout=30)
@@ -260,8 +261,10 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
         assert process.wait(15) == 0, witness.log()
 
 
-def test_workers_end_with_their_supervisor(client: Client, witness: crew.Witness, app: App) -> None:
-    """Checks each kind of end of the supervisor. A worker without a supervisor would continue to run after the next
+def test_workers_end_when_their_supervisor_ends(
+    client: Client, witness: crew.Witness, app: App
+) -> None:
+    """Checks each way in which a supervisor can end. A worker without a supervisor would run on after the next
     deploy."""
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "1") as supervisor:
         app.enqueue_many(crew.function.job(n=n) for n in range(20))

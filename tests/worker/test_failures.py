@@ -1,4 +1,4 @@
-"""Failures: what a handler raises, reports or does at its timeout affects only its own job."""
+"""Failures of handlers. Whatever a handler raises, reports, or does at its timeout affects only its own job."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_job_that_snoozes_uses_no_attempt(
 
 
 class Unruly(Exception):
-    """An exception that ends the process when its text or its notes are read."""
+    """An exception that ends the process if its text or its notes are read."""
 
     def __init__(self, where: str, how: type[BaseException]) -> None:
         self.where, self.how = where, how
@@ -118,7 +118,7 @@ def _raise(how: type[BaseException]) -> Any:
 async def test_an_error_while_a_failure_is_being_described_does_not_end_the_worker(
     valkey_url: str, kind: str, where: str, how: type[BaseException]
 ) -> None:
-    """Checks an exception whose text calls `sys.exit()`."""
+    """Checks an exception whose text calls `sys.exit()` when the worker reads it."""
     app = App(valkey_url, redact=lambda text: text if where != "redactor" else _raise(how))
     backoff = (lambda _n: _raise(how)) if where == "backoff" else "fixed"
     done: list[int] = []
@@ -155,7 +155,8 @@ async def test_an_error_while_a_failure_is_being_described_does_not_end_the_work
 async def test_a_cancellation_that_no_caller_requested_counts_as_a_failure(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any
 ) -> None:
-    """Checks a library's cancelled future: if the job were given back without an attempt, it would run for ever."""
+    """Checks a future that a library cancelled. If the worker gave the job back without using an attempt, the job would
+    run again for ever."""
     handle = task.enqueue("CancelledError")
 
     async with run_worker():
@@ -185,7 +186,8 @@ async def test_an_error_whose_method_str_raises_is_reported(
 async def test_a_job_that_timed_out_in_a_thread_may_run_again_on_the_same_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks an old handler that still runs when the new claim begins: its end must not end the new claim."""
+    """Checks a handler that still runs when the next claim of its job begins. The end of the old handler must not end
+    the new claim."""
     handle = crew.gated_in_thread.with_options(timeout=1.0, max_attempts=2).enqueue()
     async with run_worker() as worker:
         await wait_until_async(lambda: len(witness.lines("begin")) == 2, "it runs again")

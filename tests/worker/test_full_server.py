@@ -1,4 +1,5 @@
-"""A server at maxmemory accepts no enqueue call, whole or in part, and can be drained."""
+"""A server that has reached maxmemory. It refuses each enqueue call as a whole, and workers can still run the jobs that
+it has."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def make_app(url: str) -> App:
 
 
 @pytest.mark.slow
-async def test_a_full_server_refuses_whole_enqueue_calls_and_workers_can_still_drain_it(
+async def test_a_full_server_refuses_whole_enqueue_calls_and_workers_can_still_run_its_jobs(
     app: App, server: RedisServer, audit_url: str
 ) -> None:
     send = app.tasks["take"]

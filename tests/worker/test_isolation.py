@@ -1,4 +1,4 @@
-"""Handlers in separate processes: their crashes and hangs affect no worker."""
+"""Handlers that run in separate processes. If a handler crashes or never returns, its worker is not affected."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tests.worker.conftest import RunWorker, event_types, events, gone
 
 
 async def died(client: Client, handle: Any) -> tuple[str, dict[str, Any]]:
-    """Return the reason and the error of a dead job."""
+    """Return why a job is dead: its reason and its error."""
     await wait_until_async(lambda: handle.state() == "dead", "it is dead", timeout=40)
     fields = events(client, handle.id)[-1][1]
     return fields["reason"], fields["error"]
 
 
 async def begun_apart(client: Client) -> None:
-    """Let a job start the process, so that the start takes no time of a later job's timeout."""
+    """Run one job so that the process for isolated handlers is started. Later jobs then need not wait for the start
+    within their timeouts."""
     first = crew.apart.enqueue(n=0)
     await wait_until_async(gone(client, first.id), "it runs", timeout=20)
 
@@ -52,7 +53,7 @@ async def test_processes_of_isolated_handlers_are_reused_and_are_never_more_than
 async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler in native code, during which no thread or signal handler of Python can run."""
+    """Checks a handler in native code. While this code runs, no thread and no signal handler of Python can run."""
     async with run_worker(concurrency=1):
         await begun_apart(client)
         handle = crew.apart_hanging.with_options(max_attempts=1).enqueue()
@@ -70,7 +71,7 @@ async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
 async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_the_process_and_the_import(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a blocking import: a timeout of 1.5 s does not become one of 21.5 s."""
+    """Checks an import that blocks. A timeout of 1.5 s must not take 21.5 s."""
     (tmp_path / "slow_to_import.py").write_text(
         "import multiprocessing, time\n"
         "from rq_core import App\n"
@@ -179,7 +180,7 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
 def test_a_signal_to_all_processes_does_not_cost_an_isolated_handler_an_attempt(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """Checks a handler whose process is just starting when the signal comes: this is no failure of its job."""
+    """Checks a signal that arrives while the process of a handler starts. The job must not count as failed."""
     handle = crew.apart_sleeping.enqueue(0.5)
     with worker_process(app.redis_url, witness, "--grace", "20") as worker:
         me = psutil.Process(worker.pid)

@@ -1,4 +1,5 @@
-"""Late claims: no handler begins if its lease is over, or may be over before the next heartbeat."""
+"""Claims whose answers arrive late. No handler begins if its lease has expired, or may expire before the next
+heartbeat."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.worker.conftest import RunWorker, begin, event_types, gone
 
 
 class LateTransport(AsyncPoolTransport):
-    """Delays the jobs of a claim that Redis has run, until the test releases them."""
+    """A transport that delays the answer to a claim with jobs. The test releases the answer."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -40,7 +41,8 @@ class LateTransport(AsyncPoolTransport):
 
 
 async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
-    """Yield a worker whose first answer with jobs is delayed."""
+    """Start a worker, and wait until the first answer with jobs is delayed. Return the transport, the worker, and its
+    asyncio task."""
     transport = LateTransport(app.redis_url)
     worker, ending = begin(app.redis_url, transport=transport)
     await wait_until_async(
@@ -53,7 +55,7 @@ async def held_back(app: App) -> tuple[LateTransport, Any, Any]:
 async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_begun(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks that the same job does not run twice at once, since the worker can know that it lost the lease."""
+    """Checks that the job does not run twice at the same time. The worker can know that its lease has expired."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     async with run_worker():
@@ -73,7 +75,7 @@ async def test_a_job_whose_claim_is_answered_after_its_lease_has_expired_is_not_
 
 @pytest.fixture
 def long_lease(app: App) -> Iterator[float]:
-    """Set a lease whose last third is long enough for a busy machine."""
+    """Set a lease so long that a third of it is enough even on a busy machine."""
     app.queue("crew", lease=3 * crew.LEASE)
     yield 3 * crew.LEASE
     app.queue("crew", lease=crew.LEASE)
@@ -82,8 +84,8 @@ def long_lease(app: App) -> Iterator[float]:
 async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:
-    """Checks claims after an outage, which are all answered late. If they were given back, their rates would be spent
-    for nothing."""
+    """Checks claims after an outage, whose answers are all late. If the worker gave the jobs back, the claims would
+    have used up rates for nothing."""
     handle = crew.sleeping.enqueue(0.1)
     transport, worker, ending = await held_back(app)
     # The next lease is counted from here, so this is the moment from which on it is late.
@@ -100,7 +102,8 @@ async def test_a_job_whose_claim_is_answered_late_but_within_its_lease_is_begun(
 async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_given_back(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks jobs that wait behind a handler which blocks the event loop: no heartbeat keeps their leases."""
+    """Checks jobs that wait behind a handler that blocks the event loop. No heartbeat extends the leases of such
+    jobs."""
     async with run_worker() as worker:
         arrive = worker._handlers.arrive
 
@@ -122,7 +125,8 @@ async def test_jobs_that_were_claimed_but_wait_for_a_blocked_event_loop_are_give
 async def test_a_thread_that_is_stopped_before_its_handler_begins_does_not_call_the_handler(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a busy machine, on which the stop comes between the start of the thread and that of the handler."""
+    """Checks a busy machine. The job is cancelled after its thread was submitted, and before the thread calls the
+    handler."""
     submitted: list[Any] = []
     async with run_worker() as worker:
         executor = worker._handlers.executor

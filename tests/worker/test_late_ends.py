@@ -1,5 +1,5 @@
-"""Late ends: a handler that ends after its timeout counts as timed out, even if a blocked event loop could not stop it
-in time."""
+"""Handlers that end after their timeout. They count as timed out, even if a blocked event loop could not stop them in
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 
 
 def late(how: str, until: float) -> str:
-    """Run for longer than the timeout, then end."""
+    """Run for longer than the timeout, and then end."""
     time.sleep(until)
     if how == "raises":
         raise GiveUp("too late")
@@ -40,7 +40,7 @@ def timed_out(ended: Any) -> bool:
 def test_an_async_handler_that_blocks_the_event_loop_beyond_its_timeout_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], how: str
 ) -> None:
-    """Checks that the run is not logged as succeeded."""
+    """Checks that the log does not report the run as succeeded."""
     app = App(valkey_url)
 
     @app.task(timeout=0.2, keep_result=True, retry=ONCE)
@@ -79,14 +79,14 @@ def test_an_async_handler_that_suppresses_its_cancellation_at_the_timeout_counts
 
 
 class Beside:
-    """A running handler, and a second handler that blocks the event loop."""
+    """An app with a handler that blocks the event loop while another handler runs."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
         self.begun = threading.Event()
         self.blocked = threading.Event()
         self.ended = threading.Event()
-        """Set by a handler that is late: the block is over then."""
+        """A handler that ends late sets this event. The other handler then stops blocking the event loop."""
         self.free = threading.Event()
 
         @self.app.task(name="block")
@@ -98,7 +98,7 @@ class Beside:
         self._block = block
 
     def __call__(self, run: Callable[..., Any], task: Any, *, blocked_s: float) -> Any:
-        """Return how a job of the task ends while another handler blocks the event loop."""
+        """Run a job of the task while another handler blocks the event loop. Return how the job ends."""
 
         async def main() -> Any:
             async with working(self.app):
@@ -112,10 +112,11 @@ class Beside:
 
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_def_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
+def test_a_sync_handler_that_ends_late_while_the_event_loop_is_blocked_counts_as_timed_out(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
-    """Checks that the timeout still runs, and that the handler is asked to stop."""
+    """Checks that the timeout has an effect although the event loop is blocked, and that the handler is asked to
+    stop."""
     beside = Beside(valkey_url)
     stopped: list[bool] = []
 
@@ -153,10 +154,10 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
-def test_a_session_is_rolled_back_after_a_timeout_though_a_blocked_event_loop_could_not_announce_it(
+def test_a_session_is_rolled_back_after_a_timeout_that_a_blocked_event_loop_could_not_announce(
     valkey_url: str,
 ) -> None:
-    """Checks that the session does not commit, since the job runs again."""
+    """Checks that the database session does not commit, since the job will run again."""
     beside = Beside(valkey_url)
     left.clear()
 
@@ -173,7 +174,7 @@ def test_a_session_is_rolled_back_after_a_timeout_though_a_blocked_event_loop_co
 
 
 @LOOPS
-def test_a_def_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_it_late(
+def test_a_sync_handler_that_ends_in_time_succeeds_though_a_blocked_event_loop_notices_the_end_late(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)

@@ -1,4 +1,5 @@
-"""Ends of handlers and exits of their dependencies: the table of docs/how-to/handlers.md, on a real server."""
+"""How handlers end, and how their dependencies are exited. The tests check the table of docs/how-to/handlers.md on a
+real server."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.worker.conftest import RunWorker, event_types, lose
 
 @pytest.fixture
 def app(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
-    """Return the app of the tasks with dependencies, on an empty server, also in the processes of isolated handlers."""
+    """Return the app of the tasks with dependencies, on an empty server. The processes of isolated handlers use the
+    same server."""
     monkeypatch.setenv(REDIS_URL_VARIABLE, valkey_url)
     handling.app.connect_to(valkey_url)
     yield handling.app
@@ -36,13 +38,15 @@ ALL = pytest.mark.parametrize("kind", sorted(TASKS))
 
 
 def left(witness: crew.Witness, claim: int = 1) -> list[tuple[str, str | None, str]]:
-    """Return the exited dependencies, each with its error and the state of its job at that time."""
+    """Return the dependencies that were exited. Each has the error that it saw, and the state of its job at that
+    time."""
     lines = [line for line in witness.lines("left") if line["claim"] == claim]
     return [(line["name"], line["error"], line["state"]) for line in lines]
 
 
 def both(error: str | None, state: str) -> list[tuple[str, str | None, str]]:
-    """Return the expected exits: each dependency once, the innermost first."""
+    """Return the exits that a test expects: each dependency is exited once, and the innermost dependency comes
+    first."""
     return [("session", error, state), ("around", error, state)]
 
 
@@ -55,7 +59,7 @@ async def ended(client: Client, job: Any) -> None:
 
 
 @ALL
-async def test_dependencies_are_exited_before_a_success(
+async def test_dependencies_are_exited_before_the_worker_reports_a_success(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
 ) -> None:
     async with run_worker():
@@ -205,7 +209,7 @@ async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_
     kind: str,
     valkey_url: str,
 ) -> None:
-    """Checks the worker's own process, and that of an isolated handler."""
+    """Checks two processes that are killed: the process of the worker, and the process of an isolated handler."""
     job = TASKS[kind].enqueue("kill")
     if not kind.startswith("process"):
         with worker(
@@ -227,7 +231,7 @@ async def test_a_killed_process_exits_no_dependency_and_the_next_attempt_enters_
     assert left(witness, 2) == both(None, "running")
 
 
-async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_its_loop_is_kept(
+async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_the_event_loop_is_kept(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker(concurrency=1):
@@ -246,7 +250,7 @@ async def test_asyncio_tasks_that_an_isolated_handler_leaves_are_cancelled_and_i
 async def test_a_handler_does_not_begin_if_its_dependencies_are_not_entered_in_time(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, way: str
 ) -> None:
-    """Checks that entering the dependencies is part of the attempt and of its time."""
+    """Checks that the timeout of an attempt includes the time in which its dependencies are entered."""
     options = {"timeout": 0.3} if way == "timeout" else {}
     async with run_worker() as running:
         job = task.with_options(max_attempts=1, **options).enqueue()

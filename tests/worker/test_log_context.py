@@ -1,4 +1,4 @@
-"""Log records from inside a handler name its job, whichever code logs them."""
+"""Log records from inside a handler. Each record names the job of the handler, whichever code writes the record."""
 
 from __future__ import annotations
 

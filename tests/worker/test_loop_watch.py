@@ -1,4 +1,5 @@
-"""Lag of a worker's event loop and the age of its last claim, as its supervisor reads them."""
+"""Facts about a worker that its supervisor reads: the lag of the worker's event loop, and how long ago Redis last
+answered a claim."""
 
 import asyncio
 import inspect

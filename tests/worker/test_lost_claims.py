@@ -1,4 +1,5 @@
-"""Lost claims: a handler whose job is cancelled or whose claim is lost is informed, and settles nothing."""
+"""Claims that are cancelled or lost while the handler runs. The worker informs the handler, and does not settle the
+claim."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def test_a_sync_handler_sees_that_its_job_is_cancelled(
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks that the heartbeat runs neither on the event loop nor on the job's thread."""
+    """Checks that the heartbeat needs neither the event loop nor the thread of the job."""
     handle = crew.hogging.enqueue(2.5 * crew.LEASE)
     async with run_worker(), run_worker():
         await wait_until_async(gone(client, handle.id), "the job is done")
@@ -59,7 +60,8 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
 async def test_jobs_that_run_for_ten_leases_are_claimed_once(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a handler on the event loop and one in a thread, beside a worker that looks for expired leases."""
+    """Checks a handler on the event loop and a handler in a thread. Beside them, another worker looks for expired
+    leases."""
     handles = [crew.sleeping.enqueue(10 * crew.LEASE), crew.deaf.enqueue(10 * crew.LEASE)]
     async with run_worker(), run_worker():
         await wait_until_async(gone(client, *(h.id for h in handles)), "both are done", timeout=30)
@@ -71,7 +73,7 @@ async def test_jobs_that_run_for_ten_leases_are_claimed_once(
 async def test_an_async_handler_whose_lease_is_lost_is_cancelled_and_settles_nothing(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks the cancellation because another worker has the job now, and all work would be done twice."""
+    """Checks that the handler is cancelled. Another worker has the job now, so all further work would be done twice."""
     handle = crew.tidying.enqueue(0.0)
     async with run_worker() as worker:
         await wait_until_async(lambda: witness.lines("begin"), "it runs")
@@ -102,8 +104,8 @@ async def test_a_sync_handler_whose_lease_is_lost_is_cancelled(
 
 
 def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client, app: App) -> None:
-    """Checks a handler that ignores its cancellation: it must not keep its job and the job's places in caps for
-    ever."""
+    """Checks a handler that ignores its cancellation. The handler must not hold its job and the job's places in caps
+    for ever."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
     client.run(client.calls.enqueue.many([crew.sleeping.job(1.0) for _ in range(2)]))

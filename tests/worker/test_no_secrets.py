@@ -1,4 +1,5 @@
-"""A worker with a mirror on a server with a password: the password is written nowhere."""
+"""A worker with a mirror, on a server that needs a password. The password appears in no output and in no stored
+data."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SECRET = "hunter2hunter2"  # noqa: S105 - made up
 
 @one_engine
 @pytest.mark.slow
-def test_no_command_line_log_sql_row_or_key_contains_a_password(
+def test_no_process_argument_log_line_sql_row_or_redis_key_contains_a_password(
     start_redis: Callable[..., RedisServer],
     witness: crew.Witness,
     postgres_url: str,

@@ -1,4 +1,4 @@
-"""Hooks run for jobs that died in any way, even if the worker that noticed the death is killed."""
+"""Hooks for dead jobs. A hook runs for every death, even if the worker that noticed the death is killed."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
 async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_of_a_queue(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
-    """Checks deaths in the first settlements, which come before the worker's first search for deaths.
+    """Checks deaths that the first settlements cause, before the worker has searched for deaths for the first time.
 
-    The hooks also run before a burst ends.
+    A burst does not end before these hooks have run.
     """
     handles = [crew.mortal.enqueue("give up") for _ in range(20)]
     worker = Worker(app, WorkerOptions(queues=("crew",), grace=5.0, **options))
@@ -84,7 +84,7 @@ async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_of_a_queue(
 async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_everything(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a Redis that also lost the mark up to which hooks have run."""
+    """Checks a Redis that has also lost its mark: the time up to which all hooks have run."""
     async with run_worker():
         first = crew.mortal.enqueue("give up")
         await wait_until_async(lambda: told(witness, first.id), "the worker works")
@@ -101,7 +101,8 @@ async def test_the_hook_of_dead_jobs_runs_for_the_first_deaths_after_redis_lost_
 async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_for_deaths(
     run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a death that is noticed after the search has asked Redis: the hook does not wait for the next search."""
+    """Checks a death that the worker notices after its search has asked Redis. The hook does not wait for the next
+    search."""
     monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
     look = dead_hooks.DeathWatch.look
     looks = 0
@@ -126,7 +127,7 @@ async def test_the_hook_of_dead_jobs_runs_at_once_for_a_death_during_a_search_fo
 def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
-    """Checks a death that no worker reports, since the job killed its workers."""
+    """Checks a death that no worker reports, since the job killed each worker that ran it."""
     handle = crew.mortal.with_options(max_losses=2).enqueue("poison")
     with worker_process(app.redis_url, witness, "--processes", "2"):
         wait_until(lambda: told(witness, handle.id), "the hook is told", timeout=60)
@@ -136,7 +137,7 @@ def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
 
 
 def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> str:
-    """Let a job die while no worker runs; ``spec`` replaces its JSON before."""
+    """Let a job die while no worker runs. If ``spec`` is given, it replaces the JSON of the job before the death."""
     client.run(client.calls.delivery.handshake("crew"))
     client.run(dead_hooks.DeathWatch(client.calls, "crew", crew.app.tasks).look())
     handle = crew.mortal.enqueue(how)
@@ -161,7 +162,7 @@ def die_untold(client: Client, how: str = "no", spec: bytes | None = None) -> st
 async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_missed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a worker that saw the death and ended before it enqueued the hook's job."""
+    """Checks a worker that noticed the death, and ended before it had enqueued the job of the hook."""
     job = die_untold(client)
 
     async with run_worker():
@@ -170,10 +171,10 @@ async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_mi
     assert len(told(witness, job)) == 1
 
 
-def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
+def test_a_worker_that_finds_a_death_late_does_not_run_the_hook_again(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a death that another worker found, whose hook has ended and left the queue by now."""
+    """Checks a death that another worker found before. The hook for this death has ended and has left the queue."""
     job = die_untold(client)
     died = client.run(client.calls.reads.snapshot("crew"))["dead"][job]
     wait_until(
@@ -204,8 +205,8 @@ def test_a_worker_that_finds_a_death_late_does_not_repeat_its_hook(
 async def test_the_hook_of_dead_jobs_runs_for_an_unreadable_job(
     client: Client, run_worker: RunWorker, witness: crew.Witness, spec: bytes
 ) -> None:
-    """Checks that the worker's search for dead jobs does not end at the unreadable job, so that hooks of later deaths
-    run, too."""
+    """Checks that the search for deaths does not stop at the unreadable job, so that hooks for later deaths run as
+    well."""
     job = die_untold(client, spec=spec)
 
     async with run_worker():
@@ -238,8 +239,7 @@ def test_the_hook_of_dead_jobs_runs_for_each_of_many_jobs_that_died_together(
 
 
 def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
-    """Search for deaths while Redis' clock is ahead, by this time, of the clock from which the deaths have their
-    times."""
+    """Search for deaths with a clock of Redis that is ``ahead_ms`` ahead of the clock that dated the deaths."""
     plan = watch.look()
     replies: Any = None
     with contextlib.suppress(StopIteration):
@@ -261,7 +261,7 @@ def looked(client: Client, watch: dead_hooks.DeathWatch, ahead_ms: int) -> None:
 def test_the_hook_of_dead_jobs_runs_for_a_death_after_the_clock_went_back(
     client: Client, app: App, ahead_ms: int, elapsed: float, later_ms: int, *, same_worker: bool
 ) -> None:
-    """Checks a death that is older than the mark, and so looks as if its hook had run."""
+    """Checks a death whose time is before the mark, so that its hook seems to have run already."""
     clock = iter([0.0, 0.0, elapsed, elapsed])
 
     def watch() -> dead_hooks.DeathWatch:

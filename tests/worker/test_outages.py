@@ -1,4 +1,4 @@
-"""Outages of Redis under a working worker: no job is lost, and work continues by itself."""
+"""Outages of Redis while a worker runs. No job is lost, and the worker continues by itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     worker, running = begin(server.url, grace=1.0)
 
     def ran() -> set[int]:
-        """Return which jobs ran, without counts: a job that is not reported yet may run again."""
+        """Return the numbers of the jobs that ran. A job whose end was not reported may run again, so how often it ran
+        does not count."""
         return {line["n"] for line in witness.lines("coroutine")}
 
     try:
@@ -67,8 +68,8 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
 async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that the claim remains in force: after an outage that is shorter than a lease, the job does not run a
-    second time."""
+    """Checks an outage that is shorter than a lease. The claim stays in force, so the job does not run a second
+    time."""
     server = start_redis(appendonly="yes", appendfsync="always")
     worker, running = begin(server.url, grace=1.0)
     try:
@@ -94,9 +95,10 @@ async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: int) -> None:
-    """Checks a restart, a freeze, a black hole, reset connections, and forgotten scripts.
+    """Checks five kinds of outages: a restart, a freeze, a network that drops all data, reset connections, and
+    forgotten scripts.
 
-    This is a short form of scripts/prove/live outages.
+    This test is a short form of scripts/prove/live outages.
     """
     found = outages.run(tmp_path, times=5, seconds=1.0, seed=place, engine=engines()[place])
 
@@ -107,8 +109,8 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
 async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the commands before the flush in the same pipeline: they have run, and must be neither lost nor
-    repeated."""
+    """Checks the commands that came earlier in the pipeline. Redis has carried them out, so they must be neither lost
+    nor repeated."""
     crew.app.connect_to(valkey_url)
     transport = LossyAsyncTransport(valkey_url)
     transport.flush = True
@@ -142,7 +144,7 @@ async def test_scripts_that_redis_forgets_within_a_pipeline_do_not_cost_a_claim(
 async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_another_reply(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that the late reply is not read as that of the connection's next command."""
+    """Checks that the client does not read the late reply as the reply to the next command of the same connection."""
     server = start_redis()
     transport = AsyncPoolTransport(server.url)
     await transport.exchange([["PING"]])
@@ -161,7 +163,7 @@ async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_anot
 async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks the RuntimeError that uvloop raises on a write to a connection that was just reset."""
+    """Checks the RuntimeError that uvloop raises if a program writes to a connection that was just reset."""
     crew.app.connect_to(valkey_url)
     broken: list[str] = []
 
@@ -192,7 +194,7 @@ async def test_an_unexpected_error_does_not_end_the_worker(
 def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
     redis_server: RedisServer,
 ) -> None:
-    """Checks uvloop, which the command line uses: a connection with an unfinished handshake must not be used."""
+    """Checks uvloop, which the command line uses. A connection whose handshake is not finished must not be used."""
     import uvloop
 
     url = redis_server.url.replace("/0", "/3")
@@ -233,8 +235,8 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
 async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks two workers that could not extend their leases: the worker that reaches Redis first must not end the other
-    worker's claims."""
+    """Checks two workers that could not extend their leases during the outage. The worker that reaches Redis first must
+    not end the claims of the other worker."""
     server = start_redis()
     crew.app.connect_to(server.url)
     options = WorkerOptions(queues=("crew",), concurrency=2, grace=10.0)
@@ -264,7 +266,8 @@ async def test_an_outage_that_lasts_two_leases_does_not_cost_a_claim(
 async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shortened(
     valkey_url: str, witness: crew.Witness
 ) -> None:
-    """Checks that a worker with the old setting keeps its leases, and that its healthy jobs do not die as poison."""
+    """Checks a worker that started before the setting was changed. The worker keeps its leases, and its jobs do not die
+    as poison."""
     worker, running = begin(valkey_url, grace=0.0)
     handle = await crew.sleeping.enqueue_async(60)
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -284,8 +287,8 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
 async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that claims are given back only if a cap may not have counted them, since a rate would be spent again by
-    the next claims."""
+    """Checks that a worker gives a claim back only if a cap may not have counted it. After a needless rollback, the
+    next claim of the job would use up a rate a second time."""
     server = start_redis(appendonly="yes", appendfsync="always")
     with App(server.url) as app:
         begun = []
@@ -314,9 +317,10 @@ async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
 def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks MISCONF, with which Redis refuses writes after a failed save, before it runs anything.
+    """Checks the error MISCONF. After a failed save to disk, Redis answers each write with this error and does not
+    carry out the write.
 
-    The call continues once Redis accepts writes.
+    The call continues as soon as Redis accepts writes.
     """
     server = start_redis(save="3600 1")
     obstacle = server.directory / "dump.rdb"
@@ -354,6 +358,6 @@ def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
 
 
 def _refused(control: redis.Redis) -> int:
-    """Return how often Redis answered MISCONF since the previous call of this function."""
+    """Return how often Redis has answered MISCONF since the last call of this function."""
     said = control.info("errorstats").get("errorstat_MISCONF", {"count": 0})
     return int(said["count"]) - 1

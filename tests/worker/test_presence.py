@@ -1,4 +1,5 @@
-"""Workers register their presence in Redis, also when idle; rows of gone workers are removed."""
+"""The rows with which workers register their presence in Redis. Idle workers register as well, and the row of a worker
+that is gone is removed."""
 
 import functools
 import json
@@ -66,7 +67,7 @@ def test_the_list_of_workers_creates_no_queue(client: Client) -> None:
     assert client.run(client.calls.reads.counts("crew")).epoch == 0
 
 
-def test_the_doctor_does_not_report_the_list_of_workers(client: Client, app: App) -> None:
+def test_the_doctor_reports_no_finding_for_the_list_of_workers(client: Client, app: App) -> None:
     app.enqueue("crew", "coroutine", {})
     attending(client).tell()
 
@@ -134,7 +135,9 @@ def test_a_full_server_accepts_the_presence_rows_of_workers(
     assert [each.worker for each in look(client).present] == ["w-1"]
 
 
-def test_an_unreachable_server_raises_no_error_in_the_presence_of_a_worker() -> None:
+def test_registering_the_presence_of_a_worker_raises_no_error_if_the_server_is_unreachable() -> (
+    None
+):
     with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
         one = attending(away)
         one.tell()
@@ -143,7 +146,7 @@ def test_an_unreachable_server_raises_no_error_in_the_presence_of_a_worker() -> 
     assert one.due > 0
 
 
-def test_the_presence_is_not_written_to_a_server_that_failed_the_last_heartbeat(
+def test_the_presence_of_a_worker_is_not_written_to_a_server_that_failed_the_last_heartbeat(
     client: Client,
 ) -> None:
     attending(client).tell(failed={client.place("crew")})
@@ -169,7 +172,7 @@ LIES = {
     "busy": [1e308, [1]],
     "since_ms": ["now", None],
 }
-"""What a row's fields may not be. Any client with a worker's rights may write one."""
+"""Invalid values for the fields of a worker's row. Any client with the rights of a worker can write such values."""
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in LIES.items() for v in values])
@@ -190,7 +193,8 @@ def test_a_malformed_worker_row_is_ignored(row: str) -> None:
 def test_a_worker_row_with_a_time_in_the_future_is_ignored(
     client: Client, valkey: RedisServer
 ) -> None:
-    """Checks a Redis clock that was set back, or a false row: the worker would stay listed until that time."""
+    """Checks a row whose time is in the future: a forged row, or a row from before the clock of Redis was set back. The
+    worker would otherwise stay listed until that time."""
     attending(client, "w-killed").tell()
     with valkey.client(decode_responses=True) as control:
         row = control.hget(KEY, "w-killed")

@@ -1,4 +1,4 @@
-"""`rq-core worker --reload`: when a file changes, the worker gives its running jobs back and loads the new code."""
+"""`rq-core worker --reload`. When a file changes, the worker gives back its running jobs and loads the new code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def note() -> None:
 
 
 class Project:
-    """A directory with a module of tasks, and the lines that these tasks wrote."""
+    """A directory with a module of tasks, and with the lines that these tasks have written."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Project:
 def process(
     project: Project, valkey_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Child]:
-    """Start a worker with --reload in the project's directory."""
+    """Start a worker with the option --reload in the directory of the project."""
     project.write("first", seconds=60)
     words = ["-q", "reloaded", "--reload", "--grace", "0.1", "--redis", valkey_url]
     command = [sys.executable, "-m", "rq_core.cli", "worker", "tasks_that_change", *words]

@@ -1,4 +1,5 @@
-"""Results of handlers, from real workers to waiting callers: in threads, on the event loop, and in processes."""
+"""Results of handlers, on their way from real workers to callers that wait. Handlers run in threads, on the event loop,
+and in separate processes."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Breaks:
 
 
 class Computed(BaseModel):
-    """A result whose encoding as JSON takes long, or ends the program."""
+    """A result that takes long to encode as JSON, or whose encoding ends the program."""
 
     how: str
 
@@ -164,7 +165,7 @@ async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
 async def test_a_result_that_fails_while_it_is_encoded_does_not_fail_its_job(
     connected: App, enqueue: Callable[[], Any], reason: str | None
 ) -> None:
-    """Checks that the job is not run again, since its handler has returned."""
+    """Checks that the job does not run again, since its handler has returned."""
     async with working(connected, queues=("results",)):
         handle = await enqueue()
         outcome = await handle.wait_async(LONG_S)
@@ -173,7 +174,9 @@ async def test_a_result_that_fails_while_it_is_encoded_does_not_fail_its_job(
     assert reason == outcome.missing
 
 
-async def test_keep_result_of_a_call_overrides_that_of_its_task(connected: App) -> None:
+async def test_the_option_keep_result_of_a_call_overrides_the_option_of_the_task(
+    connected: App,
+) -> None:
     async with working(connected, queues=("results",)):
         kept = await keeps_nothing.with_options(keep_result=60).enqueue_async()
         plain = await untyped.with_options(keep_result=False).enqueue_async("list")
@@ -197,7 +200,7 @@ async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: Ap
 
 
 async def test_long_results_are_split_into_several_calls(connected: App) -> None:
-    """Checks a turn of a hundred values of 60 KB, which would block Redis for other clients."""
+    """Checks a turn with a hundred results of 60 KB. A single call would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]
     async with working(connected, queues=("results",), concurrency=100):
@@ -215,7 +218,7 @@ async def _long(n: int) -> str:
 
 
 async def test_a_result_expires_after_the_given_time(connected: App) -> None:
-    """Checks that a later caller is answered "expired", whether a claim has swept the value away or not."""
+    """Checks that a later caller gets the answer "expired", whether or not a claim has already removed the result."""
     async with working(connected, queues=("results",)):
         handle = await on_loop.with_options(keep_result=0.3).enqueue_async(1)
         assert Point(1, Decimal("1.50")) == await handle.result_async(LONG_S)

@@ -1,4 +1,4 @@
-"""Workers run jobs: how jobs end, when they begin, and how many Redis commands they cost."""
+"""Workers that run jobs: how jobs end, when jobs begin, and how many Redis commands a job costs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ async def test_retry_later_sets_the_time_of_the_next_attempt(
 async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays_and_uses_no_attempt(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
-    """Checks a rolling deploy: old workers give back jobs of new code, which another worker may know."""
+    """Checks a rolling deploy. Workers with old code give back the jobs of a new task, since workers with new code may
+    know the task."""
     handle = app.enqueue("crew", "of_tomorrow", {"x": 1})
 
     async with run_worker():
@@ -169,8 +170,8 @@ def works_for(client: Client, queues: Sequence[str]) -> bool:
 async def test_a_job_in_any_queue_wakes_an_idle_worker(
     app: App, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks several queues: a worker that waited only for the token of one queue would sleep though another queue has
-    jobs."""
+    """Checks a worker of several queues. If the worker waited for the token of one queue only, it would sleep although
+    another queue has jobs."""
     queues = ("one", "two", "three")
     client = app.client
     for queue in queues:
@@ -203,7 +204,7 @@ async def test_no_job_of_a_paused_queue_runs_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_a_worker_loads_scripts_again_that_redis_forgot_and_reports_no_error(
+async def test_a_worker_loads_forgotten_scripts_again_and_reports_no_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -230,7 +231,8 @@ async def test_a_worker_claims_no_more_than_it_can_start(
 
 
 def test_a_worker_settles_and_claims_in_one_round_trip(client: Client) -> None:
-    """Checks that a turn is one pipeline with one command per kind, however many jobs finished."""
+    """Checks that a worker settles and claims with one pipeline. The pipeline has one command per kind of settlement,
+    however many jobs have ended."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of
 
@@ -264,7 +266,8 @@ async def test_an_idle_worker_sends_at_most_two_commands_a_second(
 async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_time(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
-    """Checks a wait for tokens that began before the due time was known: the worker does not sleep through it."""
+    """Checks a wait for wake tokens that began before the worker knew the due time. The worker must wake up at the due
+    time."""
     queues = ("one", "two")
     for queue in queues:
         client.run(client.calls.delivery.handshake(queue))
@@ -285,6 +288,6 @@ async def test_an_idle_worker_runs_delayed_jobs_and_retries_of_every_queue_on_ti
 @pytest.mark.parametrize("option", ["grace", "timeout"])
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, "5"])
 def test_a_worker_refuses_an_invalid_number_of_seconds(option: str, seconds: Any) -> None:
-    """Checks nan, which would put the timers of the event loop out of order."""
+    """Checks the value nan, which would mix up the order of the event loop's timers."""
     with pytest.raises(InvalidOption, match=f"{option}=.* must be seconds"):
         WorkerOptions(**{option: seconds})

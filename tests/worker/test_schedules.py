@@ -1,4 +1,4 @@
-"""Workers fire schedules on a real server: each instant once, however workers start and stop."""
+"""Workers that fire schedules on a real server. Each instant fires once, whenever workers start and stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ EVERY = 1.0
 
 
 def made(url: str, **rule: Any) -> tuple[App, list[int]]:
-    """Return an app with one schedule, and the list of the instants that its handler saw (Unix ms)."""
+    """Return an app with one schedule, and the list of the instants for which its handler ran. Instants are Unix times
+    in milliseconds."""
     app = App(url)
     seen: list[int] = []
 
@@ -51,7 +52,7 @@ async def running(app: App, **options: Any) -> AsyncIterator[Worker]:
 
 
 def ticked(app: App) -> list[dict[str, Any]]:
-    """Return the log's events of instants."""
+    """Return the log's records of the schedule's instants."""
     client = App(app.redis_url).client
     outbox = client.run(client.calls.audit.read_outbox(QUEUE, "-", 10_000))
     client.close()
@@ -65,7 +66,8 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that each instant is the one that the event before named as next, or later if instants were missed."""
+    """Assert that no instant is lost. Each event names the next instant. The next event must have this instant, or a
+    later instant if the event counts the instants between as missed."""
     step = round(EVERY * 1000)
     for before, after in pairwise(told):
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)
@@ -96,7 +98,8 @@ async def test_two_workers_fire_each_instant_once(valkey_url: str) -> None:
 
 
 async def test_no_instant_is_lost_while_workers_stop_and_start(valkey_url: str) -> None:
-    """Checks a deploy that takes longer than the time to the next instant, which schedulers in memory lose."""
+    """Checks a deploy that takes longer than the time to the next instant. Schedulers that keep their state in memory
+    lose such an instant."""
     for _ in range(4):
         app, _ = made(valkey_url)
         before = len(ticked(app))
@@ -211,10 +214,11 @@ async def test_workers_repeat_the_declarations_of_their_schedules(
     assert ticker.DECLARE_S == 3600
 
 
-async def test_a_worker_that_stood_still_for_hours_declares_before_it_fires(
+async def test_a_worker_that_was_suspended_for_hours_declares_its_schedules_before_it_fires_them(
     valkey_url: str,
 ) -> None:
-    """A machine that was suspended: its own timer of an hour is not over, and by Redis' clock three hours are."""
+    """Checks a machine that was suspended. The worker's own timer of one hour has not expired, but three hours have
+    passed on the clock of Redis."""
     app, _ = made(valkey_url)
     key = f"rqc:{{{QUEUE}}}:schedules"
     client = App(valkey_url).client

@@ -1,4 +1,5 @@
-"""Failovers of Redis under Sentinel: workers wait for them as for any outage, and lost events are reported."""
+"""Failovers of Redis under Sentinel. Workers wait for the end of a failover as for any outage, and events that Redis
+lost are reported."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ app = App()
 
 @app.task(queue=QUEUE)
 def deliver(n: int) -> None:
-    """Do nothing. This task never runs here, since these tests are about producers and mirrors."""
+    """Do nothing. No test of this file runs this task, since the tests are about producers and mirrors."""
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def fail_over(group: SentinelGroup) -> RedisServer:
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
 def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> None:
-    """Checks two failovers. In the second failover, the old primary, which has returned as a replica, is promoted
-    again."""
+    """Checks two failovers. After the first failover, the old primary returns as a replica. The second failover
+    promotes it again."""
     found = outages.run(
         tmp_path, kinds=[outages.FAILOVER], times=2, seconds=1.0, engine=engines()[place]
     )
@@ -66,17 +67,18 @@ def test_a_worker_claims_again_after_a_failover(tmp_path: Path, place: int) -> N
 @pytest.mark.parametrize("kind", shards.SENTINEL_KINDS)
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 @pytest.mark.slow
-def test_a_worker_stops_using_a_primary_that_was_replaced_though_it_is_alive(
+def test_a_worker_stops_using_a_replaced_primary_though_that_primary_is_alive(
     tmp_path: Path, place: int, kind: str
 ) -> None:
-    """Checks a primary that takes writes, or answers NOREPLICAS, for ten seconds until Sentinel makes it a replica."""
+    """Checks an old primary that still accepts writes, or answers NOREPLICAS, for ten seconds. Sentinel then makes it a
+    replica."""
     (found,) = shards.run([kind], times=1, seconds=4.0, on=[engines()[place]])
 
     assert shards.problems([found]) == [], found
 
 
 def test_a_producer_waits_for_the_failover_during_a_call(group: SentinelGroup) -> None:
-    """Checks that each call gets an answer, and that each job that was acknowledged and replicated exists once."""
+    """Checks that each call gets an answer. Each job that was acknowledged and replicated must exist once."""
     told: list[str] = []
     stop = threading.Event()
     troubles: list[Exception] = []
@@ -142,7 +144,8 @@ async def test_an_async_producer_waits_for_the_failover_during_a_call(group: Sen
 def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
     group: SentinelGroup, tmp_path: Path
 ) -> None:
-    """Checks acknowledged jobs that the replica never got but the mirror did: the log names each, and verify holds."""
+    """Checks acknowledged jobs that the mirror has copied, but that the replica never received. The log names each of
+    them, and the verdict of verify is "holds"."""
     audit = f"sqlite:///{tmp_path / 'audit.db'}"
     with processes.mirror(group.url, audit, log=tmp_path / "mirror.log") as mirror:
         with Client(group.url, patience=PATIENT) as client:
@@ -169,7 +172,8 @@ def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
 def test_an_isolated_primary_with_min_replicas_accepts_no_writes(
     group: SentinelGroup,
 ) -> None:
-    """Checks ``min-replicas-to-write``: the primary refuses a write that it cannot replicate, and does not run it."""
+    """Checks the setting ``min-replicas-to-write``. The primary refuses each write that it cannot replicate, and does
+    not carry it out."""
     primary = group.primary
     with primary.client() as control:
         control.config_set("min-replicas-to-write", 1)
@@ -192,8 +196,8 @@ async def test_a_client_of_a_demoted_server_opens_new_connections(
 ) -> None:
     """Checks a live server that answers READONLY on open connections.
 
-    A transport that kept these connections would get READONLY for ever, though Sentinel, or a name that points to the
-    primary, gives another address by now.
+    A transport that kept these connections would get READONLY for ever. Sentinel, or the host name of the primary,
+    already leads to another address.
     """
     server = start_redis()
     for transport in (PoolTransport(server.url), AsyncPoolTransport(server.url)):
@@ -221,7 +225,7 @@ async def test_a_client_of_a_demoted_server_opens_new_connections(
 
 @pytest.mark.slow
 def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGroup) -> None:
-    """Checks an old primary that lives on as a replica."""
+    """Checks an old primary that stays alive and becomes a replica."""
     with Client(group.url, patience=PATIENT) as client:
         (first,) = client.run(client.calls.enqueue.many([deliver.job(1)])).ids
         old = group.primary
@@ -279,7 +283,8 @@ async def test_the_error_of_an_unknown_sentinel_service_names_the_service(
 
 
 def _is_logged(audit: str, job_id: str) -> bool:
-    """Return whether the log has the text; in this process, since the test asks often."""
+    """Return whether the audit log has an event of this job. The read happens in this process, since the test asks
+    often."""
     database = Database(audit)
     try:
         migrate.check_current(database)

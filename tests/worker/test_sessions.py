@@ -1,4 +1,4 @@
-"""Database sessions as dependencies, on a real PostgreSQL, with killed workers: no connection stays open.
+"""Database sessions as dependencies, on a real PostgreSQL, while workers are killed. No connection stays open.
 
 `scripts/prove/live sessions` does the same with more jobs.
 """
@@ -23,7 +23,8 @@ from tests.rigs.stage import WORKER, workers
 
 JOBS = int(os.environ.get("RQ_CORE_SESSIONS_JOBS", "600"))
 KILL_EVERY = 200
-"""Jobs between two kills: one when half of the first 200 are left and the next 200 have come, and so on."""
+"""Number of jobs that are enqueued between two kills of a worker. A kill comes when fewer than half of the earlier jobs
+are left and the next jobs have been enqueued."""
 PROCESSES = 2
 CONCURRENCY = 4
 
@@ -44,7 +45,8 @@ def database(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
-    """Return how many connections of handlers PostgreSQL has, in a state."""
+    """Return the number of connections that handlers have to PostgreSQL. With ``state``, count only the connections in
+    this state."""
     (count,) = database.execute(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND coalesce(state, '') LIKE %s",
         (sessions.NAME, state),
@@ -53,10 +55,10 @@ def connections(database: psycopg.Connection[Any], state: str = "%") -> int:
 
 
 def job(n: int) -> NewJob:
-    """Return the n-th job. Of each 200 jobs the first ten run in separate processes; of the others, ten are async and
-    ten sync in turn.
+    """Return the job with this number. Of each 200 jobs, the first ten run in separate processes. Of the others, ten
+    async jobs and ten sync jobs take turns.
 
-    Some of each kind fail or are late.
+    Some jobs of each kind fail or end too late.
     """
     if n // 10 % 20 == 0:
         return sessions.insert_apart.job(n)

@@ -1,4 +1,5 @@
-"""Stops during outages: a worker that stops while Redis is away, or forgets its scripts, ends within its grace."""
+"""Workers that get a signal to stop while Redis is down or has forgotten its scripts. Each worker ends within its
+grace."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ async def test_a_worker_can_be_stopped_while_redis_is_down(
 async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that a claim which waits for the server is not sent later, for jobs that would be given back."""
+    """Checks a claim that waits for the server. The worker does not send it later, since it would have to give the jobs
+    back."""
     server = start_redis(appendonly="yes", appendfsync="always")
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=20.0)
@@ -73,8 +75,8 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
-    """Checks that the worker waits for an unanswered claim and for its running jobs in one grace, so that it ends
-    before it would be killed."""
+    """Checks that the unanswered claim and the running jobs share one grace. The worker then ends before its supervisor
+    kills it."""
     server = start_redis()
     transport = Counted(server.url)
     worker, running = begin(server.url, transport=transport, grace=3.0)
@@ -97,7 +99,7 @@ async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
 async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
     start_redis: Callable[..., RedisServer],
 ) -> None:
-    """Checks that one of several starting processes does not make their supervisor fail."""
+    """Checks that a process that is stopped during its start does not make the supervisor fail."""
     server = start_redis()
     server.freeze()
     crew.app.connect_to(server.url)
@@ -114,7 +116,7 @@ async def test_a_worker_that_is_stopped_while_it_connects_ends_without_an_error(
 
 
 class Forgetful:
-    """A server that has forgotten its scripts, and a user that has no right to load scripts."""
+    """A server that can forget its scripts, and a user of this server that may then no longer load scripts."""
 
     def __init__(self, server: RedisServer) -> None:
         self.owner = Client(server.url)
@@ -130,7 +132,7 @@ class Forgetful:
         self._control.execute_command("SCRIPT", "FLUSH")
 
     def load_complete(self) -> None:
-        """Load the script complete, as another worker with the right to load could."""
+        """Load the script `complete`, as another worker with the right to load scripts could."""
         held = [("nobody", "1-1")]
         assert self.owner.run(claims.complete("crew", "w-other", held))
 
@@ -147,7 +149,8 @@ def forgetful(start_redis: Callable[..., RedisServer]) -> Iterator[Forgetful]:
 
 
 def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
-    """Return how often workers logged this text, without the lines of heartbeats, which go on trying."""
+    """Return how often workers logged this text. The lines of heartbeats are left out, since heartbeats try again and
+    again."""
     return sum(
         words in r.getMessage()
         for r in caplog.records
@@ -162,7 +165,7 @@ async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_job
     caplog: pytest.LogCaptureFixture,
     reportable: bool,
 ) -> None:
-    """Checks that the worker does not end at once and cut off its running jobs."""
+    """Checks that the worker does not end at once, which would interrupt its running jobs."""
     _, running = begin(forgetful.url, concurrency=2, grace=4.0)
     job = await crew.gated.enqueue_async()
     await wait_until_async(lambda: witness.lines("begin"), "the job runs")
@@ -190,7 +193,8 @@ async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_job
 async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_grace(
     forgetful: Forgetful, witness: crew.Witness
 ) -> None:
-    """Checks that the worker waits as long as its jobs need, but reports them only for a limited time."""
+    """Checks that the worker lets its jobs take as long as they need, but tries to report their ends only for the time
+    of the grace."""
     worker, running = begin(forgetful.url, max_jobs=1, grace=1.0)
     await crew.gated.enqueue_async()
     await wait_until_async(lambda: worker.retired and witness.lines("begin"), "it retires")
@@ -210,7 +214,7 @@ async def test_a_retiring_worker_whose_settlements_are_refused_ends_after_the_gr
 def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running(
     forgetful: Forgetful, witness: crew.Witness, options: tuple[str, ...]
 ) -> None:
-    """Checks that the event loop does not wait for that handler, so that the process can be replaced."""
+    """Checks that the event loop does not wait for the running handler, so that the process can be replaced."""
     crew.app.connect_to(forgetful.url)
     crew.stubborn.enqueue()
     crew.app.close()

@@ -1,4 +1,4 @@
-"""Workers under a supervisor, and the mirror beside them."""
+"""Workers with a supervisor, and the mirror that runs beside them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.worker.conftest import attached, event_types, gone, mirrored
 def test_the_mirror_of_a_killed_supervisor_ends(
     client: Client, witness: crew.Witness, app: App, sqlite_url: str
 ) -> None:
-    """Checks that the mirror does not keep the database from the mirror of the next deploy."""
+    """Checks that the old mirror gives up the database, so that the mirror of the next deploy can use it."""
     with worker_process(app.redis_url, witness, "--audit", sqlite_url, "--grace", "1") as process:
         app.enqueue_many(crew.function.job(n=n) for n in range(5))
         wait_until(attached(client), "the mirror has attached", timeout=30)
@@ -50,7 +50,8 @@ def test_the_mirror_of_a_killed_supervisor_ends(
 def test_an_unusable_audit_database_is_refused_at_the_start(
     app: App, client: Client, witness: crew.Witness, audit: str, status: int, expected: str
 ) -> None:
-    """Checks that the start is not repeated every second for ever while jobs run unaudited."""
+    """Checks that the supervisor does not start the mirror again every second, for ever, while jobs run without an
+    audit log."""
     handle = crew.function.enqueue(1)
     with worker_process(app.redis_url, witness, "--audit", audit) as process:
         assert process.wait(30) == status
@@ -80,7 +81,8 @@ def test_the_supervisor_replaces_a_mirror_that_dies(
 def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the jobs beside it keep their leases too: the supervisor extends them, since no thread can."""
+    """Checks that the jobs beside this handler keep their leases as well. The supervisor extends the leases, since no
+    thread of the worker can run."""
     beside = crew.sleeping.enqueue(1.0)
     with worker_process(app.redis_url, witness, "--processes", "2") as process:
         wait_until(lambda: witness.lines("begin"), "the worker works", timeout=20)
@@ -98,7 +100,8 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
 def test_a_signal_to_all_processes_counts_as_one_signal(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
-    """Checks terminals and systemd, which signal all processes, and a supervisor, which signals its workers again."""
+    """Checks signals from terminals and from systemd. Both signal all processes, and the supervisor then signals its
+    workers a second time."""
     handle = crew.sleeping.enqueue(2.0)
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "20") as process:
         wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -112,7 +115,7 @@ def test_a_signal_to_all_processes_counts_as_one_signal(
 def test_a_worker_that_ignores_signals_is_killed_after_the_grace(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the supervisor does not wait for ever, and does not keep the worker's lease."""
+    """Checks that the supervisor does not wait for ever, and that it stops extending the worker's leases."""
     handle = crew.gripping.enqueue(100)
     with worker_process(app.redis_url, witness, "--processes", "2", "--grace", "0") as process:
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)
@@ -163,7 +166,8 @@ def _deadline(client: Client, job_id: str) -> float:
 def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
-    """Checks that the jobs run elsewhere, as they would without a supervisor, since the worker may never continue."""
+    """Checks that other workers run the jobs of the suspended worker, as they would without a supervisor. The suspended
+    worker may never continue."""
     handle = crew.stopping.enqueue()
     with worker_process(app.redis_url, witness, "--processes", "2"):
         (line,) = wait_until(lambda: witness.lines("begin"), "it runs", timeout=20)

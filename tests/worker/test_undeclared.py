@@ -1,4 +1,4 @@
-"""Undeclared queues: a worker reports a queue that its app does not declare, and creates nothing in Redis for it."""
+"""Queues that an app does not declare. A worker reports such a queue, and creates nothing in Redis for it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_worker_without_a_declared_queue_is_refused_unless_the_operator_forces
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_worker_without_queues_option_serves_the_declared_queues(
+def test_a_worker_without_the_option_queues_serves_the_declared_queues(
     valkey: RedisServer, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WITNESS, str(tmp_path / "witness"))

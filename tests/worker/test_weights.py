@@ -1,4 +1,5 @@
-"""Weights: queues share a worker's places by weight, on one server as in a cluster."""
+"""Weights of queues. The weights decide how queues share the places of a worker, on one server as well as in a
+cluster."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from rq_core.worker import Worker, WorkerOptions
 
 
 async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0) -> list[str]:
-    """Run jobs of two queues, and return the queue of each job in the order in which the jobs ran.
+    """Run ``jobs`` jobs in each of the two queues mail and reports. Return the queue of each job, in the order in which
+    the jobs ran.
 
-    ``mail`` and ``reports`` are the numbers of jobs of the two queues, and the queue mail has the given weight.
+    The queue mail has the given weight.
     """
     app = App(url)
     ran: list[str] = []
@@ -38,8 +40,8 @@ async def ran(url: str, jobs: int, weight: int, places: int, lasts_s: float = 0)
 
 
 async def test_busy_queues_get_places_by_weight(valkey_url: str) -> None:
-    """Checks that a queue without jobs leaves its places to the other queue, so that the last jobs of that queue run in
-    parallel."""
+    """Checks that a queue without jobs leaves its places to the other queue. The last jobs of the other queue then run
+    in parallel."""
     queues = await ran(valkey_url, jobs=120, weight=3, places=8, lasts_s=0.001)
 
     assert {"mail": 120, "reports": 120} == Counter(queues)

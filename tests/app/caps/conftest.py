@@ -1,4 +1,4 @@
-"""Fixtures: an app that defines the tasks, and a producer app without them, on one server."""
+"""Fixtures: an app that defines the tasks, and a producer app that lacks the tasks. Both use one server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def app(redis_url: str) -> Iterator[App]:
 
 @pytest.fixture
 def other(redis_url: str) -> Iterator[App]:
-    """Return a producer app that does not have the tasks' code."""
+    """Return a producer app that lacks the code of the tasks."""
     with App(redis_url) as made:
         yield made

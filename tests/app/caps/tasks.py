@@ -1,4 +1,4 @@
-"""A task with caps, and the name under which its handler counts runs in Redis."""
+"""A task with caps. Its handler counts its runs in Redis, under the name that this file defines."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
-def test_set_cap_to_code_restores_the_limit_that_the_code_declared_last(
+def test_set_cap_with_the_value_code_restores_the_limit_that_the_code_declared_last(
     app: App, redis_url: str
 ) -> None:
-    """Checks a limit that newer code declared while a live limit was in force. The limit that an old worker declares
-    afterwards is not used."""
+    """Checks a limit that newer code declared while an operator's limit was in force. An old worker then declares its
+    older limit, which must not be restored."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")
@@ -69,7 +69,7 @@ def test_set_cap_to_code_restores_the_limit_that_the_code_declared_last(
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
-def test_set_cap_to_code_gives_a_key_the_limit_of_its_family_again(app: App) -> None:
+def test_set_cap_with_the_value_code_gives_a_key_the_limit_of_its_family_again(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.apply_settings()
     app.set_cap("mail", "send.tenant=a", 0)
@@ -91,7 +91,7 @@ def test_set_cap_to_code_gives_a_key_the_limit_of_its_family_again(app: App) -> 
 
 
 @pytest.mark.parametrize("scope", ["queue", "task=send", "send.tenant", "weight=a"])
-def test_set_cap_to_code_is_refused_if_the_code_declares_no_limit(
+def test_set_cap_with_the_value_code_is_refused_if_the_code_declares_no_limit(
     app: App, other: App, scope: str
 ) -> None:
     app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
@@ -114,7 +114,7 @@ def test_set_cap_to_code_is_refused_if_the_code_declares_no_limit(
 def test_a_cap_that_the_code_no_longer_declares_is_kept_and_reported(
     app: App, redis_url: str
 ) -> None:
-    """Checks that the cap still limits the jobs of the new code, and that a warning names the cap."""
+    """Checks that the stored cap still limits the jobs of the new code, and that a warning names the cap."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     with App(redis_url) as newer:
@@ -150,7 +150,7 @@ def test_set_cap_with_an_old_version_raises_a_conflict(app: App) -> None:
     assert app.set_cap("mail", "queue", 7, version=2).version == 3
 
 
-def test_set_cap_is_repeated_if_another_change_came_first(app: App, other: App) -> None:
+def test_set_cap_tries_again_if_another_client_changed_the_cap_first(app: App, other: App) -> None:
     app.set_cap("mail", "queue", 5)
     client = app.client
     plan = client.calls.caps.change("mail", "queue", 9)
@@ -213,7 +213,7 @@ def test_set_cap_refuses_invalid_limits(app: App, scope: str, limit: Any) -> Non
 
 
 def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, other: App) -> None:
-    """Checks that the scope's stored limit may be missing: the registered policy is enough."""
+    """Checks a scope without a stored limit. A registered policy that names the scope is enough."""
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
     client = app.client
     client.run(client.calls.caps.register("mail", app.declared.policies("mail")))

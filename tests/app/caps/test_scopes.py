@@ -1,4 +1,5 @@
-"""The output of `rq-core caps` about a scope: holders, waiting jobs, and when its rate admits a job again."""
+"""Scopes as `rq-core caps` shows them: the holders, the waiting jobs, and the time at which a rate admits a job
+again."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def test_app_caps_shows_when_an_exhausted_rate_admits_a_job_again(app: App) -> N
 
 
 def test_app_caps_counts_the_jobs_that_wait_for_a_full_queue(app: App) -> None:
-    """Checks that the status of a queue's own cap counts the waiting jobs of all lists and lanes, though no lane is
-    marked as blocked."""
+    """Checks the cap of a queue. Its status counts the waiting jobs of all lists and lanes, although no lane is marked
+    as blocked."""
     plain = app.task(queue="mail", name="plain")(send)
     capped = app.task(queue="mail", name="capped", caps=[Cap(9)])(send)
     app.apply_settings()

@@ -1,4 +1,5 @@
-"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror whose turns the test makes."""
+"""Fixtures: an app whose jobs the test claims and ends, an audit database, and a mirror that copies events when the
+test says so."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def note(n: int = 0) -> int:
 
 @pytest.fixture
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
-    """Give the app an audit database; return a function that mirrors the new entries of its queue."""
+    """Give the app an audit database. Return a function that copies the new entries of the app's queue into the
+    database."""
     database = Database(sqlite_url)
     ensure_schema(database)
     app.audit_url = sqlite_url

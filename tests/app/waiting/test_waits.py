@@ -1,4 +1,5 @@
-"""The method ``wait`` of a handle on real servers: it returns when the job ends in any way."""
+"""The method ``wait`` of a handle, on real servers. The method returns when the job has ended, whatever the kind of
+end."""
 
 from __future__ import annotations
 
@@ -176,7 +177,7 @@ def test_a_wait_that_times_out_does_not_change_its_job(app: App) -> None:
     assert "ready" == handle.state()
 
 
-def test_a_timeout_of_0_checks_the_job_once(app: App) -> None:
+def test_a_wait_with_a_timeout_of_0_checks_the_job_once(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     with pytest.raises(WaitTimeout):
         handle.wait(0)
@@ -197,7 +198,7 @@ def test_a_handle_keeps_the_outcome_that_it_returned(app: App) -> None:
 
 
 def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited: Mirror) -> None:
-    """Checks that a job which just left Redis is reported neither as gone nor with an older state from SQL."""
+    """Checks a job that has just left Redis. The wait returns neither "gone" nor an older state from SQL."""
     handle = app.tasks["note"].enqueue(1)
     audited()
     waiting = meanwhile(handle, LONG_S)
@@ -255,7 +256,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
 def test_as_completed_checks_the_first_of_many_jobs_before_it_registers_the_last_one(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks 260,000 jobs: the first poll is made even if the timeout is short, and the error does not say that Redis
+    """Checks 260,000 jobs. The first poll happens even if the timeout is short, and the error does not say that Redis
     does not answer."""
     taken: list[int] = []
     look = Waiter._look
@@ -399,7 +400,8 @@ def test_a_forked_child_waits_on_its_own_connection(app: App) -> None:
 
 
 def test_as_completed_continues_in_a_forked_child(app: App) -> None:
-    """Checks that the child polls with a thread of its own, since the parent's thread does not run in the child."""
+    """Checks that the child process starts a thread for its polls, since the parent's thread does not run in the
+    child."""
     handles = [app.tasks["note"].enqueue(n) for n in range(3)]
     first, second, third = take(app, 3)
     ended = app.as_completed(handles, LONG_S / 4)
@@ -463,7 +465,7 @@ def test_a_wait_continues_after_an_outage(start_redis: Callable[..., RedisServer
         assert Failed is type(waiting.result(LONG_S))
 
 
-def test_the_timeout_of_a_wait_names_a_server_that_is_unreachable(
+def test_the_timeout_error_of_a_wait_names_an_unreachable_server(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -493,8 +495,7 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
 def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that later waits of the process start a new thread, and are not given to the thread that failed to
-    start."""
+    """Checks that a later wait starts a new thread, and does not rely on the thread that failed to start."""
     handle = app.tasks["note"].enqueue(1)
     begin = threading.Thread.start
 
@@ -515,7 +516,7 @@ def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
 def test_a_wait_thread_whose_start_was_interrupted_ends(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the interrupted thread ends, so that closing the app ends the waits of the next thread."""
+    """Checks that the interrupted thread ends. A close of the app can then end the waits of the next thread."""
     handle = app.tasks["note"].enqueue(1)
     begun: list[threading.Thread] = []
     begin = threading.Thread.start
@@ -562,7 +563,7 @@ def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -
     assert handle.seen is None
 
 
-def test_the_timeout_of_a_wait_names_a_server_that_hangs(
+def test_the_timeout_error_of_a_wait_names_a_server_that_hangs(
     app: App, start_redis: Callable[..., RedisServer]
 ) -> None:
     server = start_redis()
@@ -581,7 +582,7 @@ def test_the_timeout_of_a_wait_names_a_server_that_hangs(
     assert error.__cause__ is not None
 
 
-def test_result_is_refused_for_a_task_without_keep_result_before_the_job_has_ended(
+def test_the_method_result_is_refused_at_once_for_a_task_without_keep_result(
     app: App,
 ) -> None:
     handle = app.tasks["note"].with_options(delay=100).enqueue(1)
@@ -624,7 +625,7 @@ def test_a_result_whose_validator_raises_is_not_kept(app: App, error: Exception)
 
 
 class LooksLikeAList(Sequence[int]):
-    """A value that a reader takes for an endless list."""
+    """A value that claims to be a list and never ends."""
 
     def __len__(self) -> int:
         return 10**12

@@ -1,4 +1,4 @@
-"""Fixtures: the page as `rq-core web` serves it, and Chromium. Each file of tests starts both once."""
+"""Fixtures: the page that `rq-core web` serves, and Chromium. Each file of tests starts both of them once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Site:
-    """A page that is served, with the scene that it shows."""
+    """The URL of a served page, and the scene that the page shows."""
 
     url: str
     scene: Scene
@@ -56,7 +56,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def view(browser: Any, site: Site) -> View:
-    """Return a function that opens a window: ``view()``, ``view(scripts=False)``, ``view(width=390)``."""
+    """Return a function that opens a browser window. Examples: ``view()``, ``view(scripts=False)``,
+    ``view(width=390)``."""
 
     def opened(**options: Any) -> AbstractContextManager[Viewer]:
         return viewing(browser, site.url, **options)

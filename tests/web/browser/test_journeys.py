@@ -1,4 +1,5 @@
-"""Journeys of a viewer on the page: from an alert to its beginning, with keys, without scripts, and during updates."""
+"""Tasks of a viewer on the page: going from an alert to its cause, using the keyboard, working without JavaScript, and
+reading on during updates."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.web.conftest import QUEUE
 
 
 def waits_text(page: Any, selector: str, text: str) -> None:
-    """Wait until an element has this text."""
+    """Wait until an element contains this text."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector).first).to_contain_text(text, timeout=WAIT_MS)
@@ -23,7 +24,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_a_viewer_gets_from_an_alert_to_its_reason_and_to_the_moment_when_it_began(
+def test_a_viewer_gets_from_an_alert_to_its_cause_and_to_the_moment_when_the_cause_began(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -67,7 +68,7 @@ def test_keys_move_the_focus_between_jobs_and_into_the_search(view: View) -> Non
         waits_text(page, "h1", "waits")
 
 
-def test_without_scripts_each_step_of_a_viewer_works(view: View) -> None:
+def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
     with view(scripts=False) as viewer:
         page = viewer.go("/")
         page.locator(".causes summary").first.click()
@@ -88,7 +89,8 @@ def test_without_scripts_each_step_of_a_viewer_works(view: View) -> None:
 def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks boxes that the test adds: the present pages have no boxes, and pages with boxes must not lose a choice."""
+    """Checks boxes that the test adds to the page. The pages have no boxes today; a later page with boxes must not lose
+    what the viewer ticked."""
 
     def with_boxes(route: Any) -> None:
         answer = route.fetch()
@@ -142,7 +144,7 @@ def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_form_shows_the_moment_in_the_readers_time_zone_and_leads_back_to_it(
+def test_the_form_shows_a_moment_in_the_time_zone_of_the_reader_and_submits_the_same_moment(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -167,7 +169,7 @@ def test_a_page_that_gets_no_answer_says_so_until_it_gets_an_answer(view: View) 
         viewer.wrong = [each for each in viewer.wrong if not any(word in each for word in own)]
 
 
-def test_the_form_for_a_token_and_its_refusal_are_accessible(
+def test_the_form_for_a_token_and_the_page_about_a_refused_token_are_accessible(
     browser: Any, site: Site, tmp_path: Any
 ) -> None:
     tokens = tmp_path / "tokens"
@@ -194,7 +196,7 @@ def test_the_form_for_a_token_and_its_refusal_are_accessible(
 def test_markup_creates_no_element_and_causes_no_request_even_after_an_update(
     site: Site, view: View
 ) -> None:
-    """Checks attributes of htmx in texts, since htmx looks for its attributes in everything that it receives."""
+    """Checks texts that contain attributes of htmx. htmx looks for its attributes in everything that it receives."""
     markup = '<img src=//x.example onerror=alert(1)><p hx-get="//x.example" hx-trigger="load">\'"'
     scene = site.scene
     scene.die("marked", json.dumps({"type": markup, "message": markup, "traceback": markup}))

@@ -1,4 +1,5 @@
-"""Chromium shows each page without an error, and axe finds nothing: light and dark, on a phone and on a desk."""
+"""Chromium shows each page without an error, and axe finds no problem. The pages are shown light and dark, in the width
+of a phone and of a desktop."""
 
 from __future__ import annotations
 

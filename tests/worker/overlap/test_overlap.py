@@ -1,4 +1,5 @@
-"""A worker's turns overlap with its handlers: batches stay large, and no job begins late or too often."""
+"""A worker's turns overlap with its handlers. A turn is one call that settles jobs and claims jobs. Many jobs share a
+turn, and no job begins late or more often than it should."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_ur
 
 
 class Diary(AsyncPoolTransport):
-    """Records script calls and waits in ``events``."""
+    """A transport that records script calls and waits for wake tokens in ``events``."""
 
     events: list[str]
 
@@ -65,8 +66,8 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks the order, since starting the next wait for a token takes as long as all other work of the worker for one
-    job."""
+    """Checks that the job begins before the worker starts its next wait for a token. Starting this wait takes as long
+    as all other work for one job."""
     events: list[str] = []
 
     @app.task(queue="q")
@@ -91,7 +92,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
 async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that the rollback does not wait for the worker's next turn, which may be seconds later."""
+    """Checks that the worker does not keep the rollback for its next turn, which may be seconds later."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
     app.queue("q", lease=3600.0)
 
@@ -168,7 +169,7 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 async def test_under_load_at_least_40_of_100_jobs_are_settled_in_one_turn(
     app: App, kind: str
 ) -> None:
-    """Checks the budget: one round trip, with a settlement and a claim, for at least 40 jobs."""
+    """Checks a budget: a single round trip settles at least 40 jobs and claims new jobs."""
 
     async def on_the_loop() -> None:
         pass
@@ -200,10 +201,11 @@ async def test_jobs_that_end_one_after_another_share_turns(app: App) -> None:
     assert worker.stats.turns <= 2_000 / 2
 
 
-async def test_a_worker_whose_handlers_block_the_event_loop_claims_nothing_ahead(
+async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_advance(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the worker claims only jobs that it can begin, since it could not extend the leases of others."""
+    """Checks that the worker claims only jobs that it can begin at once. It could not extend the leases of other
+    jobs."""
     under_way = []
 
     @app.task(queue="q")
@@ -225,7 +227,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_claims_nothing_ahead
 async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that Redis does not wait while the worker reads an answer and prepares the next call."""
+    """Checks that Redis need not wait while the worker reads an answer and prepares the next call."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -245,7 +247,8 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_one(
 async def test_connections_that_are_cut_during_two_turns_do_not_cost_a_claim(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that both turns are repeated, on connections that may overtake each other, and that each runs once."""
+    """Checks that the worker sends both turns again, and that Redis carries each turn out once. The second turn may
+    reach Redis before the first turn."""
     ran: Counter[int] = Counter()
 
     @app.task(queue="q")
@@ -280,7 +283,8 @@ async def test_connections_that_are_cut_during_two_turns_do_not_cost_a_claim(
 
 
 async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(app: App) -> None:
-    """Checks an answer of Redis that comes at that time, so that the jobs do not wait for the end of their leases."""
+    """Checks an answer of Redis that arrives while handlers begin. Its jobs begin at once, and do not wait until their
+    leases expire."""
     worker = Worker(app, WorkerOptions(queues=("q",)))
     begun: list[str] = []
     claims = [Claim("q", name, "1-1", 1, 0, 0, "{}") for name in ("first", "second")]
@@ -301,7 +305,7 @@ async def test_jobs_that_arrive_while_handlers_take_their_first_steps_are_begun(
 
 
 async def test_a_worker_builds_its_scripts_before_its_first_job(app: App) -> None:
-    """Checks that the scripts are built before the first job, since building them blocks the event loop for tens of
+    """Checks that the worker builds its scripts before its first job, since this work blocks the event loop for tens of
     milliseconds."""
 
     @app.task(queue="q")

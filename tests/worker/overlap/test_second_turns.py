@@ -1,4 +1,5 @@
-"""Second turns beside the turn under way: when a second turn is worth its cost, and how many jobs it may claim."""
+"""A worker that has sent a turn, and sends a second turn before the first turn is answered. A turn is one call that
+settles and claims. The tests check when a second turn is worth its cost, and how many jobs it may claim."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.kit.working import at_work
 
 
 class Ender(asyncio.Semaphore):
-    """Ends one job with each release."""
+    """A semaphore for which all running jobs wait. Each release ends one job."""
 
     begun = ended = 0
 
@@ -32,13 +33,14 @@ class Ender(asyncio.Semaphore):
 
 
 def limit_of(claim: Sequence[Any]) -> int:
-    """Return for how many jobs a claim asks."""
+    """Return the number of jobs for which a claim asks."""
     script = function("turn" if "_turn_" in claim[1] else "claim")
     return int(claim[3 + len(script.keys) + script.args.index("limit")])
 
 
 class Gate(AsyncPoolTransport):
-    """Holds back every claim of a queue while ``shut``, and records for how many jobs each asks."""
+    """A transport that holds back every claim of a queue while ``shut`` returns True. It records the number of jobs for
+    which each claim asks."""
 
     holds = "q"
     shut: Callable[[], bool]
@@ -49,7 +51,7 @@ class Gate(AsyncPoolTransport):
         self._cuts = 0
 
     def cut(self) -> None:
-        """Drop the held claims before they reach Redis."""
+        """Drop the claims that are held back, so that they never reach Redis."""
         self._cuts += 1
 
     @property
@@ -74,9 +76,10 @@ class Gate(AsyncPoolTransport):
 async def full_worker(
     app: App, valkey_url: str, *, blocks: float = 0.0
 ) -> AsyncIterator[tuple[Worker, Gate, Ender]]:
-    """Yield a worker with 32 jobs that run until the test ends them, while more jobs wait.
+    """Yield a worker with 32 jobs that run until the test ends them, while other jobs wait in the queue.
 
-    The gate is shut, so that no claim reaches Redis. Each job has blocked the event loop for some seconds.
+    The gate is shut, so that no claim reaches Redis. Each of the 32 jobs has blocked the event loop for ``blocks``
+    seconds.
     """
     ender = Ender(0)
 
@@ -101,10 +104,8 @@ async def full_worker(
 
 
 async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> None:
-    """Let this number of jobs end for each turn.
-
-    The jobs for the next turn end only when the turn before can make no more progress.
-    """
+    """For each number in ``ends``: let this number of jobs end, and wait until the worker has sent a turn for these
+    jobs."""
     for turns, jobs in enumerate(ends, 1):
         for _ in range(jobs):
             ender.release()
@@ -113,10 +114,10 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_under_way(
+async def test_ended_jobs_that_are_too_few_for_a_second_turn_wait_for_the_turn_under_way(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number of turns, since each turn costs Redis as much as tens of jobs in a larger turn."""
+    """Checks the number of turns. A further turn costs Redis as much as tens of jobs in a larger turn."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         ender.release()
         await wait_until_async(lambda: gate.held == 1, "a turn is under way")
@@ -141,8 +142,8 @@ async def test_if_too_few_jobs_ended_for_a_second_turn_they_wait_for_the_turn_un
 async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
-    """Checks four places that become free only when Redis runs the first turn. Redis may run the second turn before
-    it."""
+    """Checks four places that become free only when Redis carries out the first turn. Redis may carry out the second
+    turn before the first."""
     async with full_worker(app, valkey_url) as (_, gate, ender):
         await take_turns(ender, lambda: gate.held, 20, 8)
 
@@ -152,7 +153,7 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
 async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
     app: App, valkey_url: str
 ) -> None:
-    """Checks the number of turns, since the jobs of a second turn would wait for the handlers of the first turn's
+    """Checks the number of turns. The jobs of a second turn would have to wait for the handlers of the first turn's
     jobs."""
     async with full_worker(app, valkey_url, blocks=0.005) as (_, gate, ender):
         ender.release()
@@ -169,7 +170,8 @@ async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_
 async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
     app: App, valkey_url: str
 ) -> None:
-    """Checks turns that must be repeated: they claim no jobs, which would have to be given back."""
+    """Checks turns that the worker must send again. They claim no jobs, since the worker would have to give these jobs
+    back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         await take_turns(ender, lambda: gate.held, 1, 8)
         assert gate.limits == [1, 8]
@@ -182,7 +184,7 @@ async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
 
 
 class Forgetful(AsyncPoolTransport):
-    """A server that delays the question for Redis' history until an event is set."""
+    """A transport that delays the question for the id of Redis' history until an event is set."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -199,7 +201,8 @@ class Forgetful(AsyncPoolTransport):
 async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
-    """Checks that the queue's other turn does not take the places, so that no claimed job is given back."""
+    """Checks that the other turn of the queue does not use the places of the claimed jobs. The worker then need not
+    give a claimed job back."""
     async with full_worker(app, valkey_url) as (worker, gate, ender):
         queue = worker._groups.queues["q"]
         transport = worker._client._transport = Forgetful(valkey_url)
@@ -218,7 +221,8 @@ async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
 async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
-    """Checks that the second turn counts the jobs that the first turn may claim, so that no job must be given back."""
+    """Checks that the second turn counts the jobs that the first turn may claim. The worker then need not give a job
+    back."""
 
     @app.task(queue="q")
     async def quick() -> None: ...
@@ -233,10 +237,10 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     assert worker.retired
 
 
-async def test_a_shard_that_is_down_does_not_count_against_max_jobs_on_other_shards(
+async def test_claims_on_a_shard_that_is_down_do_not_count_against_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks that a shard with an outage does not take up places that jobs of the other shards could use."""
+    """Checks that claims of a shard that is down do not use up places that jobs of the other shards could use."""
     monkeypatch.setattr(AsyncPoolTransport, "one_slot", True)
 
     @app.task(queue="q")
