@@ -77,9 +77,9 @@ else:
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }
-    """The public names that are not errors, by module. The block above imports the same names for type checkers; this
-    table is used at run time. The command line is part of this package, and most of its commands need none of these
-    names."""
+    """The public names that are no errors, by module. They are the names that are imported above for type checkers; at
+    run time, each module is imported only when one of its names is used. So a command of the command line, which is in
+    this package, too, imports only the modules that it needs."""
 
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -1,10 +1,11 @@
-r"""Masks passwords in texts: every URL and every message that people may read passes through :func:`masked`.
+r"""Masks passwords in texts. Every URL and every message that people may read passes through :func:`masked`.
 
-If in doubt, it masks too much: it replaces the text after the name of a user or of a secret, up to the last place at
-which the secret can end.
+If in doubt, :func:`masked` masks too much: it replaces the text after the name of a user or of a secret, up to the last
+place at which the secret can end.
 
-A handler's error may have any text, so each expression here must take linear time: it tries a run of word characters at
-its beginning only, without backtracking (``++``), and searches the password before an ``@`` within one word.
+A handler's error may have any text, so each regular expression here must take linear time. An expression tries a run of
+word characters only from the run's beginning, without backtracking (``++``). It searches a password before an ``@``
+only within one word.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _NAMED: Final = (
 )
 """Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
-"""Finds ``?pass%77ord=…``: a name with an escape may be the name of a secret."""
+"""Finds ``?pass%77ord=…``, since a name with a percent escape may be the name of a secret."""
 _WORD: Final = r"\S+"
 _OF_URL: Final = r"//[^/@:]*:"
-"""Finds the user in ``//user:password@``. The password ends at the last ``@``: people forget to escape it."""
+"""Finds the user in ``//user:password@``. The password ends at the last ``@``, since people forget to escape an ``@``
+in a password."""
 _OF_NO_URL: Final = r"(?:^|(?<=['\"(=]))[^/@:'\"(=]*:(?!//)(?=.)"
 """Finds the user in ``user:password@host``, a URL without its scheme."""
 

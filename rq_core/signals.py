@@ -1,4 +1,5 @@
-"""Errors by which a handler says what should happen to its job, and errors that are raised in a handler to stop it.
+"""Errors that a handler raises to say what should happen to its job, and errors that are raised inside a handler to
+stop the handler.
 
 As in :mod:`rq_core.errors`, a class's docstring is its default message.
 """
@@ -13,7 +14,8 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Return the delay that a handler passed, in seconds, at least 0. Raises InvalidOption in the handler."""
+    """Return the delay that a handler passed, in seconds; a negative delay counts as 0. Raises InvalidOption inside the
+    handler."""
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after

@@ -1,14 +1,15 @@
-"""The names that user code sees: apps, tasks, handles, caps, retries, and the context of a running job.
+"""The classes that user code imports: apps, tasks, handles, caps, retry policies, and the context of a running job.
 
 This room turns functions into tasks, and calls of tasks into jobs. :mod:`rq_core.worker` runs jobs.
 
 Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 
-- ``inbox/``: enqueueing inside a transaction of the user's database.
-- ``limits/``: caps, rates and fairness, as tasks declare them, and a job's lane.
+- ``durable/``: steps of durable jobs, which are not run again after a crash.
+- ``inbox/``: enqueues jobs inside a transaction of the user's database.
+- ``limits/``: caps, rates and fairness, as tasks declare them, and the choice of a job's lane (its waiting line).
 - ``unique/``: Unique, Throttle, Debounce and Latest.
-- ``handlers/``: a handler's context, its dependencies and arounds, retries, hooks, and redaction of errors.
-- ``handles/``: handles of the jobs that a producer enqueued, and waiting for them.
+- ``handlers/``: a handler's context and dependencies, ``around`` functions, retries, hooks, and redaction of errors.
+- ``handles/``: handles of enqueued jobs, and the wait for the jobs' ends.
 
 - ``app``: the app.
 - ``queue_producer``: the app's methods for whole queues.
@@ -16,7 +17,7 @@ Read ``app`` first, then ``task``, ``options`` and ``handles.handle``.
 - ``clients``: an app's connections.
 - ``waking``: wakes a relay of an inbox.
 - ``task``: tasks.
-- ``registration``: makes a task of a function.
+- ``registration``: turns a function into a task.
 - ``options``: the options of an enqueue.
 - ``unknown_options``: the error for an unknown option.
 - ``schedules``: declares schedules, and changes them.

@@ -1,4 +1,4 @@
-"""The app: a program's tasks, its server, and the settings of its queues.
+"""The class App: a program's tasks, the URL of its server, and the settings of its queues.
 
     app = App()
 
@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-Making an app, and defining tasks on it, opens no connection and reads only environment variables.
+Creating an app and defining its tasks opens no connection. Both read only environment variables.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ DEFAULT_QUEUE: Final = "default"
 
 
 class TaskDecorator(Protocol):
-    """The decorator that ``app.task(...)`` returns: it makes a task of a function."""
+    """The decorator that ``app.task(...)`` returns: it turns a function into a task."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -85,8 +85,8 @@ class App(ScheduleProducer):
       default RQ_CORE_REDIS_URL, else redis://localhost:6379/0.
     - ``audit``: the audit database, as a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE; by default
       RQ_CORE_AUDIT_URL, else none.
-    - ``inbox``: the database into which ``within`` inserts jobs; by default RQ_CORE_INBOX_URL, else none. With it,
-      handles also find jobs that no relay has handed over yet.
+    - ``inbox``: the database into which ``within`` inserts jobs; by default RQ_CORE_INBOX_URL, else none. If the app
+      has an inbox, handles also find jobs that are still in the inbox.
     - ``max_payload``: the most bytes of a job's arguments as JSON.
     - ``patience``: how long a call waits for a server that does not answer: Patience(unsent=3.0, unknown=600.0), in
       seconds. A call that cannot be sent within ``unsent`` raises ServerUnavailable. A call that was sent is repeated
@@ -134,7 +134,7 @@ class App(ScheduleProducer):
 
     @property
     def redactor(self) -> Redact | None:
-        """The redactor: the function ``redact``, or the function at that import path; None if the app has none.
+        """The function ``redact``, or the function at the import path ``redact``; None if the app has no redactor.
 
         Raises InvalidOption if there is no function at the path.
         """
@@ -187,26 +187,26 @@ class App(ScheduleProducer):
         max_memory: int | None = None,
         on_dead: Hook | None = None,
     ) -> Any:
-        """Make a task of a function: ``@app.task`` or ``@app.task(queue="mail", …)``.
+        """Turn a function into a task: ``@app.task`` or ``@app.task(queue="mail", …)``.
 
         - ``keep_result``: how long Redis keeps the function's result for JobHandle.result after the job's end, in
           seconds or a timedelta. True is an hour; False drops the result.
-        - ``audit_result``: "full" also stores a kept result, unredacted, in the audit log, where JobHandle.result finds
-          it once Redis has forgotten it. "digest" stores only a digest, which proves the result.
+        - ``audit_result``: "full" also stores a kept result, unredacted, in the audit log. JobHandle.result reads the
+          result there when Redis no longer has it. "digest" stores only a digest, by which the result can be verified.
         - ``name``: by default the function's name.
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
-        - ``max_losses``: the number of lost workers at which a job counts as poison and dies.
-        - ``caps``: Caps and Rates. A claim takes a place in all of them or in none.
+        - ``max_losses``: a job dies as poison when this number of workers were lost while they ran the job.
+        - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
         - ``unique``: Unique, Throttle, Debounce or Latest, which decides what happens to several calls with one unique
           name.
-        - ``aliases``: former names of the task. It also runs jobs that producers enqueue under these names, and its
-          caps count them. The log keeps the name under which each job was enqueued.
+        - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and
+          the task's caps count these jobs. The log keeps the name under which each job was enqueued.
         - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
           timeout, which includes the start of the process. A crash of the process does not harm the worker.
-        - ``max_memory``: the most bytes that this process may use.
+        - ``max_memory``: the most bytes that the process of an isolated function may use.
         - ``on_dead``: a function that is called with a DeadJob, as a job of its own, when a job of this task has died
-          for any reason. It is called more than once only after a fault.
+          for any reason. The function is called once for each death, and again only after a fault.
 
         Raises InvalidTask, InvalidName or InvalidOption.
         """
@@ -276,13 +276,13 @@ class App(ScheduleProducer):
     def around(self, function: Around, /) -> Around:
         """Put a context manager around every handler of this app: ``@app.around``.
 
-        ``function`` is called with the JobContext, in a worker and for each attempt. It is a generator that yields
-        once, a class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``. The
-        first around of an app is the outermost, and all are entered before the dependencies. ``function`` sees the
-        exception that the handler raises, and may raise another one in its place; it cannot suppress one. Around a
-        ``def`` handler it runs in the handler's thread; around an ``async def`` handler it runs on the event loop,
-        which it must not block. Raises InvalidOption; InvalidTask if ``function`` is async and the app has ``def``
-        tasks.
+        A worker calls ``function`` with the JobContext at each attempt. ``function`` is a generator that yields once, a
+        class of context managers, or a function made by ``contextmanager`` or ``asynccontextmanager``. The first
+        function that an app registers is the outermost. All are entered before the handler's dependencies. ``function``
+        receives the exception that the handler raises, and may raise another exception in its place, but cannot
+        suppress the exception. Around a ``def`` handler, ``function`` runs in the handler's thread. Around an async
+        handler, ``function`` runs on the event loop, and must not block the loop. Raises InvalidOption; InvalidTask if
+        ``function`` is async and the app has ``def`` tasks.
         """
         self.surroundings.add(function, self._tasks.values())
         return function
@@ -290,7 +290,7 @@ class App(ScheduleProducer):
     def override(
         self, provider: Callable[..., Any], other: Callable[..., Any], /
     ) -> AbstractContextManager[None]:
-        """Call ``other`` in place of a Depends' ``provider`` in a block: ``with app.override(session, fake):``.
+        """Call ``other`` in place of a Depends' ``provider`` within a block: ``with app.override(session, fake):``.
 
         For tests. Isolated tasks of a real worker do not see the override: their processes import the app themselves.
         Raises InvalidOption, or InvalidTask for a task that cannot use ``other``.
@@ -303,15 +303,16 @@ class App(ScheduleProducer):
         return MappingProxyType(self._tasks)
 
     def returned_of(self, task: str | None) -> Returned | None:
-        """Return the result type of the task of this name; None if the app does not have the task."""
+        """Return the result type of the task with this name; None if the app does not have the task."""
         found = self._tasks.get(task or "")
         return None if found is None else found.returned
 
     def check(self) -> None:
-        """Resolve the annotations of all tasks, and the redactor's import path, now.
+        """Resolve the annotations of all tasks and the redactor's import path, which are otherwise resolved at their
+        first use.
 
-        Raises InvalidTask, or InvalidOption if the redactor does not exist. A worker calls this
-        before it claims.
+        Raises InvalidTask, or InvalidOption if the redactor does not exist. A worker calls this method before its first
+        claim.
         """
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
@@ -330,7 +331,7 @@ class App(ScheduleProducer):
         return handle_of(self, job, accepted)
 
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
-        """Return the handle of a job by its id. This sends nothing: JobHandle.state reports whether the job exists.
+        """Return the handle of a job by its id. Redis is not asked whether the job exists; JobHandle.state asks.
 
         Raises InvalidName.
         """
@@ -351,13 +352,14 @@ class App(ScheduleProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> NewJob:
-        """Return a job for enqueue_many, by the task's name. This process need not have the task's code.
+        """Return a job of the task with this name, for enqueue_many. This process need not have the task's code.
 
         If this app has the task, the task's options are the defaults and the arguments are validated here. Otherwise
-        the worker validates the arguments, and the options and caps are those that workers have registered in the
-        queue, which this method reads every few seconds (in an event loop use job_async). ``keys`` has, by the caps'
-        names, the keys that functions in the task's code would compute. Raises InvalidName, InvalidOption, InvalidTask,
-        ArgumentsInvalid, KeyNeeded, PayloadTooLarge; and, if it reads the queue, ServerUnavailable or ServerUnsuitable.
+        the worker validates the arguments. The options and caps are then those that workers have registered in the
+        queue; this method reads them from Redis at most every few seconds (in an event loop use job_async). ``keys``
+        maps the name of a cap to the job's key, for keys that a function in the task's code would compute. Raises
+        InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded, PayloadTooLarge; if the method reads the
+        queue, also ServerUnavailable or ServerUnsuitable.
         """
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:
@@ -391,7 +393,7 @@ class App(ScheduleProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
-        """Enqueue a job by its task's name, and return its handle.
+        """Enqueue a job of the task with this name, and return the job's handle.
 
         This process need not have the task's code. See job for the options, and Task.enqueue for the errors.
         """
@@ -417,7 +419,8 @@ class App(ScheduleProducer):
     @overload
     def within(self, connection: Executes | str, /) -> Within: ...
     def within(self, connection: Any, /) -> Any:
-        """Return an object that enqueues within the transaction of a connection: see PreparedTask.within."""
+        """Return an object that enqueues jobs within the transaction of a database connection: see
+        PreparedTask.within."""
         from rq_core.app.inbox.within import app_within
 
         return app_within(self, self._own_job, connection)
@@ -430,6 +433,6 @@ class App(ScheduleProducer):
         keys: Mapping[str, str] | None,
         options: EnqueueOptions,
     ) -> NewJob | None:
-        """Return a job by its task's name; None if this app does not have the task."""
+        """Return a job of the task with this name; None if this app does not have the task."""
         known = self._tasks.get(check_name("task", task))
         return None if known is None else Draft(self, known, queue, task, args, options).job(keys)

@@ -1,14 +1,13 @@
-"""Arguments between Python and JSON, checked against annotations on both sides.
+"""Converts arguments from Python to JSON and back. Both the producer and the worker check them against the annotations.
 
 A producer binds and validates a call's arguments here and sends them, by name, as a JSON object. A worker validates
 this JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets
-and containers of these keep their types. A value annotated ``Any``, or not at all, may have only the types of JSON: a
-datetime would arrive as text, so it is refused.
+and containers of these keep their types. A value that is annotated ``Any``, or has no annotation, may have only the
+types of JSON. For example, a datetime is refused there, since the handler would receive text.
 
 An argument that the caller leaves out stays out of the JSON, so the worker's default applies.
 
-pydantic is imported when the first task is used, not when it is defined: defining tasks must stay
-cheap.
+pydantic is imported when a task is first used, not when a task is defined: defining tasks must stay cheap.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""Length in bytes up to which JSON of plain types is sure to load again. Longer JSON might contain an integer with
-more digits than Python reads."""
+"""Maximum length, in bytes, of JSON of plain types that Python can certainly read. Longer JSON might contain an integer
+with more digits than Python reads."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -43,17 +42,18 @@ _REFUSED_KINDS: Final[dict[object, str]] = {
 class Arguments:
     """The arguments of one task's function.
 
-    Raises InvalidTask for a signature whose arguments cannot be sent by name.
+    The constructor raises InvalidTask for a signature whose arguments cannot be sent by name.
 
-    Annotations are resolved at first use (they may name things that are defined later): every
-    method may raise InvalidTask for an annotation that cannot be resolved or that JSON cannot carry,
-    and ArgumentsInvalid for invalid values.
+    Annotations are resolved at first use, since they may name classes that are defined later. So every method may raise
+    InvalidTask for an annotation that cannot be resolved or whose values JSON cannot express, and ArgumentsInvalid for
+    invalid values.
     """
 
     def __init__(
         self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
     ) -> None:
-        """``injected`` names the parameters that dependencies fill: they are no arguments of the job."""
+        """``injected`` names the parameters whose values are dependencies. These parameters are no arguments of the
+        job."""
         self.task = task
         self._function = function
         self._injected = injected
@@ -74,27 +74,28 @@ class Arguments:
         )
         self._adapters: dict[str, TypeAdapter[dict[str, Any]]] = {}
         self.names = tuple(self._signature.parameters)
-        """The names of the task's arguments, without those that dependencies fill."""
+        """The names of the task's arguments, without the parameters whose values are dependencies."""
         self.defaults = {
             name: parameter.default
             for name, parameter in self._signature.parameters.items()
             if parameter.default is not inspect.Parameter.empty
         }
-        """The default values, by argument."""
+        """The default values, by the argument's name."""
 
     def check(self) -> None:
         """Resolve the annotations now. Raises InvalidTask.
 
-        A worker calls this when it starts, to fail before it claims.
+        A worker calls this method when it starts, so that a bad annotation stops the worker before its first claim.
         """
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a call's arguments as a JSON object. Defaults are not filled in."""
+        """Return a call's arguments as a JSON object. The object has no defaults: an argument that was left out is
+        missing."""
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name, in the annotated types. Defaults are not filled in."""
+        """Return a call's arguments by name, in the annotated types. An argument that was left out is missing."""
         return self._validate(self._by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,8 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Read arguments from a JSON object, and return them in the annotated types, for a call of the function."""
+        """Read arguments from a JSON object. Return them by name, in the annotated types, ready to pass to the
+        function."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -161,7 +163,7 @@ class Arguments:
         return _invalid(self.task, problems)
 
     def dump_valid(self, valid: dict[str, Any]) -> str:
-        """Return validated arguments as a JSON object. Raises ArgumentsInvalid if JSON cannot carry a value."""
+        """Return validated arguments as a JSON object. Raises ArgumentsInvalid if JSON cannot express a value."""
         try:
             if self._plain_json is not None:
                 dumped = self._plain_json(valid)
@@ -188,11 +190,11 @@ class Arguments:
 
     @cached_property
     def _open(self) -> frozenset[str]:
-        """Names of the arguments whose annotations leave the type of a value open, such as ``Any``."""
+        """Names of the arguments whose annotations allow a value of any type, such as ``Any``."""
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Return the problem of each argument that has no JSON form, by name; each argument is tried alone."""
+        """Return the problem of each argument that has no JSON form, by name. Each argument is converted by itself."""
         problems = {}
         for name, value in valid.items():
             try:
@@ -204,7 +206,8 @@ class Arguments:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        """The resolved types of the parameters, by name; ``Any`` without an annotation. Raises InvalidTask."""
+        """The resolved types of the parameters, by name; ``Any`` for a parameter without an annotation. Raises
+        InvalidTask."""
         function = inspect.unwrap(self._function)
         try:
             written = getattr(function, "__annotations__", {})
@@ -260,7 +263,8 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The adapter's validator of Python values. A call of the adapter itself takes twice as long."""
+        """The validator of Python values inside pydantic's adapter. Calling the adapter itself would take twice as
+        long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
         )
@@ -268,10 +272,11 @@ class Arguments:
 
     @cached_property
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
-        """The adapter's serializer, if each valid value is known to load again from its JSON; otherwise None.
+        """The serializer inside pydantic's adapter, if the JSON of each valid value can certainly be read back;
+        otherwise None.
 
-        Such values are of the annotated types, so the serializer has no reason to warn; turning its warnings into
-        errors would cost more than the serialization.
+        The values have the annotated types, so the serializer has no reason to warn. Its warnings are not turned into
+        errors, since that would take longer than the serialization.
         """
         if not all(map(is_plain, self._hints.values())):
             return None
@@ -280,7 +285,7 @@ class Arguments:
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:
-        """The adapter's validator of JSON text; see ``_check``."""
+        """The validator of JSON text inside pydantic's adapter; see ``_check``."""
         read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
         return read
 
@@ -312,9 +317,9 @@ class Arguments:
 def _without(
     task: str, signature: inspect.Signature, injected: Collection[str]
 ) -> inspect.Signature:
-    """Return the signature without the parameters that dependencies fill.
+    """Return the signature without the parameters whose values are dependencies.
 
-    Raises InvalidTask if an argument follows such a parameter."""
+    Raises InvalidTask if an argument of the job follows one of these parameters."""
     kept: list[inspect.Parameter] = []
     passed = ""
     for name, parameter in signature.parameters.items():
@@ -333,8 +338,8 @@ def _without(
 def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
     """Return arguments as a JSON object, for a task whose code is not in this process. Raises ArgumentsInvalid.
 
-    Types that JSON lacks are written as pydantic writes them; the worker's annotations convert them
-    back.
+    Values of types that JSON lacks are written as pydantic writes them. The worker converts them back by the
+    annotations.
     """
     _check_names(task, values)
     from pydantic_core import to_jsonable_python

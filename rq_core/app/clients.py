@@ -1,7 +1,6 @@
-"""An app's clients: one synchronous client, and one for each event loop. Each is made when it is first needed.
+"""An app's clients: one synchronous client, and one for each event loop. Each client is made when it is first needed.
 
-The client modules (and with them redis-py) are imported at that time, so that importing tasks stays
-cheap.
+The modules of the clients, and with them redis-py, are imported only then, so that importing tasks stays cheap.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread. Imports nothing."""
+    """Return whether an event loop runs in this thread. The function does not import asyncio."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
@@ -41,14 +40,15 @@ class Connections:
         self.policies = PolicyCache()
         """The policies that workers registered in the queues, for tasks whose code is not in this process."""
         self.warns = True
-        """Whether the next use of the synchronous client in an event loop logs a warning; only the first use does."""
+        """Whether the next use of the synchronous client in an event loop logs a warning. Only the first use in an
+        event loop does."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None
         self._waker: Waker | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
 
     def make_client(self) -> Client:
-        """Return a new synchronous client; it sends nothing yet."""
+        """Return a new synchronous client, which has sent nothing yet."""
         from rq_core.connections.client import Client
 
         # Each connection resolves its host. The first one would import this codec, outside of the fork lock.
@@ -56,7 +56,7 @@ class Connections:
         return Client(self.url, prefix=self.prefix, patience=self.patience)
 
     def make_async_client(self) -> AsyncClient:
-        """Return a new client for the running event loop; it sends nothing yet."""
+        """Return a new client for the running event loop, which has sent nothing yet."""
         from rq_core.connections.async_client import AsyncClient
 
         codecs.lookup("idna")
@@ -88,7 +88,7 @@ class Connections:
         )
 
     def make_waiter(self) -> Waiter:
-        """Return a new waiter for the ends of jobs; it sends nothing yet."""
+        """Return a new waiter for the ends of jobs, which has sent nothing yet."""
         from rq_core.connections.client import Client
         from rq_core.connections.wait_thread import PATIENCE, Waiter
 
@@ -96,7 +96,8 @@ class Connections:
 
     @property
     def waiter(self) -> Waiter:
-        """The waiter for the ends of jobs; all threads and event loops share it, and its first use makes it."""
+        """The waiter for the ends of jobs. All threads and event loops share the waiter; it is made at its first
+        use."""
         if self._waiter is None:
             with preparing():
                 if self._waiter is None:
@@ -105,7 +106,8 @@ class Connections:
 
     @property
     def waker(self) -> Waker:
-        """The waker of an inbox' relay; all threads and event loops share it, and its first use makes it."""
+        """The object that wakes a relay of the inbox. All threads and event loops share the object; it is made at its
+        first use."""
         if self._waker is None:
             with preparing():
                 if self._waker is None:
@@ -132,7 +134,7 @@ class Connections:
         return found
 
     def close(self) -> None:
-        """Close the synchronous client, and end all waits for jobs. A later use makes a new client."""
+        """Close the synchronous client, and end all waits for jobs. The next use of the client makes a new client."""
         self._close()
 
     def _close(self, *, join: bool = True) -> None:

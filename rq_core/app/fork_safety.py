@@ -5,8 +5,9 @@ wait for ever for locks that a thread of its parent held; Python does not renew 
 imported. So the import, and similar work, runs under locks of this module, which every fork takes first.
 
 Modules of the standard library, such as ``logging``, also have locks that a fork takes, and the work under our lock may
-need theirs. So a fork must take our lock before theirs. A fork takes locks in the reverse order of their registration:
-``_late`` is registered after those modules were imported, and ``_early`` is held during their import.
+need these locks. So a fork must take our lock before the locks of those modules. A fork takes locks in the reverse
+order of their registration: ``_late`` is registered after the modules of the standard library were imported, and
+``_early`` is held during their import.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Final
 
 
 class ForkGate:
-    """A lock that makes forks wait while another thread has the gate closed. The thread that closed it may fork."""
+    """A lock that makes forks wait while another thread has the gate closed. The thread that closed the gate may
+    fork."""
 
     def __init__(self, wait_s: float) -> None:
         """``wait_s``: seconds after which a fork proceeds without the lock. The child may then hang; the parent
@@ -36,7 +38,8 @@ class ForkGate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close the gate for a block: forks of other threads, and other blocks, wait until it ends."""
+        """Close the gate during a block. Forks by other threads, and other blocks that close the gate, wait until the
+        block ends."""
         with self._lock:
             yield
 
@@ -63,7 +66,8 @@ WAIT_S: Final = 60.0
 
 
 class _EarlyGate(ForkGate):
-    """The gate that exists from the import of this module; it also takes the late gate's lock."""
+    """The gate that exists from the import of this module on. A fork that takes its lock also takes the late gate's
+    lock."""
 
     def before(self) -> None:
         super().before()

@@ -1,4 +1,4 @@
-"""Checks whether values of an annotated type are the same after their way through JSON."""
+"""Checks whether a value of an annotated type is unchanged after its conversion to JSON and back."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rq_core.model.lib.text import printable
 
 
 def is_open(hint: Any) -> bool:
-    """Return whether an annotation allows a value of any type, itself or in a container."""
+    """Return whether an annotation allows a value of any type, or a container with values of any type."""
     bare = (Any, object, list, dict, set, frozenset, tuple)
     return hint in bare if not typing.get_args(hint) else any(map(is_open, typing.get_args(hint)))
 
 
 def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
-    """Compare a value with its copy after JSON. Return the first place at which they differ, and a message; None if
-    they are equal.
+    """Compare a value with its copy that was converted to JSON and back. Return the first place at which the two
+    differ, and a message; None if they are equal.
 
-    ``given`` is the value before JSON, ``loaded`` the value after it; ``where`` is the place of both.
+    ``given`` is the original value, ``loaded`` is the copy. ``where`` is the place of both in the arguments.
     """
     if isinstance(given, dict) and isinstance(loaded, dict) and given.keys() == loaded.keys():
         inside = ((given[key], loaded[key], f"{where}.{printable(str(key))}") for key in given)
@@ -40,7 +40,7 @@ def change(given: Any, loaded: Any, where: str) -> tuple[str, str] | None:
 
 
 def is_plain(hint: Any) -> bool:
-    """Return whether every value of the annotated type is known to load again from its JSON."""
+    """Return whether every value of the annotated type can certainly be read back from its JSON."""
     origin = typing.get_origin(hint)
     if origin in (list, set, frozenset):
         return all(map(is_plain, typing.get_args(hint)))

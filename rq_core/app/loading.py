@@ -1,4 +1,4 @@
-"""Imports an app by its name on a command line, ``module:app``."""
+"""Imports an app by its place on a command line, ``module:app``."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def load_app(target: str) -> App:
-    """Import ``module:app`` (``app`` may be left out), with the current directory first on the path, and return it.
+    """Import ``module:app`` (``app`` may be left out), with the current directory first on sys.path, and return the
+    app.
 
-    Raises InvalidOption if there is no such module or app, TargetBroken if the module itself raises an exception.
+    Raises InvalidOption if the module or the app does not exist, TargetBroken if the module itself raises an exception.
     """
     from rq_core.app.app import App
 
@@ -53,7 +54,8 @@ def load_app(target: str) -> App:
 
 
 def _where(error: BaseException) -> str:
-    """Return the file and line of an import error: the innermost line outside Python and installed packages."""
+    """Return the file and line of an import error: the innermost frame that is neither in Python's library nor in an
+    installed package."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"
     found = "unknown"

@@ -1,4 +1,4 @@
-"""The options of an enqueue, as callers pass them, and the fields into which they are converted."""
+"""The options of an enqueue, as callers pass them, and the checked fields into which the options are converted."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ KEEP_MS: Final = 3_600_000
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """The options of an enqueue. For options that are left out, or None, the task's options hold.
+    """The options of an enqueue. In place of an option that is left out, or None, the task's option holds.
 
     - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take; both in
       seconds, or timedeltas.
     - ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a time zone.
     - ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone. No worker begins the job
-      at that time or later: the job expires, or is dead if it had failed before.
+      at that time or later: the job then expires, or dies if it had failed before.
     - ``max_attempts`` and ``max_losses`` are the numbers of failures, and of lost workers, after which the job is dead.
     - ``id`` makes the enqueue idempotent: while a job of this id is live, another enqueue of the id is a duplicate and
       changes nothing.
-    - ``remember`` is how long this holds even if the job ends, in seconds or a timedelta after the first call.
-    - ``idempotency_key`` is a text from which the id is made, per task. The id is remembered for a day unless
-      ``remember`` is given: each repetition of the call then returns the same job. A repetition with another task or
-      other arguments raises IdempotencyMismatch.
-    - ``headers`` are short texts that go with the arguments, at most 2 KiB together: ``current_job().headers``.
+    - ``remember`` is how long an enqueue of the id stays a duplicate after the first call, even if the job has ended;
+      in seconds, or a timedelta.
+    - ``idempotency_key`` is a text from which, together with the task's name, the id is made. The id is remembered for
+      a day unless ``remember`` is given: each repetition of the call then returns the same job. A repetition with
+      another task or other arguments raises IdempotencyMismatch.
+    - ``headers`` are short texts that the handler finds in ``current_job().headers``; at most 2 KiB together.
     - ``keep_result`` is how long the job's result is kept after the job's end, in seconds or a timedelta, for
       ``handle.result()``. True is an hour, False keeps no result.
     - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
@@ -109,8 +110,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Return a duration in ms. Raises InvalidOption, whose text also names the ``others``, which are allowed as
-    well."""
+    """Return a duration in ms. Raises InvalidOption; its message names the duration and ``others``, the other values
+    that are allowed."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -138,29 +139,30 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value, the worker
+    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value (None), the worker
     uses the value of the job's task."""
     delay_ms: int = 0
     due_ms: int = 0
-    """Unix ms at which the job becomes ready, in place of a delay; 0 without such a time."""
+    """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""
     id: str | None = None
-    """The job's id; None makes a new one."""
+    """The job's id; None means that a new id is made."""
     headers_json: str = ""
     expires_in_ms: int = 0
-    """The deadline, in ms after Redis accepts the job; 0 without such a deadline."""
+    """The deadline, in ms after Redis accepts the job; 0 if the deadline is a time, or if there is no deadline."""
     expires_at_ms: int = 0
-    """The deadline, in Unix ms; 0 without such a deadline."""
+    """The deadline, in Unix ms; 0 if the deadline is a duration, or if there is no deadline."""
     unique: Named | None = None
     idempotency_key: str | None = None
-    """The text from which, with the task's name, the id is made; None if the id is made otherwise."""
+    """The text from which, together with the task's name, the id is made; None if the id is made in another way."""
     remember_ms: int = 0
-    """Milliseconds after the first call for which the id is remembered; 0: while its job is alive."""
+    """Milliseconds after the first call for which the id is remembered; 0: the id is remembered only while its job is
+    alive."""
     keep_ms: int = 0
     """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
     audit_result: str = DIGEST
-    """The part of a kept result that the log keeps: "digest", or "full" (the result itself, too)."""
+    """The part of a kept result that the audit log keeps: "digest", or "full" (also the result itself)."""
     ties: str = field(init=False, default="")
-    """The facts that end with the job (its unique name, its kept result, …), as JSON of
+    """The job's ties: its deadline, unique name, remembered id and kept result, as JSON of
     :func:`rq_core.model.job.ties_of`."""
 
     def __post_init__(self) -> None:
@@ -186,7 +188,7 @@ class JobOptions:
         return self.keep_ms > 0
 
     def changed(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> JobOptions:
-        """Return a copy in which the given options replace those of this object; None leaves an option as it is.
+        """Return a copy with the given options. An option that is left out or None keeps its value.
 
         Raises InvalidName or InvalidOption; TypeError for an unknown option.
         """
@@ -219,7 +221,8 @@ class JobOptions:
         return changed
 
     def registered(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults, for producers that do not have the task's code."""
+        """Return the options that differ from the defaults. Workers register them for producers that do not have the
+        task's code."""
         usual = JobOptions(self.queue)
         facts = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in facts.items() if value != getattr(usual, name)}
@@ -260,7 +263,8 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return NewJob.call (``=`` and a digest) for a job with these validated arguments. Raises ArgumentsInvalid."""
+        """Return the value of NewJob.call (``=`` and a digest) for a job with these validated arguments. Raises
+        ArgumentsInvalid."""
         from rq_core.model.idempotency import call_digest
 
         return f"={call_digest(task, arguments.canonical_json(values))}"
@@ -268,8 +272,9 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would be ready only at its deadline, or later.
 
-        If one of the two times is an instant and the other a duration, only Redis can compare them, and this check is
-        left out. Also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time.
+        If one of the two times is an instant and the other is a duration, only Redis can compare them; this method then
+        raises nothing. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set
+        the due time themselves.
         """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):

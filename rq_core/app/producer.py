@@ -1,4 +1,4 @@
-"""The part of an app that enqueues jobs: it owns the connections to the server, and makes jobs from arguments and
+"""The part of an app that enqueues jobs. It owns the connections to the server, and makes jobs from arguments and
 options.
 
 Tasks, handles and untyped enqueues use only this part of an app.
@@ -40,11 +40,11 @@ AUDIT_EXAMPLE: Final = "sqlite:///audit.db"
 INBOX_EXAMPLE: Final = "postgresql://shop@localhost/shop"
 
 AuditPayload = Literal["digest", "full"]
-"""The part of a job's arguments that the audit log keeps: their digest, or the arguments (full)."""
+"""The form in which the audit log keeps a job's arguments: only their digest, or the arguments themselves (full)."""
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return the most bytes of a job's arguments that its event carries. Raises InvalidOption."""
+    """Return the maximum number of bytes of a job's arguments that the enqueued event carries. Raises InvalidOption."""
     if audit_payload not in AUDIT_PAYLOADS:
         raise InvalidOption.of(
             "audit_payload", audit_payload, f"must be one of {', '.join(AUDIT_PAYLOADS)}"
@@ -107,12 +107,12 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """Maximum number of bytes of a job's arguments that its event carries, by queue, for queues that override the
-        app's."""
+        """Maximum number of bytes of a job's arguments that the enqueued event carries, by queue, for queues with a
+        setting of their own."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
-        """The arounds and the overridden dependencies of the app's handlers."""
+        """The ``around`` functions and the overridden dependencies of the app's handlers."""
 
     def new_job(
         self,
@@ -143,13 +143,13 @@ class Producer:
         )  # fmt: skip
 
     def returned_of(self, task: str | None) -> Returned | None:  # noqa: ARG002 - an app has tasks
-        """Return the result type of the task of this name; None if the producer does not have the task."""
+        """Return the result type of the task with this name; None if the producer does not have the task."""
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or prefix from now on, as the command line does.
+        """Use another server or prefix from now on. The command line calls this method for its options.
 
-        Callers do this before the first call to the server.
+        It must be called before the first call to the server.
         """
         check_url("redis", redis, DEFAULT_URL)
         self.connections.close()
@@ -169,7 +169,7 @@ class Producer:
         return self.connections.async_client()
 
     def wake_relay(self) -> None:
-        """Let a relay look at the inbox soon. Does not block, and does not raise."""
+        """Ask a relay to look into the inbox soon. Does not block, and does not raise."""
         self.connections.waker.wake()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The part of an app for whole queues: it declares their settings and limits, and changes caps."""
+"""The part of an app for whole queues: it declares queues' settings and limits, and changes caps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class QueueProducer(ManyProducer):
         weights: Mapping[str, int] | None = None,
         audit_payload: AuditPayload | None = None,
     ) -> None:
-        """Declare a queue's settings. A worker applies them when it starts; so does apply_settings.
+        """Declare a queue's settings. Each worker writes them to the server when it starts; apply_settings does the
+        same.
 
         Options that are left out, or None, change nothing.
 
@@ -50,9 +51,10 @@ class QueueProducer(ManyProducer):
         - ``cap``: the most jobs of the queue that may be claimed at once.
         - ``fair``: the argument whose values share the queue. Among jobs of one priority, workers take jobs of each
           value in turn, in proportion to the value's weight, regardless of the number of jobs that wait for other
-          values. False ends fairness.
-        - ``weights``: the weights of values; a value that is not in it has the weight 1.
-        - ``audit_payload``: overrides the App's option for the jobs that this app enqueues into the queue, at once.
+          values. False switches fairness off.
+        - ``weights``: the weights by value. A value without an entry has the weight 1.
+        - ``audit_payload``: overrides the App's option for the jobs that this app enqueues into the queue. It has
+          effect at once.
 
         Raises InvalidName or InvalidOption.
         """
@@ -80,7 +82,7 @@ class QueueProducer(ManyProducer):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, int]]:
-        """The declared settings by queue, each a mapping of a setting's name to its value."""
+        """The declared settings: for each queue, a mapping of a setting's name to its value."""
         return MappingProxyType(self.declared.settings)
 
     @property
@@ -133,12 +135,13 @@ class QueueProducer(ManyProducer):
     ) -> CapChange:
         """Change a limit in the running system, at once and for every worker. Returns the change.
 
-        - ``scope``: queue, task=NAME, a family (send.tenant, or the cap's name), or one key (send.tenant=acme). The
-          limit of a family holds for each of its keys.
-        - ``limit``: 0 stops the scope, None removes the limit. A lower limit ends no claim. "code" restores the limit
-          that code declares; one key then has the limit of its family again. For a rate, a number is a number of claims
-          per window, and the window does not change.
-        - ``version``: if the limit now has another version, CapConflict is raised. Without it, the last change wins.
+        - ``scope``: queue, task=NAME, a family of keys (send.tenant, or the cap's name), or one key (send.tenant=acme).
+          The limit of a family holds for each of its keys by itself.
+        - ``limit``: 0 stops the scope, and None removes the limit. Jobs that run continue even if the new limit is
+          lower. "code" restores the limit that code declares; for one key, it restores the limit of the key's family.
+          For a rate, a number is the number of claims per window, and the window does not change.
+        - ``version``: the version of the limit that the caller has read. If the limit has another version now,
+          CapConflict is raised. Without ``version``, the last change wins.
 
         Raises InvalidOption, UnknownScope or NothingDeclared.
         """
@@ -168,7 +171,8 @@ class QueueProducer(ManyProducer):
         )
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return the states of at most ``limit`` scopes of a queue: scopes with their own limits, then keys in use."""
+        """Return the states of at most ``limit`` scopes of a queue: first the scopes with limits of their own, then the
+        keys that jobs use."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client
         return client.run(client.calls.reads.caps(queue, limit))

@@ -1,4 +1,4 @@
-"""Makes tasks of functions, and refuses functions that cannot be tasks."""
+"""Turns functions into tasks, and refuses functions that cannot be tasks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def make_task(
 
 
 def _check_no_method(function: Callable[..., Any], name: str | None) -> None:
-    """Raise InvalidTask for a method or class method: a worker has no object to call it on."""
+    """Raise InvalidTask for a method or class method: a worker has no object on which to call it."""
     scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     in_class = bool(scope) and not scope.endswith("<locals>")
     code = getattr(function, "__code__", None)
@@ -135,7 +135,8 @@ def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | R
 def check_unique(
     task: str, unique: object, arguments: Arguments, caps: Sequence[Cap | Rate]
 ) -> None:
-    """Raise InvalidTask unless ``unique`` is a Unique, Throttle, Debounce or Latest that fits the task."""
+    """Raise InvalidTask unless ``unique`` is a Unique, Throttle, Debounce or Latest whose ``per`` and options fit the
+    task."""
     from rq_core.app.unique.naming import Named
 
     if not isinstance(unique, Named):

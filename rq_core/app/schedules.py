@@ -2,7 +2,8 @@
 
     app.schedule("nightly", report.job("yesterday"), cron="0 2 * * *", tz="Europe/Berlin")
 
-A schedule belongs to the queue of its job. Workers compute its instants; Redis lets each happen once.
+A schedule belongs to the queue of its job. Workers compute the schedule's instants. Redis ensures that each instant
+enqueues a job only once.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ AnyTask = TypeVar("AnyTask", bound="PreparedTask[..., Any]")
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """The options of a schedule: either ``cron`` or ``every``, and others.
+    """The options of a schedule. Exactly one of ``cron`` and ``every`` is required.
 
     - ``cron`` has five fields (minute hour day month weekday), or is @hourly, @daily, @weekly, @monthly or @yearly.
     - ``tz`` is the time zone of ``cron``; UTC unless given.
     - ``every`` is an interval, in seconds or a timedelta, of at least 1 s.
-    - ``spread``, in seconds or a timedelta, delays the runs of each schedule by a constant time below it. The time is
-      computed from the schedule's name, so that schedules with equal instants do not run at once.
+    - ``spread``, in seconds or a timedelta, delays all runs of a schedule by a constant time, which is less than
+      ``spread``. The time is computed from the schedule's name, so that schedules with equal instants do not run at
+      once.
     - ``overlap`` says what happens at an instant while the job of an earlier instant is alive. "skip" (the default)
-      enqueues no job, "allow" enqueues another one. With "queue" one job runs and one waits. With "replace" the new job
-      replaces one that waits, and one that runs is asked to stop.
-    - ``catch_up`` says what happens after instants were missed. "latest" (the default) enqueues one job for all of
-      them; "skip" does so only if the latest is at most 60 s late.
+      enqueues no job. "allow" enqueues another job. With "queue", one job runs and one job waits. With "replace", the
+      new job replaces an earlier job that waits, and an earlier job that runs is asked to stop.
+    - ``catch_up`` says what happens if instants have passed while no worker ran. "latest" (the default) enqueues one
+      job for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
     - ``grace``, in seconds or a timedelta, is the greatest lateness at which a job is still enqueued, for "latest" and
       for "skip".
     """
@@ -56,9 +58,9 @@ class SchedulesStored(NamedTuple):
     """The names of stored schedules, by outcome."""
 
     changed: tuple[str, ...] = ()
-    """Schedules that are new, or have another rule or job now."""
+    """Schedules that are new, or whose rule or job has changed."""
     same: tuple[str, ...] = ()
-    """Schedules that were stored as they are."""
+    """Schedules that were stored before in the same form."""
     conflicts: tuple[str, ...] = ()
     """Schedules that the queue refused to change."""
 
@@ -74,9 +76,9 @@ class ScheduleProducer(QueueProducer):
     def schedule(self, name: str, job: NewJob, /, **options: Unpack[ScheduleOptions]) -> None:
         """Declare a schedule that enqueues ``job``, made by task.job(…) or app.job(…), again and again.
 
-        Nothing is sent: workers store the schedules of their code when they start, and hourly. Code never replaces a
-        schedule that an operator set in the running system. A schedule that is taken out of the code stops after three
-        hours. See ScheduleOptions for the options. Raises InvalidOption.
+        This method sends nothing to Redis: workers store the schedules of their code when they start, and every hour.
+        Code never replaces a schedule that an operator set in the running system. A schedule that no code declares any
+        more stops after three hours. See ScheduleOptions for the options. Raises InvalidOption.
         """
         made = declaration_of(name, job, options)
         known = self._scheduled.setdefault(job.queue, {})
@@ -90,7 +92,7 @@ class ScheduleProducer(QueueProducer):
     ) -> Callable[[AnyTask], AnyTask]:
         """Declare a schedule of the task below: ``@app.scheduled("nightly", cron="0 2 * * *")`` above ``@app.task``.
 
-        All arguments of the task must have defaults. Raises InvalidOption, or UsageError if they have none.
+        All arguments of the task must have defaults. Raises InvalidOption, or UsageError if an argument has no default.
         """
 
         def decorate(task: AnyTask, /) -> AnyTask:
@@ -127,13 +129,14 @@ class ScheduleProducer(QueueProducer):
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
         """Write the declarations of ``queues`` to a server: settings, limits, policies, and schedules.
 
-        Returns the declarations that the server refuses, as sentences.
+        Returns a sentence for each declaration that the server refuses.
         """
         refused = yield from super().declaration(calls, *queues)
         return refused + (yield from self.declare_schedules(calls, *queues))
 
     def declare_schedules(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Write the schedules of ``queues`` to a server. Returns those that it refuses, as sentences."""
+        """Write the schedules of ``queues`` to a server. Returns a sentence for each schedule that the server
+        refuses."""
         refused: list[str] = []
         for queue in queues:
             if made := self._scheduled.get(queue):
@@ -170,8 +173,8 @@ class ScheduleProducer(QueueProducer):
     ) -> SchedulesStored:
         """Store schedules now, each given as (name, job, options): for example, one for each tenant.
 
-        They hold until they are changed or removed, whatever the code declares. Storing a schedule that the queue
-        already has in this form changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
+        The schedules hold until they are changed or removed, regardless of the declarations in code. Storing a schedule
+        again in the same form changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.
         """
         client = self.client
         return client.run(_store(client.calls, schedules, reason, by))
@@ -208,7 +211,7 @@ class ScheduleProducer(QueueProducer):
     def resume_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Let a paused or removed schedule continue from its next instant."""
+        """Let a schedule that was paused or removed continue from its next instant."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "resume", by=by, why=reason))
 
@@ -223,7 +226,8 @@ class ScheduleProducer(QueueProducer):
     def remove_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Remove a schedule. Code that still declares it does not bring it back; resume_schedule does."""
+        """Remove a schedule. A worker whose code still declares the schedule does not restore it; only resume_schedule
+        does."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "remove", by=by, why=reason))
 
@@ -238,9 +242,9 @@ class ScheduleProducer(QueueProducer):
     def release_schedule(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """Let the code decide again about a schedule that was set in the running system. The present rule holds
-        until a worker declares the rule in its code: when it starts, or within an hour. The outcome is
-        ``undeclared`` if no code declares the schedule."""
+        """Return control of a schedule to code, after an operator had set it in the running system. The present rule
+        holds until a worker declares the rule of its code, which happens when a worker starts, and every hour. The
+        outcome is ``undeclared`` if no code declares the schedule."""
         client = self.client
         return client.run(client.calls.schedules.change(queue, name, "release", by=by, why=reason))
 

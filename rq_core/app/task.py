@@ -1,4 +1,4 @@
-"""Tasks: functions that a program can call, or enqueue with the same arguments.
+"""Tasks. A task is a function that a program can call directly, or enqueue with the same arguments.
 
 @app.task(queue="mail", timeout=30)
 def send(tenant: str, to: str) -> None: ...
@@ -41,14 +41,14 @@ _ELSEWHERE: Final = {
     "delay": _ENQUEUE, "send": _ENQUEUE, "defer": _ENQUEUE, "kiq": _ENQUEUE,
     "apply_async": _OPTIONS, "send_with_options": _OPTIONS, "configure": _OPTIONS, "schedule": _OPTIONS,
 }  # fmt: skip
-"""The methods of other libraries' tasks, by name, with the method to use here."""
+"""The names of methods that tasks of other libraries have, each with the method of rq-core to use instead."""
 _NO_STEPS: Final[Mapping[str, Step]] = MappingProxyType({})
 
 
 class PreparedTask(Generic[P, R]):
-    """A task together with the options for jobs that are enqueued through this object.
+    """A task, with the options of the jobs that are enqueued through this object.
 
-    ``R`` is the type of the function's result, after awaiting it if the function is async.
+    ``R`` is the type of the function's result; for an async function, the type of the awaited result.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class PreparedTask(Generic[P, R]):
     if not TYPE_CHECKING:  # Type checkers know what a task has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; for the name of another library's method, the error names the method to use."""
+            """Raise AttributeError. If another library's tasks have a method of this name, the error names the method
+            to use instead."""
             hint = _ELSEWHERE.get(name)
             words = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(f"{words}: {hint}" if hint else words, name=name, obj=self)
@@ -82,7 +83,7 @@ class PreparedTask(Generic[P, R]):
     def with_options(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> PreparedTask[P, R]:
-        """Return the task with other options, for jobs that are enqueued through the returned object.
+        """Return this task with other options. The options apply to jobs that are enqueued through the returned object.
 
         Raises InvalidName or InvalidOption; InvalidTask if JSON cannot carry results that should be kept.
         """
@@ -94,7 +95,7 @@ class PreparedTask(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job with these arguments, for App.enqueue_many.
 
-        Raises ArgumentsInvalid (also for a cap's key that is too long, or not a single value), PayloadTooLarge, and
+        Raises ArgumentsInvalid, also if the key of a cap is too long or is not a single value; PayloadTooLarge;
         InvalidTask if an annotation cannot be used.
         """
         unique, remembered = self.options.unique, self.options.remember_ms
@@ -108,7 +109,7 @@ class PreparedTask(Generic[P, R]):
         return self.app.new_job(self._profile, self.options, args_json, *lane, name, call)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a job with these arguments for the workers, and return its handle. Blocks; in an event loop use
+        """Enqueue a job with these arguments, and return the job's handle. This method blocks; in an event loop use
         enqueue_async.
 
         Raises the errors of ``job``; ScopeFull, UniqueHeld, IdempotencyMismatch, ResultsFull, QueueFull or
@@ -120,7 +121,8 @@ class PreparedTask(Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """See enqueue. Calls that are under way at the same time share round trips.
 
-        Cancelling the caller does not cancel the job: it is enqueued nevertheless, unless the call was not sent yet.
+        If the caller is cancelled after the call was sent, the job is enqueued nevertheless. If the call was not sent
+        yet, no job is enqueued.
         """
         job = self.job(*args, **kwargs)
         return handle_of(self.app, job, await self.app.async_client().enqueue_one(job))
@@ -130,11 +132,13 @@ class PreparedTask(Generic[P, R]):
     @overload
     def within(self, connection: Executes | str, /) -> TaskWithin[P, R]: ...
     def within(self, connection: Any, /) -> Any:
-        """Return an object that enqueues within the transaction of a connection: ``send.within(session).enqueue(…)``.
+        """Return an object that enqueues jobs within the transaction of a database connection:
+        ``send.within(session).enqueue(…)``.
 
-        The job is a row of the table ``rqc_inbox``; a relay hands it over to the queue after the commit, exactly once.
-        ``connection`` is a Session or a Connection of SQLAlchemy, or one of their async twins; a connection of psycopg
-        (sync or async), asyncpg or sqlite3; or the alias of a database of Django, as text. Raises InvalidOption.
+        A job is first a row of the table ``rqc_inbox``. After the commit, a relay hands the job over to the queue,
+        exactly once. ``connection`` is a Session, an AsyncSession, a Connection or an AsyncConnection of SQLAlchemy; a
+        connection of psycopg (sync or async), asyncpg or sqlite3; or the alias of a database of Django, as text. Raises
+        InvalidOption.
         """
         from rq_core.app.inbox.within import task_within
 
@@ -175,7 +179,7 @@ class Task(PreparedTask[P, R]):
         self.isolation = isolation
         self.max_memory = max_memory
         self.steps = steps
-        """The providers of the function's dependencies, by parameter; usually empty."""
+        """The steps that make the values of the function's dependencies, by parameter; usually empty."""
         self.aliases = aliases
         """Other task names whose jobs this task runs."""
         functools.update_wrapper(self, function)
@@ -184,7 +188,8 @@ class Task(PreparedTask[P, R]):
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """Return the lane into which a job that was claimed from ``lane`` must move; None if ``lane`` is right."""
+        """Return the lane into which a job that was claimed from ``lane`` must move; None if the job belongs in
+        ``lane``."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)
@@ -211,7 +216,8 @@ class AsyncTask(Task[P, R]):
     def __call__(  # type: ignore[override]  # `R` is what awaiting it gives
         self, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """Call the function directly, without a job; the caller awaits the result. See Task about dependencies."""
+        """Call the function directly, without a job; the caller awaits the result. For dependencies see
+        Task.__call__."""
         if self.steps:
             made: Coroutine[Any, Any, R] = self.app.surroundings.call(self, args, kwargs)
             return made
@@ -228,7 +234,8 @@ def module_attribute(module: str, name: str) -> object:
 
 
 def import_place(task: Task[Any, Any]) -> tuple[str, str]:
-    """Return the module and the name by which another process can import the task. Raises InvalidTask."""
+    """Return the module, and the name in the module, by which another process can import the task. Raises
+    InvalidTask."""
     place = task.function.__module__, task.function.__qualname__
     if module_attribute(*place) is not task:
         raise InvalidTask(

@@ -1,4 +1,5 @@
-"""Makes the error for an unknown option: it names the option that the caller probably meant, and all options."""
+"""Makes the error for an unknown option. The error names the option that the caller probably meant, and all known
+options."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ OF_POLICIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("delay", "countdown", "interval"), "base=…"),
     "max_delay": "maximum=…",
 }
-"""The options of other libraries' retry policies, by name, with the option of RetryPolicy to write here."""
+"""The names of options of other libraries' retry policies, each with the option of RetryPolicy to use instead."""
 OF_JOBS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **dict.fromkeys(("retries", "max_retries", "max_tries", "retry"), _ATTEMPTS),
@@ -38,7 +39,7 @@ OF_JOBS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("task_id", "job_id", "_job_id", "message_id"), "id=…"),
     **dict.fromkeys(("ttl", "expire", "max_age"), "expires=…"),
 }
-"""The options of jobs in other libraries, by name, with the option to write here."""
+"""The names of options that jobs of other libraries have, each with the option of rq-core to use instead."""
 OF_TASKS: Final[Mapping[str, str]] = {
     **_OF_BOTH,
     **{
@@ -47,13 +48,14 @@ OF_TASKS: Final[Mapping[str, str]] = {
     },
     "queue_name": "queue=…",
 }
-"""The options of tasks in other libraries, by name, with the option to write here."""
+"""The names of options that tasks of other libraries have, each with the option of rq-core to use instead."""
 
 
 def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
     """Return a decorator that makes a method raise the error of ``unexpected`` for an unknown option.
 
-    ``what`` is the method's name; ``meant`` has the options of other libraries, each with the option to write."""
+    ``what`` is the method's name. ``meant`` has the names of other libraries' options, each with the option to use
+    instead."""
 
     def decorate(function: F) -> F:
         _, *others = inspect.signature(function).parameters.values()
@@ -74,9 +76,9 @@ def naming_options(what: str, meant: Mapping[str, str]) -> Callable[[F], F]:
 def unexpected(
     what: str, given: str, known: Collection[str], meant: Mapping[str, str], whose: str
 ) -> TypeError:
-    """Return the error for the unknown option ``given`` of ``what``, whose options are ``known``.
+    """Return the error for the unknown option ``given`` of the method ``what``, whose options are ``known``.
 
-    ``meant`` has the options of other libraries, each with the option to write."""
+    ``meant`` has the names of other libraries' options, each with the option to use instead."""
     write = meant.get(given, "")
     hint = f" (write {write})" if write.partition("=")[0] in known else ""
     return TypeError(

@@ -1,4 +1,4 @@
-"""Makes jobs by their task's name, also if only the workers have the task's code."""
+"""Makes jobs from the name of a task, even if only the workers have the task's code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job that is being made. The queue may have to be asked for the task's policy before the job's lane is known."""
+    """A job that is being made. To find the job's lane, the caller may first have to read the task's policy from the
+    queue."""
 
     __slots__ = (
         "_args_json",
@@ -59,9 +60,10 @@ class Draft:
         # Without the task's code, its defaults and types are unknown: such calls are not compared.
         self._call = "=" if self._options.remember_ms else ""
         self._values: Mapping[str, Any] | None = None
-        """The validated arguments; None without the task's code."""
+        """The validated arguments; None if this process lacks the task's code."""
         self.placing: Placing | None
-        """The placing that assigns the job's lane; None if the queue must be asked for the task's policy (see read)."""
+        """The placing that assigns the job's lane; None if the caller must first read the task's policy from the queue
+        (see read)."""
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)
@@ -77,7 +79,8 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Set the job's placing, which assigns its lane, by the policy that workers registered (None: no policy)."""
+        """Set the job's placing, which assigns the job's lane, from the policy that workers registered. None means that
+        no worker registered a policy."""
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(
             self._producer.declared.unregistered(self._task, queue)
@@ -86,7 +89,7 @@ class Draft:
         )
 
     def job(self, keys: Mapping[str, str] | None) -> NewJob:
-        """Return the job in its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
+        """Return the finished job, with its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
         placing = self.placing
         assert placing is not None, "the queue's policy was not read"
         if self._values is None and placing.options:
@@ -109,9 +112,11 @@ class Draft:
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
-        """Set the job's unique name by the workers' rule ``naming``, and return the job's options with the rule's ties.
+        """Set the job's unique name by the rule ``naming``, which workers registered. Return the job's options, with
+        the rule's ties (how long the name is held).
 
-        Raises InvalidOption, or KeyNeeded if a function makes the name's value and the caller gave no ``key``."""
+        Raises InvalidOption, or KeyNeeded if a function computes the value in the name and the caller passed no
+        ``key``."""
         given = self._options
         if naming.function and key is None:
             raise KeyNeeded(task=self._task, queue=given.queue, family=NAME_KEY)

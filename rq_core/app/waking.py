@@ -1,5 +1,5 @@
-"""Wakes a relay after a commit, by a token in a list of Redis, on a thread. Without the token the relay finds the rows
-a little later, so a failure changes nothing.
+"""Wakes a relay after a commit: a thread pushes a token into a list in Redis. If that fails, the relay still finds the
+rows, only a little later.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
 
 PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
-"""Maximum time to send a token. A later one is useless: by then the relay has looked at the database by itself."""
+"""Maximum seconds for sending a token. A token that comes later is useless, since by then the relay has looked into the
+database by itself."""
 TOKENS_MAX: Final = 16
-"""Maximum number of tokens in the list, if no relay takes them."""
+"""Maximum number of tokens in the list while no relay takes them."""
 JOIN_S: Final = 0.2
 """Maximum seconds that ``close`` waits for the thread's end."""
 
@@ -36,7 +37,7 @@ class Waker:
         self._lock = threading.Lock()
         self._is_asked = False
         self._thread: threading.Thread | None = None
-        """The thread that pushes; None: no thread runs."""
+        """The thread that pushes tokens; None if no thread runs."""
         self._client: Client | None = None
         self._pid = os.getpid()
 
@@ -57,7 +58,7 @@ class Waker:
 
     @property
     def is_busy(self) -> bool:
-        """True while a thread is pushing."""
+        """True while a thread is pushing tokens."""
         return self._thread is not None
 
     def close(self, *, join: bool = True) -> None:

@@ -1,18 +1,20 @@
 """The command line, ``rq-core``.
 
-`root` lists the commands and prints errors as lines. Each module in `commands` holds the commands of
-one subject and is imported only when one of these is used. Slow imports (redis-py, pydantic, rich) are
-inside the commands that need them, so that ``--help`` stays quick.
+`root` lists the commands and prints errors as lines. Each module in `commands` has the commands of one subject, and is
+imported only when one of its commands is used. Slow imports (redis-py, pydantic, rich) are inside the commands that
+need them, so that ``--help`` stays quick.
 """
 
 from __future__ import annotations
 
 OWN_PROCESS = "own process"
-"""The object in click's context if the command has a process of its own; tests run commands in the tests' process."""
+"""The object in click's context if the process runs only this command. (Tests run commands in the process of the
+tests.)"""
 
 
 def main() -> None:
-    """Run the command line and exit with its status: 0 done, 1 not done, 2 called wrongly, 130 interrupted."""
+    """Run the command line and exit with its status: 0 (done), 1 (not done), 2 (called wrongly) or 130
+    (interrupted)."""
     from rq_core.cli.root import root
 
     root.main(prog_name="rq-core", obj=OWN_PROCESS)

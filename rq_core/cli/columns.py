@@ -1,6 +1,6 @@
-"""Chooses the columns of a table that fit a terminal, and their widths. Columns are left out before words are broken.
+"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out rather than a word broken.
 
-Rich by itself narrows all columns, down to two letters, so that neither heads nor words can be read.
+Without this module, rich would narrow all columns, down to two letters, so that neither heads nor words could be read.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WORD_MAX: Final = 24
-"""Characters of the longest word that is not broken; a longer word is broken before a column is left out."""
+"""Maximum number of characters of a word that is not broken. A longer word is broken rather than a column left out."""
 CUT_MIN: Final = 12
-"""Least characters that remain of a cell that is cut; if fewer fit, a column is left out."""
+"""Minimum number of characters to which a cell may be cut. If fewer characters fit, a column is left out."""
 _BETWEEN: Final = 3
-"""Characters that each column takes for its margin; the first column takes one less."""
+"""Characters that each column needs for its margin. The first column needs one character less."""
 
 
 class Column(NamedTuple):
@@ -27,9 +27,9 @@ class Column(NamedTuple):
     right: bool = False
     """Whether the cells are aligned to the right, as numbers are."""
     whole: bool = False
-    """Whether cells of any length are shown whole, neither folded nor cut."""
+    """Whether cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
     cut: bool = False
-    """Whether a cell that is too long is cut; otherwise it is folded."""
+    """Whether a cell that is too long is cut. If not, the cell is wrapped to several lines."""
 
     @property
     def most(self) -> int:
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 
     @property
     def least(self) -> int:
-        """The least width of the column, in characters, at which no word is broken."""
+        """The smallest width of the column, in characters, at which no word is broken."""
         from rich.cells import cell_len
 
         if self.whole:
@@ -65,7 +65,7 @@ def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> l
 def widths(columns: Sequence[Column], width: int) -> list[int] | None:
     """Return the width of each column in characters; None if the columns do not fit ``width`` without broken words.
 
-    Spare characters go first to the columns that lack the fewest."""
+    Spare characters first go to the columns that need the fewest further characters to show all cells on one line."""
     found = [each.least for each in columns]
     spare = width - _total(found)
     if spare < 0:
@@ -83,7 +83,8 @@ def _total(of_columns: Collection[int]) -> int:
 
 
 def table_of(columns: Sequence[Column], width: int) -> Table:
-    """Return a table of these columns. If they do not fit, cells are folded or cut, except in ``whole`` columns."""
+    """Return a table of these columns. If the columns do not fit, cells are wrapped or cut, except in ``whole``
+    columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

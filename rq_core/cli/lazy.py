@@ -9,11 +9,13 @@ from typing import Any
 import click
 
 Commands = Mapping[str, tuple[str, str]]
-"""For each command's name: the place of its definition (module:attribute), and the first sentence of its help."""
+"""The commands by name: for each, the place of its definition (module:attribute), and the first sentence of its
+help."""
 
 
 class CommandGroup(click.Group):
-    """A group without options of its own: the error for an option before a command says where the option belongs."""
+    """A group that has no options of its own. If an option comes before the command, the error says where the option
+    belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before the command. Raises UsageError for an option that belongs after the command."""
@@ -27,7 +29,8 @@ class CommandGroup(click.Group):
             raise
 
     def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
-        """Return the path of the command in these words if the command has the option; else an empty text."""
+        """Return the names of the groups and the command in these words if the command has the option; else an empty
+        text."""
         command: click.Command | None = self
         path = [ctx.command_path]
         for word in words:
@@ -68,7 +71,7 @@ class LazyGroup(CommandGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002 - a subclass imports with it
-        """Return the sentence about a command in the list of commands."""
+        """Return the sentence that the list of commands has about a command."""
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

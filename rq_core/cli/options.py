@@ -1,4 +1,4 @@
-"""Parts that several commands share: options, the client, and the check that queues exist."""
+"""The parts that several commands share: options, the client, and the check that queues exist."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNSENT_S: Final = 0.5
-"""Seconds for which a command waits for a server that cannot be reached: short, since an operator waits."""
+"""Seconds for which a command waits for a server that cannot be reached. The time is short, since an operator is
+waiting."""
 UNKNOWN_S: Final = 30.0
 """Seconds for which a command waits for the answer to a call that was sent."""
 LIST_MAX: Final = 1_000_000_000
-"""Maximum number of entries that a command lists; a far larger number is invalid for Redis or a database."""
+"""Maximum number of entries that a command lists. Redis or a database would refuse a much larger number."""
 
 
 def server_options(function: F) -> F:
@@ -90,7 +91,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
     """Return the option ``--limit``, the most entries that a command lists: by default 100.
 
-    ``what`` names the entries; ``most`` is the highest limit; None: any number.
+    ``what`` names the entries. ``most`` is the highest limit; None allows any limit.
     """
     return click.option(
         "--limit",
@@ -103,22 +104,23 @@ def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
 
 
 def audit_url_option(says: str) -> Callable[[F], F]:
-    """Return the option ``--audit``, the audit database, with ``says`` as its help; the argument may be None."""
+    """Return the option ``--audit``, which names the audit database. ``says`` is the option's help. A command without
+    the option receives None."""
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 
 def inbox_url_option(says: str) -> Callable[[F], F]:
-    """Return the option ``--inbox``, the database with the inbox, with ``says`` as its help; the argument may be
-    None."""
+    """Return the option ``--inbox``, which names the database with the inbox. ``says`` is the option's help. A command
+    without the option receives None."""
     return click.option(
         "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
 
 
 def wait_option(seconds: float, says: str) -> Callable[[F], F]:
-    """Return the option ``--wait``, the seconds that a command waits for the mirror; by default ``seconds``."""
+    """Return the option ``--wait``: the seconds for which a command waits for the mirror, by default ``seconds``."""
     return click.option(
         "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
         help=says,
@@ -145,7 +147,8 @@ def force_option(also: str = "") -> Callable[[F], F]:
 
 
 def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
-    """Return the value of --queue; None without it. Raises BadParameter for a repeated option, which click accepts."""
+    """Return the value of --queue; None if the option is missing. Raises BadParameter if the option is repeated, which
+    click itself would accept."""
     if len(given) > 1:
         raise click.BadParameter("give one queue, or none for all", ctx, param)
     return given[0] if given else None
@@ -171,7 +174,8 @@ queues_option = click.option(
 
 @contextlib.contextmanager
 def showing_causes(*, verbose: bool) -> Iterator[None]:
-    """Print the traceback of the cause, with ``verbose``, if the block cannot import an app's module."""
+    """If the block cannot import an app's module and ``verbose`` is true, print the traceback of the error in the
+    module."""
     try:
         yield
     except TargetBroken as error:
@@ -221,10 +225,11 @@ def connect(redis_url: str, prefix: str) -> Client:
 
 
 def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
-    """Return the given queues (None is ignored); without any, all queues that the user may read.
+    """Return the given queues (None is ignored). If no queue is given, return all queues that the user may read.
 
-    Raises UnknownQueue, or InvalidName. Reports on standard error the queues that the user may not read, and entries of
-    the list that cannot name a queue, unless the caller has ``warned`` of these.
+    Raises UnknownQueue, or InvalidName. On standard error, the function reports queues that the user may not read, and
+    entries in the list of queues that cannot be names of queues. If the caller has ``warned`` of these entries already,
+    they are not reported again.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:

@@ -1,4 +1,4 @@
-"""The group of all commands. It prints errors as lines.
+"""The group of all commands. The group prints each error as one line.
 
 An error is one line on standard error, ``rq-core: …``. A traceback means a bug, in rq-core or in
 the code that it imports.
@@ -69,7 +69,8 @@ class Root(LazyGroup):
     """The group of the commands of this package and of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands: this package's in the order of the table, then plugins'."""
+        """Return the names of the commands: first the commands of this package, in the order of the table, then the
+        commands of plugins."""
         return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -99,7 +100,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and drop its result, which is no exit status."""
+        """Run the command, and drop the command's result, since the result is no exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:
@@ -113,7 +114,8 @@ class Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run like click's main, and print each error as one line. Exits with the status."""
+        """Run the command line as click's main does, but print each error as one line. Exits with the command's
+        status."""
         extra |= {"prog_name": prog_name, "complete_var": complete_var}
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)

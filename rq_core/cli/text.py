@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIELD_MAX: Final = 1_000
-"""Maximum number of characters of a table's cell."""
+"""Maximum number of characters in a cell of a table."""
 PROSE_WIDTH: Final = 140
-"""Least width of a terminal, in characters, at which a table has a column of prose."""
+"""Smallest width of a terminal, in characters, at which a table has a column of sentences."""
 PIPED_WIDTH: Final = 1_000
-"""Characters of a line if the output is no terminal: wide enough that nothing is cut."""
+"""Width of a line, in characters, if the output is no terminal. It is so large that nothing is cut."""
 
 
 def terminal() -> Console:
-    """Return the console that prints tables: as wide as the terminal, or PIPED_WIDTH if the output is no terminal.
+    """Return the console that prints tables. It is as wide as the terminal; if the output is no terminal, its width is
+    PIPED_WIDTH.
 
     If the environment variable COLUMNS is a number, it is the width in both cases.
     """
@@ -44,12 +45,12 @@ def print_table(
     drop: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """Print rows under their heads, or ``empty`` if there are no rows. Numbers, and the columns named in ``right``, are
-    aligned to the right.
+    """Print rows as a table with heads, or print ``empty`` if there are no rows. Numbers, and the columns named in
+    ``right``, are aligned to the right.
 
     On a narrow terminal the columns named in ``drop`` are left out, in this order, until no word of the other columns
-    is broken, and a line names the columns that are missing. Only commands with --json, which prints all, have
-    ``drop``. The columns named in ``whole`` are never folded.
+    is broken, and a line names the columns that are missing. Only commands with the option --json, which prints all
+    columns, pass ``drop``. Cells of the columns named in ``whole`` are never wrapped to several lines.
     """
     found = [list(row) for row in rows]
     if not found:
@@ -85,8 +86,8 @@ def print_records(
     empty: str,
     whole: Collection[str] = (),
 ) -> None:
-    """Print rows as a table whose last column is prose. On a terminal narrower than PROSE_WIDTH, print each row as
-    lines instead: the first cell, the other cells with their heads, and the prose."""
+    """Print rows as a table whose last column has sentences. On a terminal narrower than PROSE_WIDTH, print each row as
+    several lines instead: the first cell, the other cells with their heads, and the sentences."""
     import textwrap
 
     width = terminal().width
@@ -104,6 +105,6 @@ def print_records(
 
 
 def say(line: object = "", *, err: bool = False) -> None:
-    """Print one line, with control characters escaped. Commands print text in no other way, so that no control
-    character of a job's text reaches the terminal."""
+    """Print one line, with control characters escaped. All commands print text with this function, so that no control
+    character in a job's text reaches the terminal."""
     click.echo(fit(line), err=err)

@@ -21,7 +21,8 @@ class When(NamedTuple):
     value: float
     labels: tuple[tuple[str, str], ...] = ()
     within_s: int = 0
-    """Seconds over which the sample's growth is compared; 0: the sample itself is compared."""
+    """If above 0, the growth of the sample over this number of seconds is compared. If 0, the sample itself is
+    compared."""
 
     @property
     def expr(self) -> str:
@@ -40,17 +41,19 @@ class Alert(NamedTuple):
     name: str
     title: str
     severity: Literal["page", "ticket"]
-    """page: an operator must act now; ticket: within a working day."""
+    """``page``: an operator must act now. ``ticket``: an operator must act within a working day."""
     for_s: int
     """Seconds for which the condition must hold before the alert fires."""
     all_of: tuple[When, ...]
-    """The conditions, which must all hold; for the same queue if all families have that label."""
+    """The conditions, which must all hold. If all families have the label ``queue``, they must hold for the same
+    queue."""
     means: str
     """The meaning of the alert, as a paragraph."""
     look: tuple[str, ...]
-    """Commands that show more. QUEUE is a placeholder for the queue, and URL after --audit for the audit database."""
+    """Commands that show more. QUEUE is a placeholder for the queue, and the URL after --audit is a placeholder for the
+    audit database."""
     do: str
-    """Remedies as items of a list, the most likely first."""
+    """The remedies as items of a Markdown list, the most likely remedy first."""
 
     @property
     def expr(self) -> str:

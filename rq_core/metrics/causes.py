@@ -1,7 +1,8 @@
-"""Causes: sentences about current problems and their queues. ``rq-core top`` shows them above all numbers.
+"""Makes causes. A cause is a sentence about a current problem and its queue. ``rq-core top`` shows the causes above all
+numbers.
 
 Each cause belongs to an alert (:mod:`rq_core.metrics.alerts`), whose section of the runbook has the remedy. A cause is
-shown as soon as a reading shows the problem; the alert fires when the problem has lasted for a while.
+shown as soon as a reading shows the problem. The alert fires later, when the problem has lasted for some time.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _REASONS: Final = {
     str(Reason.POISON): "poison, since each worker that ran it was lost",
     str(Reason.ATTEMPTS_SPENT): "its last attempt failed",
 }
-"""Words for reasons that do not say by themselves what happened."""
+"""Explanations of the reasons whose names do not say what happened."""
 JUST_NOW_MS = 600_000
 """Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
 
 STUCK_MS: Final = 10_000
-"""Milliseconds after which a batch of an inbox counts as stuck. Any relay sends it again after 5 s."""
+"""Milliseconds after which a relay's batch of rows counts as stuck. (After 5 s, any relay sends the batch again.)"""
 
 NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
 
@@ -50,7 +51,7 @@ class Cause(NamedTuple):
 
     @property
     def pages(self) -> bool:
-        """Return whether an operator must act now."""
+        """Return whether the problem is urgent, so that an operator must act now."""
         return ALERT_BY_NAME[self.alert].severity == "page"
 
 
@@ -59,7 +60,7 @@ class Unread(NamedTuple):
 
     why: str
     refused: bool = False
-    """Whether Redis answered, but refused: a right or a password is missing, or the server is unsuitable."""
+    """Whether Redis answered, but refused to be read: a right or a password is missing, or the server is unsuitable."""
 
     @classmethod
     def of(cls, error: RqCoreError) -> Self:
@@ -72,8 +73,8 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the causes: first those that need an operator now, then the others; each part by queue. ``log`` and
-    ``inbox`` have no value if they were not read."""
+    """Return the causes, first the urgent causes, then all others; each part is ordered by queue. A ``log`` or
+    ``inbox`` of None was not read."""
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
 
@@ -157,7 +158,7 @@ def _late(queue: QueueOverview) -> Iterator[Cause]:
 
 
 def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
-    """Return a sentence about a schedule that is late, with what to do about it."""
+    """Return a sentence about a late schedule, with the remedy."""
     says = f"schedule {late.name} of queue {queue.queue} is late by {_span(late.late_ms)}"
     if not queue.present:
         return f"{says}: no worker runs; start one"
@@ -169,7 +170,7 @@ def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
 
 
 def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
-    """Yield the causes that an inbox shows; nothing if it was not read."""
+    """Yield the causes that follow from the state of an inbox. Yield nothing if the inbox was not read."""
     if inbox is None:
         return
     if isinstance(inbox, Unread):
@@ -192,7 +193,8 @@ def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
 
 
 def _inbox_waits(queue: InboxQueue, oldest_ms: int) -> str:
-    """Return a sentence about rows that wait in an inbox, according to the batch that is on its way."""
+    """Return a sentence about rows that wait in an inbox. The sentence depends on whether a relay is sending a batch
+    now, and for how long."""
     least = "" if queue.rows_exact else "at least "
     rows = counted(queue.rows, "row waits", "rows wait")
     says = f"{least}{rows} in the inbox, the oldest for {_span(oldest_ms)}"
@@ -213,7 +215,8 @@ def _unserved(jobs: Unserved) -> str:
 
 
 def _leases_over(queue: QueueOverview) -> str:
-    """Return a sentence about running jobs whose lease has expired, according to when a worker was last active."""
+    """Return a sentence about running jobs whose leases have expired. The sentence depends on when a worker was last
+    active."""
     many = queue.leases_over
     lost = counted(many, "running job has lost its worker", "running jobs have lost their worker")
     them = "it" if many == 1 else "them"
@@ -249,7 +252,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
 
 
 def mirror_behind(queue: QueueOverview) -> str:
-    """Return a sentence if a queue's oldest event has waited too long for the mirror; else an empty text."""
+    """Return a sentence if the oldest event of a queue has waited too long for the mirror; else an empty text."""
     waits = queue.oldest_event_ms
     if waits is None or waits <= 1000 * _bound("RqCoreMirrorBehind"):
         return ""

@@ -33,7 +33,8 @@ from rq_core.worker.settlement import NOT_RUN
 # Readings of Redis, of the log and of an inbox, as samples of the families of :mod:`rq_core.metrics.table`.
 
 ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
-"""Outcomes of claims that alerts and panels use: shown with 0 until a claim ends this way."""
+"""Outcomes of claims that alerts and panels use. Until a claim ends with one of these outcomes, its sample is 0. Other
+outcomes have no sample until a claim ends with them."""
 
 
 class Sample(NamedTuple):
@@ -46,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class TaskNames:
-    """The tasks that labels may name: the first TASKS_MAX that appear. A task that was named once stays named."""
+    """The tasks that labels may name: the first TASKS_MAX tasks that appear. A task that was named once stays named."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -123,7 +124,7 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
 def log_samples(
     found: LogOverview, state: Overview | None, now_ms: int, tasks: TaskNames
 ) -> Iterator[Sample]:
-    """Yield the samples of one reading of the log. The lag needs a reading of Redis (``state``), too.
+    """Yield the samples of one reading of the log. The sample of the lag also needs a reading of Redis (``state``).
 
     ``now_ms``: the collector's time (Unix ms), for the age of proofs.
     """
@@ -173,8 +174,8 @@ def inbox_samples(found: InboxOverview) -> Iterator[Sample]:
 
 
 def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
-    """Return the most seconds that the log may lag: the time since its last event, if events wait to be mirrored; else
-    0."""
+    """Return the greatest possible lag of the log in seconds. It is the time since the log's last event if events wait
+    to be mirrored; else 0."""
     if not queue.backlog:
         return 0.0
     return max(0, queue.now_ms - (last_at_ms or queue.epoch)) / 1000
@@ -214,7 +215,7 @@ class QueueCollector(Collector):
 
     A scrape shows a reading that is at most a second old, and waits at most 1.5 s for all servers together. A reading
     costs Redis four round trips, regardless of the number of jobs. If Redis or a database does not answer, ``rqc_up``,
-    ``rqc_audit_up`` or ``rqc_inbox_up`` is 0, and the samples of the others are shown. If Redis refuses,
+    ``rqc_audit_up`` or ``rqc_inbox_up`` is 0. The samples of the servers that did answer are shown. If Redis refuses,
     ``rqc_refused`` is 1.
     """
 
@@ -230,7 +231,7 @@ class QueueCollector(Collector):
         self._tasks = TaskNames()
         self._own = contextlib.ExitStack()
         self.is_read = False
-        """Whether Redis answered at the last collection."""
+        """Whether Redis answered during the last collection."""
 
     @classmethod
     def at(
@@ -262,11 +263,11 @@ class QueueCollector(Collector):
         self._own.close()
 
     def describe(self) -> Iterator[Any]:
-        """Return the empty families, without reading anything."""
+        """Yield the families without samples. Nothing is read."""
         return (_family(family) for family in FAMILIES if family.source != "worker")
 
     def collect(self) -> Iterator[Any]:
-        """Return the families with the samples of a shared reading."""
+        """Yield the families with the samples of a shared reading."""
         for each in (self._log, self._inbox):
             # All readings at once, so that servers that do not answer cost a scrape no more time than one.
             if each is not None:
@@ -310,7 +311,7 @@ class WorkerCollector(Collector):
         self._totals = totals
 
     def describe(self) -> Iterator[Any]:
-        """Return the empty families."""
+        """Return the families without samples."""
         return (_family(family) for family in FAMILIES if family.source == "worker")
 
     def collect(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""``/metrics`` on the port where a worker answers health checks."""
+"""The page ``/metrics``, on the port where a worker answers health checks."""
 
 from __future__ import annotations
 

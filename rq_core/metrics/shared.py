@@ -1,5 +1,5 @@
-"""One reading for all watchers: fifty viewers cost Redis no more than one, and no viewer waits long for a server
-that does not answer."""
+"""Readings that all viewers share. Fifty viewers cost Redis no more than one viewer, and no viewer waits long for a
+server that does not answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rq_core.protocol.engine.plan import Patience
 from rq_core.protocol.reads.queue_load import Overview
 
 SHARED_S: Final = 1.0
-"""Seconds for which all viewers see the same reading."""
+"""Seconds for which all viewers get the same reading."""
 WITHIN_S: Final = 1.5
 """Maximum seconds that a viewer waits for a reading."""
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class Shared(Generic[T]):
     """Returns the last reading; if it is older than ``shared_s`` seconds, a separate thread reads again.
 
-    Threads may share the object. While a reading is under way, all viewers wait, until it has taken ``within_s``
-    seconds. An error is shared as well, so that viewers do not queue for a server that does not answer.
+    Threads may share the object. While a reading is under way, all viewers wait for it, but at most until it has taken
+    ``within_s`` seconds. An error is shared as well, so that viewers do not queue for a server that does not answer.
     """
 
     def __init__(
@@ -42,7 +42,8 @@ class Shared(Generic[T]):
         within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` reads, and may raise RqCoreError; ``late`` returns the error for a reading that takes too long."""
+        """``look`` is the function that reads; it may raise RqCoreError. ``late`` returns the error for a reading that
+        takes too long."""
         self._look = look
         self._late = late
         self._shared_s = shared_s
@@ -58,7 +59,7 @@ class Shared(Generic[T]):
         """Seconds that the last reading took."""
 
     def begin(self) -> None:
-        """Start a reading if the last one is too old and none is under way. Does not wait for it."""
+        """Start a reading if the last reading is too old and no reading is under way. Does not wait for the reading."""
         with self._changed:
             if self._thread is None and (self._found is None or self._clock() >= self._until):
                 self._began = time.monotonic()
@@ -68,7 +69,7 @@ class Shared(Generic[T]):
                 self._thread = thread
 
     def get(self) -> T:
-        """Return the reading, after a wait of up to ``within_s`` seconds. Raises its error, or the error of
+        """Return the reading, after a wait of up to ``within_s`` seconds. Raises the reading's error, or the error of
         ``late``."""
         self.begin()
         with self._changed:
@@ -82,7 +83,7 @@ class Shared(Generic[T]):
         return found
 
     def close(self) -> None:
-        """Wait up to ``within_s`` seconds for a reading under way."""
+        """If a reading is under way, wait up to ``within_s`` seconds for its end."""
         thread = self._thread
         if thread is not None:
             thread.join(self._within_s)
@@ -110,7 +111,8 @@ class SharedOverview(Shared[Overview]):
         shared_s: float = SHARED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``client`` should have little patience, like that of :func:`viewer`; ``close`` does not close it."""
+        """``client`` should wait only briefly for the server, like the client of :func:`viewer`. ``close`` does not
+        close the client."""
         super().__init__(
             lambda: client.run(client.calls.reads.overview()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),
@@ -148,7 +150,8 @@ def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
 
 
 def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
-    """Return a client for reading: it tries once, and waits up to a second for a connection and for an answer."""
+    """Return a client for reading. The client tries each call once, and waits up to a second for a connection and for
+    an answer."""
     return Client(
         url,
         prefix=prefix,

@@ -1,8 +1,8 @@
 """Every metric: its name, type, labels, source, and help text.
 
-The collectors, the page of metrics and the dashboard are derived from this table, and tests check that they agree. The
-values of labels are bounded: a label never has a job, a worker, the text of an error, or a key of a cap, which may be a
-customer's name.
+The collectors, the documentation of metrics and the dashboard are derived from this table, or tests check that they
+agree with it. The number of values of each label is bounded. A value is never a job, a worker, the text of an error, or
+a key of a cap (the key may be a customer's name).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from rq_core.protocol.reads.overview import QUEUES_MAX, SCOPES_MAX
 from rq_core.worker.claim_counters import BOUNDS_S
 
 LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
-"""All labels. The value of ``scope`` is a scope without a key: ``queue``, ``task=send``, or a family of keys."""
+"""The names of all labels. The value of ``scope`` is a scope without a key: ``queue``, ``task=send``, or a family of
+keys."""
 TASKS_MAX: Final = 256
-"""Maximum number of tasks that labels name; all further tasks are counted under ``(other)``."""
+"""Maximum number of tasks that labels name. All further tasks are counted together, under ``(other)``."""
 VALUES_MAX: Final = {
     "state": 4,
     "priority": len(PRIORITIES),
@@ -28,7 +29,7 @@ VALUES_MAX: Final = {
     "outcome": len(CLAIM_ENDS) + 1,
     "why": 2,
 }
-"""Label → the most values that it may have in one queue."""
+"""The maximum number of values that each label may have in one queue, by label."""
 
 
 class Family(NamedTuple):
@@ -37,14 +38,15 @@ class Family(NamedTuple):
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     source: Literal["state", "log", "inbox", "worker"]
-    """state: one reading of Redis; log: the audit database; inbox: the database with the inbox; worker: the counts of
-    one machine's worker processes."""
+    """The source of the samples. ``state``: a reading of Redis; ``log``: the audit database; ``inbox``: the database
+    with the inbox; ``worker``: the counts of the worker processes of one machine."""
     labels: tuple[str, ...]
     says: str
 
     @property
     def samples_max(self) -> int:
-        """The most samples of the family: in each queue, if it has that label."""
+        """The maximum number of samples of the family; if the family has the label ``queue``, the maximum for each
+        queue."""
         each = len(BOUNDS_S) + 3 if self.kind == "histogram" else 1
         return each * math.prod(VALUES_MAX[label] for label in self.labels if label != "queue")
 

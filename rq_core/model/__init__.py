@@ -5,24 +5,24 @@ This room does no I/O and imports only :mod:`rq_core.errors`. It does not know h
 Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 
 - ``table/``: states, events, transitions, and the fields of each.
-- ``durable/``: what durable jobs have saved.
-- ``limits/``: scopes, how much each takes, and the caps of a task as text.
-- ``lib/``: texts, durations, log lines and checks that know nothing of jobs.
+- ``durable/``: the steps that durable jobs have saved.
+- ``limits/``: scopes, the limit of each scope, and the caps of a task as text.
+- ``lib/``: texts, durations, log lines and checks that do not depend on jobs.
 
 - ``settings``: a queue's settings.
 - ``keys``: a queue's keys.
 - ``ids``: ids of jobs, clients and workers.
 - ``unique_names``: names of unique jobs.
-- ``idempotency``: ids that outlive their jobs.
+- ``idempotency``: ids that are remembered after their jobs have ended.
 - ``job``: a new job on its way to a queue, and a claimed job on its way to a handler.
 - ``headers``: a job's headers.
-- ``result_encoding``: results as JSON after their digest.
+- ``result_encoding``: the encoding of results: a digest, then JSON.
 - ``outcome``: how a job ended, for its producer.
 - ``job_ends``: finds out from events how jobs ended.
 - ``state_line``: reads and writes state lines.
 - ``events``: decodes events, and folds them into a job's state.
-- ``packed_job``: a job as a row of the table ``rqc_inbox`` has it.
+- ``packed_job``: the form of a job in a row of the table ``rqc_inbox``.
 - ``recurrence``: the times at which a schedule is due.
-- ``schedule``: a schedule as Redis keeps it.
-- ``plugins``: the entry points of other packages, and the answers of an audit log.
+- ``schedule``: the form of a schedule in Redis.
+- ``plugins``: the entry points of other packages, and the protocols of an audit log's answers.
 """

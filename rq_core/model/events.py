@@ -1,7 +1,7 @@
-"""Decodes entries of the outbox, and folds a job's events into the job's state.
+"""Decodes entries of the outbox, and folds events: it applies a job's events, in order, to a record of the job's state.
 
-``doctor`` folds the outbox with this module. ``sql_audit`` reads and folds with code of its own, by the same tables;
-tests compare the two with each other and with ``state``. Nothing here does I/O.
+``doctor`` folds the outbox with this module. ``sql_audit`` decodes and folds with code of its own, by the same tables.
+Tests compare the results of both with each other and with the key ``state``. This module does no I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})
@@ -26,7 +26,7 @@ NUMBER_MAX: Final = 2**53
 
 
 class OutboxId(NamedTuple):
-    """The id of an outbox entry: its epoch, and its number within the epoch (0, 1, 2… without a gap)."""
+    """The id of an outbox entry: an epoch, and the entry's number within the epoch (0, 1, 2… without a gap)."""
 
     epoch: int
     seq: int
@@ -41,7 +41,7 @@ class OutboxId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OutboxId:
-        """Return the id that ``<epoch>-<n>`` names. Raises ValueError for any other text."""
+        """Parse an id of the form ``<epoch>-<n>``. Raises ValueError for any other text."""
         epoch, _, seq = text.partition("-")
         return cls(int(epoch), int(seq))
 
@@ -70,7 +70,7 @@ class Entry:
 
 
 class Undecodable(ValueError):
-    """An outbox entry that this release cannot read; keep its bytes."""
+    """Raised for an outbox entry that this release cannot read. The caller should keep the entry's bytes."""
 
 
 _JOB_FIELD_NAMES: Final = {
@@ -120,15 +120,15 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
 
 
 RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
-"""Names of a job's fields that a JobRecord has as attributes. (SQL has further fields of a job.)"""
+"""Names of the job's fields that are attributes of a JobRecord. (SQL has further fields of a job.)"""
 
 
 if TYPE_CHECKING:
 
     @dataclass(slots=True)
     class JobRecord:
-        """A job's state and fields after its folded events. ``state`` None: the job is not in Redis (yet, or any
-        more)."""
+        """A job's state and fields after the events that were folded. A ``state`` of None means that the job is not in
+        Redis (yet, or any more)."""
 
         id: str
         state: State | None = None
@@ -149,7 +149,7 @@ if TYPE_CHECKING:
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """Whether all earlier events that matter were folded; False: the first folded event was not one of
+        """Whether all earlier events that matter were folded. It is False if the first folded event was not one of
         BEGINNINGS."""
 
         # Any other.
@@ -172,8 +172,8 @@ else:
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
     """Apply one event to a job's record (None: no event of the job was folded before).
 
-    Returns the record, changed in place, and a message if the event does not fit the record, else None. An event that
-    does not fit is applied all the same, since Redis has carried it out.
+    Returns the record, which is changed in place, and a message if the event contradicts the record, else None. An
+    event that contradicts the record is applied nevertheless, since Redis has made the change.
     """
     if record is None:
         record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)
@@ -221,7 +221,7 @@ def _problem(
 
 
 def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
-    """Change the record's fields as ``effect`` prescribes."""
+    """Change the record's fields by the rules in ``effect``."""
     for name in effect.clears:
         if name in RECORD_FIELDS:
             setattr(record, name, None)
@@ -238,7 +238,7 @@ def _take(record: JobRecord, effect: Effect, facts: Mapping[str, Any]) -> None:
 
 def fold_all(entries: Iterable[Entry]) -> tuple[dict[str, JobRecord], list[str]]:
     """Fold entries in order. Returns the records by job id, also of jobs that have left Redis, and a message for each
-    event that does not fit."""
+    event that contradicts the record of its job."""
     records: dict[str, JobRecord] = {}
     problems: list[str] = []
     for entry in entries:

@@ -1,7 +1,7 @@
-"""The headers of a job: short strings that travel with its arguments, such as the id of a request.
+"""The headers of a job: short strings that a producer sends with the arguments, such as the id of a request.
 
-Headers are at the beginning of the job's JSON; a job without headers has no such part in its JSON. The digest of the
-job's arguments does not cover its headers.
+Headers are at the beginning of the job's JSON. The JSON of a job without headers has no field for them. The digest of
+the job's arguments does not cover its headers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def headers_json(headers: object) -> str:
-    """Return headers as a JSON object; empty text for no headers. Raises InvalidOption for invalid or too long
-    headers."""
+    """Return headers as a JSON object; empty text if there are no headers. Raises InvalidOption for headers that are
+    invalid or too long."""
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for each in headers.items() for text in each
     ):

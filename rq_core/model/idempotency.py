@@ -1,4 +1,5 @@
-"""Ids that outlive their jobs: how an idempotency key becomes an id, and the lines of ``results`` about ids.
+"""Ids that are remembered after their jobs have ended: the id for an idempotency key, and the lines about ids in the
+key ``results``.
 
 >>> id_of_key("send", "order-42")
 'k-8b21bc0567e2051c6f931b27917833f6'
@@ -20,9 +21,9 @@ from rq_core.model.unique_names import digest_of
 KEY_MAX: Final = 1_000
 """Maximum number of characters of an idempotency key."""
 WINDOW_MS: Final = 86_400_000
-"""Default time for which the id of an idempotency key is remembered, from the first call on, in ms."""
+"""Default time for which the id of an idempotency key is remembered, in ms from the first call on."""
 SAME: Final = "same"
-"""The outcome in the line of an id if calls with this id get the handle of another job."""
+"""The outcome in a line about an id for which calls get the handle of another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -50,8 +51,8 @@ def id_of_key(task: str, key: str) -> str:
 
 
 def call_digest(task: str, arguments: str) -> str:
-    """Return the digest by which two calls with one id are compared: 32 hex digits of the task and its ``arguments``
-    (canonical JSON)."""
+    """Return the digest by which two calls with the same id are compared: 32 hex digits, made from the task and its
+    ``arguments`` (canonical JSON)."""
     return digest_of(f"{task}\0{arguments}")
 
 
@@ -65,7 +66,7 @@ class ResultLine(NamedTuple):
     at_ms: int | None
     """Unix ms at which the job ended."""
     fence: str | None
-    """Fence of the claim with which the job ended, if the line has one."""
+    """Fence of the claim with which the job ended; None if the line has no fence."""
     once_ms: int | None
     """Unix ms until which another job of this id is a duplicate; None: no other job of this id is a duplicate."""
     call: str | None
@@ -76,24 +77,25 @@ class ResultLine(NamedTuple):
     value_bytes: int | None = None
     """Bytes of the job's result in ``returned``; None: there is no result."""
     missing: str | None = None
-    """One word for the reason why there is no result, if the line has one."""
+    """One word for the reason why there is no result; None if the line has no such word."""
 
     @property
     def forgotten_ms(self) -> int | None:
-        """Unix ms at which the id is forgotten; None: the line does not say."""
+        """Unix ms at which the id is forgotten; None: the line does not have this time."""
         if self.until_ms is None:
             return self.once_ms
         return max(self.until_ms, self.once_ms or 0)
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms at which a claim checks the line: when its outcome expires or, if it has no outcome to keep, when
-        the whole line expires. None: neither expires."""
+        """Unix ms from which on a claim checks the line. It is the time at which the line's outcome expires or, if the
+        line keeps no outcome, the time at which the whole line expires. None: neither expires."""
         return self.until_ms or self.once_ms
 
 
 def load_of(line: str) -> int:
-    """Return the number of bytes by which a line increases ``kept_bytes`` (as lua/include/results/results.lua counts).
+    """Return the number of bytes by which a line increases ``kept_bytes``, counted as in
+    lua/include/results/results.lua.
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337
@@ -112,8 +114,8 @@ def result_words(line: str) -> dict[str, str]:
 
 
 def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> str:
-    """Return a line of ``results`` with another outcome and changed words, in the order of scripts; None removes a
-    word.
+    """Return a line of ``results`` with another outcome and changed words, in the order in which scripts write them. A
+    change to None removes the word.
 
     >>> with_words("dead at=5 until=9 value=lost", "succeeded", {"value": None, "fence": "5-88"})
     'succeeded at=5 fence=5-88 until=9'
@@ -151,7 +153,7 @@ def read_result(job_id: str, line: str) -> ResultLine:
 def result_line(
     outcome: str, at_ms: int, once_ms: int, *, fence: str | None = None, call: str | None = None
 ) -> str:
-    """Return the line of ``results`` for the id of a job that has ended."""
+    """Return the line that ``results`` has for the id of a job that has ended."""
     parts = [outcome, f"at={at_ms}", f"fence={fence}" if fence else "", f"once={once_ms}"]
     parts.append(f"call={call}" if call else "")
     return " ".join(filter(None, parts))

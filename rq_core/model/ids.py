@@ -18,16 +18,17 @@ _RANDOM_BITS: Final = 62
 
 
 _COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repeat=3)))
-"""The hex text of each value of the counter, made once: formatting the counter would take longer than making the
-rest of an id."""
+"""The hex texts of all values of the counter, made once. Formatting the counter for each id would take longer than
+making the rest of the id."""
 
 
 class JobIds:
-    """Generates one job id per call. The ids of one object strictly increase, also within a millisecond.
+    """A generator of job ids: each call returns one id. The ids of one generator strictly increase, also within a
+    millisecond.
 
-    The 74 bits that are not time are a counter of 12 bits, which begins at 0 in each millisecond (as RFC 9562 section
-    6.2 method 1 allows), and 62 random bits. ``clock`` returns Unix seconds, ``random`` a number of random bytes.
-    Threads may share an object. A forked child draws random bits of its own.
+    In addition to the time, an id has 74 bits: a counter of 12 bits, which begins at 0 in each millisecond (as RFC 9562
+    section 6.2 method 1 allows), and 62 random bits. ``clock`` returns Unix seconds, ``random`` a number of random
+    bytes. Threads may share a generator. A forked child draws random bits of its own.
     """
 
     __slots__ = (

@@ -27,10 +27,10 @@ from rq_core.model.unique_names import digest_of
 
 @dataclass(frozen=True)
 class Profile:
-    """The properties that many jobs share: the task, its limits, priority and timeout. Many jobs use one object.
+    """The properties that many jobs have in common: the task, its limits, priority and timeout. Many jobs share one
+    Profile.
 
-    For each of ``timeout_ms``, ``max_attempts`` and ``max_losses`` that has no value, the worker's definition of the
-    task decides.
+    For a ``timeout_ms``, ``max_attempts`` or ``max_losses`` of None, the worker's definition of the task decides.
     """
 
     task: str
@@ -73,7 +73,7 @@ class Profile:
 
     @cached_property
     def detail(self) -> str:
-        """JSON of the enqueued event's fields from the task up to the opening quote of the digest."""
+        """A part of the enqueued event's JSON: the fields from the task up to the opening quote of the digest."""
         attempts, losses = _in_redis(self.max_attempts), _in_redis(self.max_losses)
         return f'"{self.task}","{self.priority}",{attempts},{losses},"'
 
@@ -114,9 +114,9 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """The lane in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
+    """The lane, or line, in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
     full: str = ""
-    """The rules for full scopes (lane_assignment.full_rules); empty: the job waits for a full scope."""
+    """The rules for full scopes (lane_assignment.full_rules); empty: the job waits while a scope is full."""
     spec_max: int = 0
     """Maximum number of bytes of the job's JSON, arguments included, that the enqueued event keeps; the event omits a
     longer JSON."""
@@ -126,13 +126,13 @@ class NewJob(NamedTuple):
     """Unix ms at which a job without ``delay_ms`` becomes ready; 0: at once."""
     ties: str = ""
     """JSON object of the job's deadline, unique name, remembered id and kept result (:func:`ties_of`); empty: the job
-    has none of these."""
+    has no deadline, name, remembered id or kept result."""
     name: str = ""
-    """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for a name that another job
-    holds."""
+    """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for the case that another job holds
+    the name."""
     call: str = ""
-    """``=``, then the digest by which calls with this id are compared, if they are compared; empty: the id is not
-    remembered."""
+    """``=``, followed by the digest by which calls with this id are compared (no digest: calls are not compared).
+    Empty: the id is not remembered."""
 
 
 def ties_of(
@@ -147,7 +147,8 @@ def ties_of(
     keep_ms: int = 0,
     audit_result: str = DIGEST,
 ) -> str:
-    """Return a job's ties as the JSON object that ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
+    """Return a job's ties (its deadline, unique name, remembered id and kept result) as the JSON object that
+    ``lua/enqueue/kinds.lua`` reads; empty text for a job without ties.
 
     >>> ties_of(expires_in_ms=30_000)
     '{"expires_in":30000}'
@@ -185,8 +186,8 @@ _OTHERS: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]pyth
 
 
 def place_in(traceback: str | None) -> str:
-    r"""Return file and line of a traceback's last frame outside of libraries; if all frames are in libraries, those of
-    the last frame. Empty if the traceback names no file.
+    r"""Return the file and line of a traceback's last frame outside libraries. If all frames are in libraries, return
+    the file and line of the last frame. Return an empty text if the traceback names no file.
 
     >>> place_in('File "/srv/shop/tasks.py", line 7, in pay\n  File "/usr/lib/python3.12/json/decoder.py", line 355')
     'shop/tasks.py:7'
@@ -200,7 +201,8 @@ def place_in(traceback: str | None) -> str:
 
 
 class Claim(NamedTuple):
-    """A job that a worker has claimed. A settlement of the job must present ``fence``."""
+    """A job that a worker has claimed. To settle the job (complete, fail or give it back), the worker must present
+    ``fence``."""
 
     queue: str
     id: str
@@ -214,8 +216,8 @@ class Claim(NamedTuple):
     lane: str = ""
     """The lane in which the job waited; empty if the job has no scopes."""
     waited_s: float | None = None
-    """Seconds for which the job had been ready; None: unknown. Known only for the first claim of a job without scopes
-    and delay, since the answer to such a claim has the time anyway."""
+    """Seconds for which the job had been ready; None: unknown. The time is known only for the first claim of a job
+    without scopes and delay, since the answer to that claim contains the time anyway."""
 
 
 class Spec(NamedTuple):
@@ -229,7 +231,7 @@ class Spec(NamedTuple):
     keeps: str = ""
     """The part of the kept result that the log keeps, digest or full; empty: the result is not kept."""
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
-    """None: the worker's definition of the task decides."""
+    """Maximum number of attempts; None: the worker's definition of the task decides."""
     open_losses: bool = False
     """Whether the worker's definition of the task decides ``max_losses``."""
 
@@ -237,11 +239,12 @@ class Spec(NamedTuple):
 _SHOWN_MAX: Final = 100
 """Maximum number of characters of a task's name in a message about a job's JSON."""
 ERROR_HEAD: Final = "error="
-"""The beginning of the first line of a job's value in ``jobs`` if the job died of an error; a JSON object follows."""
+"""The beginning of the first line of a job's value in ``jobs`` if the job died of an error. A JSON object follows
+it."""
 _HEADERS: Final = '{"headers":'
 _ATTEMPTS: Final = '{"attempts":'
-"""The beginning of a job's JSON if its ``max_attempts`` is not the default. The number follows; 0 means that the
-worker's definition of the task decides."""
+"""The beginning of a job's JSON if the job's ``max_attempts`` is not the default. The number follows it; 0 means that
+the worker's definition of the task decides."""
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
@@ -250,7 +253,7 @@ _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
 """The text that a job's ties contain if its result is kept."""
 _FULL_TIE: Final = '"audit":"full"'
-"""The text that a job's ties also contain if the log keeps the whole result, too."""
+"""The text that a job's ties also contain if the log keeps the whole result, not only the digest."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
@@ -259,8 +262,8 @@ def spec_with_headers(spec: str, headers_json: str) -> str:
 
 
 def spec_with_keep(spec: str, ties: str) -> str:
-    """Add a first field to a job's JSON, which says that the job's result is kept. If the ``ties`` say so, the field
-    also asks the log to keep the whole result."""
+    """Return a job's JSON with an added first field, which says that the job's result is kept. By the job's ``ties``,
+    the field says whether the log keeps the whole result or only its digest."""
     return (_KEEP_FULL if _FULL_TIE in ties else _KEEP) + spec[1:]
 
 
@@ -294,8 +297,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON; None
-    without such a line.
+    r"""Return a job's immutable JSON, and the seconds that have passed since the time ``since`` in the line before the
+    JSON; None if there is no line before the JSON.
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)

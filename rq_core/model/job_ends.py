@@ -1,6 +1,6 @@
-"""Finds out from events how jobs left Redis; the lines of `results` must agree with that.
+"""Finds out from events how jobs left Redis. The doctor and `sql_audit` compare the lines of `results` with these ends.
 
-It does no I/O: the doctor passes the entries of the outbox, ``sql_audit`` those of SQL.
+This module does no I/O. The doctor passes entries of the outbox; ``sql_audit`` passes entries from SQL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rq_core.model.table.machine import Event, State
 
 
 class Asked(NamedTuple):
-    """The options of a job that have effects after its end, and whether the job was claimed."""
+    """The options of a job that have an effect after the job's end, and whether the job was claimed."""
 
     task: str | None
     once_ms: int | None
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a job left Redis, by the log."""
+    """How a job left Redis, according to the log."""
 
     event: Event
     at: OutboxId
@@ -34,13 +34,14 @@ class End(NamedTuple):
     facts: dict[str, Any]
     """The fields of ``event`` for the job, by name."""
     asked: Asked | None = None
-    """The job's options; None: the log lacks the event with which the job began."""
+    """The job's options that have an effect after its end; None: the log lacks the event with which the job began."""
     died_ms: int | None = None
-    """Unix ms at which the job died, if it was dead before it left Redis; None: it was not, or the time is unknown."""
+    """Unix ms at which the job died, if it was dead before it left Redis. None: the job was not dead, or the time is
+    unknown."""
     died_of: str | None = None
     is_last: bool = False
-    """Whether this is certainly the last end of the id: no other job of the id can have ended later, in entries that
-    are missing or that Redis forgot."""
+    """Whether this is certainly the last end of a job with this id. It is False if another job with the id may have
+    ended later, in entries that are missing or that Redis forgot."""
 
     @property
     def fence(self) -> str | None:
@@ -49,23 +50,23 @@ class End(NamedTuple):
 
     @property
     def digest(self) -> str | None:
-        """The digest of a success's kept result; None: no result is kept."""
+        """The digest of the kept result, if the job succeeded; None: no result is kept."""
         return self.facts.get("value_digest")
 
     @property
     def value(self) -> str | None:
-        """A success's kept result, as JSON; None if the log does not keep it."""
+        """The kept result, as JSON, if the job succeeded; None if the log does not keep the result."""
         return self.facts.get("value")
 
     @property
     def since_ms(self) -> int | None:
-        """Unix ms of the job's end, or of its death if it was pruned; None: unknown."""
+        """Unix ms of the job's end; for a dead job that was pruned, Unix ms of its death. None: unknown."""
         return self.died_ms if self.event is Event.PRUNED else self.at_ms
 
     @property
     def once_ms(self) -> int | None:
-        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log does not say
-        so."""
+        """Unix ms until which the job's id is remembered; None: the id is not remembered, or the log lacks this
+        option."""
         asked = self.asked
         if asked is None or asked.once_ms is None or asked.once_ms <= self.at_ms:
             return None
@@ -73,20 +74,21 @@ class End(NamedTuple):
 
     @property
     def until_ms(self) -> int | None:
-        """Unix ms until which the job's result is kept; None: the result is not kept, or the log does not say so."""
+        """Unix ms until which the job's result is kept; None: the result is not kept, or the log lacks this option."""
         keep_ms = None if self.asked is None else self.asked.keep_ms
         return None if keep_ms is None else self.at_ms + keep_ms
 
 
 @dataclass
 class Lives:
-    """The folded records of jobs, and the ends of the jobs that are not in Redis now."""
+    """Collects the folded records of jobs, and the ends of the jobs that are not in Redis now."""
 
     records: dict[str, JobRecord] = field(default_factory=dict)
     """The record of each job in the added events, by id; also of jobs that have left Redis."""
     ends: dict[str, End] = field(default_factory=dict)
     began: dict[str, OutboxId] = field(default_factory=dict)
-    """The entry with which the last job of each id began, if no later entry is missing."""
+    """For each id, the entry with which the last job with this id began. An id is left out if a later entry is
+    missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
         """Fold the next event of a job into its record."""
@@ -115,14 +117,14 @@ class Lives:
             )
 
     def miss(self) -> None:
-        """Forget all ends, since entries are missing: in these, another job of an id may have begun, and ended in
-        another way."""
+        """Forget all ends, because entries are missing. In the missing entries, another job with the same id may have
+        begun and ended."""
         self.ends.clear()
         self.began.clear()
 
 
 def claim_of(fence: str | None) -> OutboxId | None:
-    """Return the outbox id of the claim that a fence names; None if no script can have assigned the id."""
+    """Return the id of the outbox entry of the claim that a fence names; None if no script can have assigned the id."""
     try:
         claim = OutboxId.parse(fence or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The names and types of a queue's keys, and the rules for names. No key name is built anywhere else.
+"""The names and types of a queue's keys, and the rules for names. Only this module builds names of keys.
 
 All keys of a queue share one hash tag, so that a queue lives in one Cluster slot.
 """
@@ -102,8 +102,8 @@ KEYS: Final[tuple[Key, ...]] = (
 priority."""
 
 CHANNEL: Final = "ended"
-"""The channel on which scripts publish the ids of a queue's jobs that have ended. Its full name begins with the queue's
-tag, like the names of the keys."""
+"""The channel on which scripts publish the ids of the queue's jobs that have ended. Its full name begins with the
+queue's tag, as the names of keys do."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
@@ -114,8 +114,8 @@ def is_name(name: object) -> bool:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is a valid name for a ``kind`` (queue, task, worker, job). Raises InvalidName if it is
-    not."""
+    """Return ``name`` unchanged if it is a valid name for a ``kind`` (queue, task, worker, job). Raises InvalidName if
+    it is invalid."""
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)
@@ -155,11 +155,11 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
 
 
 def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the name of the list into which producers push a token when rows are in an inbox. The token wakes a
-    relay."""
+    """Return the key of the list into which producers push a token after they have inserted rows into an inbox. The
+    token wakes a relay."""
     return f"{check_name('prefix', prefix)}:inbox"
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the name of the SET that lists the queues of a prefix."""
+    """Return the key of the set that lists the queues of a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

@@ -8,7 +8,7 @@
         case other:
             ...
 
-An outcome is a plain object: no error is raised until its ``value`` is read.
+An outcome is a plain object. For a job that did not succeed, reading the outcome's ``value`` raises an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 """The type that the task's function returns."""
 
 NOT_KEPT: Final = "not_kept"
-"""The reason for a missing result that was never kept."""
+"""The reason why a result is missing if it was never kept."""
 TOO_LARGE: Final = "too_large"
 NOT_JSON: Final = "not_json"
 UNFINISHED: Final = "unfinished"
@@ -45,13 +45,13 @@ _WHY: Final = {
 
 
 def reason_of(missing: str) -> str:
-    """Return the reason why a result is missing, followed by its explanation; the reason alone if it has no
-    explanation here."""
+    """Return the reason why a result is missing, followed by an explanation of the reason. If the reason is unknown
+    here, return the reason alone."""
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error for a wait for a job whose result is not kept, whether the job has ended or not."""
+    """Return the error that a wait for a result raises if the result is not kept, whether or not the job has ended."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -79,11 +79,12 @@ class Outcome(ABC, Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Succeeded(Outcome[T_co]):
-    """The handler returned. ``missing`` is one word for the reason why the result is unknown; None: the result is
-    known."""
+    """The job succeeded: its handler returned. ``missing`` is one word for the reason why the result is unknown; None:
+    the result is known."""
 
     kept: Any = None
-    """The result, if it is known: a Kept as read from Redis or the log, later the Python value."""
+    """The result, if it is known. At first it is a Kept, as read from Redis or the log; later it is the Python
+    value."""
     missing: str | None = NOT_KEPT
 
     @property
@@ -97,11 +98,11 @@ class Succeeded(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Outcome[T_co]):
-    """The job is dead, or was dead until its retention ended. An operator may requeue a dead job, which then ends
-    again."""
+    """The job is dead, or was dead and has been removed since. An operator may requeue a dead job; the job then ends a
+    second time."""
 
     reason: str = ""
-    """One word for the reason of the job's death: attempts_spent, gave_up, poison, …"""
+    """One word for the reason why the job died: attempts_spent, gave_up, poison, …"""
     error: JobError | None = None
     """The error that the last handler raised; None if the job died for another reason."""
 
@@ -134,10 +135,10 @@ class Expired(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Outcome[T_co]):
-    """Another job of the same unique name took its place."""
+    """Another job with the same unique name replaced the job."""
 
     by: str = ""
-    """Id of the other job; empty: unknown."""
+    """Id of the job that replaced this job; empty: unknown."""
 
     @property
     def value(self) -> T_co:
@@ -147,7 +148,7 @@ class Replaced(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Gone(Outcome[T_co]):
-    """Redis does not have the job, and neither Redis nor the audit database knows how it ended."""
+    """Redis does not have the job, and neither Redis nor the audit database knows how the job ended."""
 
     @property
     def value(self) -> T_co:

@@ -1,4 +1,4 @@
-"""A job as a row of the table ``rqc_inbox`` has it, from its INSERT to the relay.
+"""The form of a job in a row of the table ``rqc_inbox``. A producer inserts the row, and a relay reads it.
 
 The columns ``queue``, ``job_id``, ``task`` and ``args`` are the job's; ``args`` is a JSON object without line breaks.
 The column ``packed`` has everything else that the producer decided, so that the relay needs neither the task's code nor
@@ -54,21 +54,21 @@ _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
 _WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
-"""The ties that are words, each with the words that a row may have. ``reject`` is not one of them: the producer has
-gone on, so it would not get the error."""
+"""The ties whose values are words, each with the words that a row may have. ``reject`` is not among the words, since
+the producer has continued long before the relay could report the error to it."""
 _TRAITS: Final = {field.line: field.kind for field in GIVEN}
-"""The ties that are traits of the job, with their kinds."""
+"""The ties that are traits of the job (fields that the event of its enqueue has), each with its kind."""
 _TIES: Final = (
     "expires_in", "expires_at", "window", "after", "most", "remember", *_TRAITS, *_WORDS,
 )  # fmt: skip
 
 
 class Unreadable(ValueError):
-    """Raised for a row from which no job can be made. The text is the reason."""
+    """Raised for a row from which no job can be made. The exception's text is the reason."""
 
 
 def pack(job: NewJob) -> str:
-    """Return the column ``packed`` of a job's row."""
+    """Return the value of the column ``packed`` for a job's row."""
     given = job.profile
     said: dict[str, Any] = {}
     if given.priority is not _USUAL.priority:
@@ -99,8 +99,8 @@ def unpack(
     """Return the job of a row. Raises Unreadable for a row that :func:`pack` did not make.
 
     ``age_ms`` is how long ago the row was inserted, by the database's clock. A delay, and a deadline given as a
-    duration, count from the row's insertion. A deadline that has passed becomes one of 1 ms, so that the job expires in
-    the queue, and the log says so.
+    duration, count from the row's insertion. A deadline that has passed becomes a deadline of 1 ms, so that the job is
+    enqueued and expires, and the log records that.
     """
     try:
         check_name("job", job_id)
@@ -141,7 +141,7 @@ def _check_args(args: str) -> None:
 
 @lru_cache(maxsize=4096)
 def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
-    """Return a job without its id and arguments: the part that many rows share."""
+    """Return a job without its id and arguments. Many rows have this part in common, so it is cached."""
     check_name("queue", queue)
     try:
         packed.encode()
@@ -180,8 +180,8 @@ def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
 
 
 def _check_together(job: NewJob, ties: Mapping[str, Any]) -> None:
-    """Raise Unreadable for a job with parts that contradict each other: the queue would refuse the whole call for
-    such a job."""
+    """Raise Unreadable for a job whose parts contradict each other. Because of such a job, the queue would refuse the
+    whole call with all its jobs."""
     if job.name:
         if not isinstance(job.name, str):
             raise Unreadable("packed has a name that is no text")

@@ -1,11 +1,12 @@
-"""Entry points by which rq_core finds the commands and the audit log of other packages, since it does not import them.
+"""Entry points. rq_core does not import other packages directly; by their entry points it finds the packages' commands
+and audit logs.
 
 ``rq_core.commands``: commands of ``rq-core``, each under its name. ``rq_core.audit``: functions that use a database:
 ``history``, ``endings``, ``drift``, ``mirror``, ``reader`` and ``questions`` of an audit log; ``relay``, ``inbox`` and
 ``inbox_reader`` of an inbox. Each has a protocol below.
 
 A command is a click command whose module is quick to import: ``rq-core --help`` imports it for its first sentence.
-``pyproject.toml`` declares those of sql_audit.
+``pyproject.toml`` declares the entry points of sql_audit.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class EndingsReader(Protocol):
     def read(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], /
     ) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has, for each id, the epoch and number
-        of an outbox entry. A job is left out of the result until the log has that entry. Raises RqCoreError if the
-        database does not answer."""
+        """Return the outcomes, by id, of jobs that have left Redis. ``jobs`` has, for each id, the epoch and number of
+        an outbox entry. A job is left out of the result while the log does not have that entry. Raises RqCoreError if
+        the database does not answer."""
         ...
 
     def close(self) -> None:
@@ -68,9 +69,9 @@ class Drift(Protocol):
 class CompanionCommand(Protocol):
     """A function that returns the command line of a process beside the workers, and the variables to add to its
     environment. ``database`` is the URL of the database that the process uses. The process ends when its standard input
-    is closed, or on SIGTERM; before it ends it finishes its work: a mirror mirrors the events that are left.
+    is closed, or on SIGTERM. Before it ends, it finishes its work: a mirror copies the events that are left.
 
-    ``made`` are queues that were created just now, so that a mirror can begin with them. The URLs are passed in the
+    ``made`` are queues that were created just now; a mirror begins with these queues. The URLs are passed in the
     environment, since every user of a machine can read every command line, and URLs have passwords.
     """
 
@@ -94,16 +95,17 @@ class OpenReader(Protocol):
 
 
 class AuditQuestions(Protocol):
-    """Answers the questions of a page from one audit log. Threads may share it.
+    """Answers the questions of a web page from one audit log. Threads may share the object.
 
-    Answers are documents, as ``rq-core audit … --json`` prints them: times are Unix ms. Each raises RqCoreError if the
-    database does not answer in time.
+    Answers are documents in the form in which ``rq-core audit … --json`` prints them. Times are Unix ms. Each method
+    raises RqCoreError if the database does not answer in time.
     """
 
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a job, oldest first, or those before a place (epoch, seq, ordinal).
+        """Return a document whose ``events`` are the last events of a job, oldest first; with ``before``, the last
+        events before this place (epoch, seq, ordinal).
 
         ``older`` and ``newer``: whether the log has events before and after them. ``notes`` say what is missing. An
         unknown job has no events.
@@ -115,13 +117,15 @@ class AuditQuestions(Protocol):
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
-        """Return the jobs that were ``running`` and ``waiting`` in a queue at a moment, and its ``scopes``."""
+        """Return the jobs that were ``running`` and ``waiting`` in a queue at a past moment, and the ``scopes`` of the
+        queue at that moment."""
         ...
 
     def schedule(self, queue: str, name: str, count: int, /) -> dict[str, Any]:
-        """Return the last ``ticks`` of a schedule, its ``changes`` since the first of these, and its present state.
+        """Return the last ``ticks`` (instants and their outcomes) of a schedule, the ``changes`` of the schedule since
+        the first of these ticks, and the schedule's present state.
 
-        ``says`` is that state by the log, as a sentence.
+        ``says`` is the present state according to the log, as a sentence.
         """
         ...
 
@@ -138,7 +142,8 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return the last ``events`` of a queue, oldest first, or those before or after a place (epoch, seq, ordinal).
+        """Return a document whose ``events`` are the last events of a queue, oldest first; with ``before`` or
+        ``after``, the events next to this place (epoch, seq, ordinal).
 
         ``older`` and ``newer``: whether the log has events before and after them.
         """
@@ -159,11 +164,12 @@ class AuditQuestions(Protocol):
         after: tuple[int, str, str, str] | None,
         limit: int,
     ) -> dict[str, Any]:
-        """Return the ``rows`` of claims that ended with one of these outcomes, newest first, at most ``limit``.
+        """Return a document whose ``rows`` are claims that ended with one of these outcomes, newest first, at most
+        ``limit``.
 
-        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; its
-        first part is a time (Unix ms), and all claims that ended later were read. None: there is no further page. An
-        empty condition excludes no claim. To list successes, pass a queue.
+        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page. Its
+        first part is a time (Unix ms); all claims that ended after this time were read. A ``next`` of None means that
+        there is no further page. An empty condition excludes no claim. A caller that lists successes must pass a queue.
         """
         ...
 
@@ -172,11 +178,11 @@ class AuditQuestions(Protocol):
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
-        """Return the last instant of each schedule of a queue, as the view ``schedule_tick`` has it."""
+        """Return the last instant of each schedule of a queue, with the columns of the view ``schedule_tick``."""
         ...
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None, /) -> list[dict[str, Any]]:
-        """Return how many claims ended in each minute, by ``outcome``. Without a ``queue``, claims of all queues
+        """Return how many claims ended in each minute, by ``outcome``. If no ``queue`` is given, claims of all queues
         count."""
         ...
 
@@ -212,54 +218,57 @@ def commands() -> dict[str, EntryPoint]:
 
 
 def history_reader() -> HistoryReader:
-    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(HistoryReader, _audit("history"))
 
 
 def endings_opener() -> OpenEndings:
     """Return the function that opens an audit log to read how jobs ended. Raises AuditNotConfigured if no installed
-    package has one."""
+    package has this function."""
     return cast(OpenEndings, _audit("endings"))
 
 
 def drift() -> Drift:
-    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(Drift, _audit("drift"))
 
 
 def mirror_command() -> CompanionCommand:
     """Return the function that returns a mirror's command line. Raises AuditNotConfigured if no installed package has
-    one."""
+    this function."""
     return cast(CompanionCommand, _audit("mirror"))
 
 
 def relay_command() -> CompanionCommand:
     """Return the function that returns the command line of an inbox' relay. Raises AuditNotConfigured if no installed
-    package has one."""
+    package has this function."""
     return cast(CompanionCommand, _audit("relay"))
 
 
 def inbox_finder() -> FindInInbox:
-    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has one."""
+    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has this
+    function."""
     return cast(FindInInbox, _audit("inbox"))
 
 
 def inbox_reader_opener() -> OpenInboxReader:
     """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
-    one."""
+    this function."""
     return cast(OpenInboxReader, _audit("inbox_reader"))
 
 
 def reader_opener() -> OpenReader:
     """Return the function that opens an audit log to read its state. Raises AuditNotConfigured if no installed package
-    has one."""
+    has this function."""
     return cast(OpenReader, _audit("reader"))
 
 
 def questions_opener() -> OpenQuestions:
     """Return the function that opens an audit log for a page's questions.
 
-    Raises AuditNotConfigured if no installed package has one.
+    Raises AuditNotConfigured if no installed package has this function.
     """
     return cast(OpenQuestions, _audit("questions"))
 
@@ -294,15 +303,15 @@ class QueueLog:
     events: int
     """Number of events that the log ever had."""
     last_at_ms: int | None
-    """Unix ms of the last event, by Redis' clock; None: no event."""
+    """Unix ms of the last event, by Redis' clock; None: the log has no event."""
     gaps: int
     """Number of recorded gaps in the numbers of entries."""
     quarantined: int
     """Number of unreadable entries, whose bytes the log keeps."""
     losses: int
-    """Number of times that Redis forgot events that are in the log."""
+    """Number of occasions on which Redis lost events that are in the log."""
     orphaned_events: int
-    """Number of events in the log that Redis forgot."""
+    """Number of events in the log that Redis lost."""
     proven_events: int | None
     """Number of events that the last proof covered; None: the log was never proven."""
     proven_at_ms: int | None
@@ -319,20 +328,20 @@ class EndedClaims(NamedTuple):
     """The event that ended the claims, or ``lost``."""
     claims: int
     waited_ms: int
-    """Ms for which the claims' jobs had been ready, in total."""
+    """Total ms for which the jobs of these claims had been ready."""
     ran_ms: int
-    """Ms for which the claims ran, in total."""
+    """Total ms for which these claims ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOverview:
-    """The state of a log at one moment."""
+    """The state of an audit log at one moment."""
 
     queues: tuple[QueueLog, ...]
     """The logs of the queues, by name."""
     claims: tuple[EndedClaims, ...]
-    """The ended claims by queue, task and outcome, including claims that Redis forgot and claims whose rows a prune
-    removed."""
+    """The ended claims by queue, task and outcome. They include claims that Redis lost, and claims whose rows `rq-core
+    audit prune` removed."""
 
 
 class AuditReader(Protocol):
@@ -343,9 +352,9 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the sorted names of the queues whose log is on, for a client's Redis and prefix. Such a queue was
-        mirrored, and its log was not switched off; Redis need not have the queue now. Raises RqCoreError if Redis or
-        the database does not answer, or the log is that of another Redis."""
+        """Return the sorted names of the queues whose log is on, for the Redis and the prefix of a client. The log of a
+        queue is on if the queue was mirrored and its log was not switched off. Redis need not have the queue now.
+        Raises RqCoreError if Redis or the database does not answer, or the log belongs to another Redis."""
         ...
 
     def close(self) -> None:
@@ -362,21 +371,21 @@ class InboxQueue:
 
     queue: str
     rows: int
-    """Rows that are not in Redis yet."""
+    """Number of rows whose jobs are not in Redis yet."""
     rows_exact: bool
     """Whether ``rows`` is exact; if not, it is a lower bound."""
     oldest_ms: int | None
-    """Ms since the first of these rows was inserted, by the database's clock; None: no row."""
+    """Age of the oldest of these rows in ms, by the database's clock; None: there is no row."""
     parked: int
-    """Parked rows."""
+    """Number of parked rows, which the relay could not hand over."""
     parked_exact: bool
     """Whether ``parked`` is exact; if not, it is a lower bound."""
     relayed: int
-    """Rows that became jobs."""
+    """Number of rows that became jobs."""
     sent_ms: int | None
-    """Ms since a relay chose the batch that is on its way; None: no batch is on its way."""
+    """Ms since a relay chose the batch that it is sending to Redis now; None: no batch is being sent."""
     damage: str | None = None
-    """Why the counts and the batch cannot be read; None: they were read."""
+    """The reason why the counts and the batch cannot be read; None: they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,14 +394,14 @@ class InboxOverview:
 
     queues: tuple[InboxQueue, ...]
     queues_left_out: int = 0
-    """Number of queues that the look did not read, since there are too many."""
+    """Number of queues that were not read, since there are too many queues."""
 
 
 class InboxFinding(NamedTuple):
-    """One thing that is wrong with an inbox."""
+    """One problem of an inbox."""
 
     queue: str | None
-    """The queue that it is about; None: all."""
+    """The queue that has the problem; None: the problem concerns all queues."""
     says: str
 
 
@@ -400,15 +409,16 @@ class InboxReader(Protocol):
     """Reads one inbox. Threads may share it."""
 
     def look(self) -> InboxOverview:
-        """Return the state of the inbox. The look counts a bounded number of rows, and takes no lock.
+        """Return the state of the inbox. The method counts a bounded number of rows, and takes no lock.
 
         Raises InboxMissing if the tables are missing, and another RqCoreError if the database does not answer.
         """
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return what is wrong with the inbox, except for what ``look`` shows: its tables, its place, the rights of a
-        relay, and how its last batches differ from the Redis of a client. Raises as ``look`` does."""
+        """Return the problems of the inbox that ``look`` does not show. They concern its tables, its place, the rights
+        of a relay, and differences between its last batches and the Redis of a client. Raises the same errors as
+        ``look``."""
         ...
 
     def close(self) -> None:

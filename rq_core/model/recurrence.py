@@ -1,13 +1,14 @@
-"""The instants of a schedule: of a cron expression in a time zone, or of an interval. This module reads no clock and
-does no I/O.
+"""Computes the instants of a schedule, from a cron expression and a time zone, or from an interval. This module reads
+no clock and does no I/O.
 
 A schedule has *instants* (Unix ms): the moments that its cron expression names, or the multiples of ``every`` since the
-Unix epoch plus a phase. It is *due* at an instant plus a part of ``spread``. The phase and this part are computed from
-the schedule's name, so they are the same after a restart and on every worker.
+Unix epoch, plus a phase. A schedule is *due* at an instant plus a part of ``spread``. The phase and this part are
+computed from the schedule's name, so they are the same after a restart and on every worker.
 
-When daylight saving changes, wall clocks leave out times or show them twice. A wall time in a gap fires at the end of
-the gap; one that comes twice fires the first time. If minute or hour begins with ``*``, elapsed time counts: each
-minute that passes is compared with the expression, so ``*/10 * * * *`` never waits longer than ten minutes.
+When daylight saving begins or ends, wall clocks leave out times (a gap) or show times twice. An instant whose wall time
+is in a gap fires at the end of the gap. An instant whose wall time comes twice fires the first time. If the field for
+minutes or hours begins with ``*``, elapsed time counts: each minute that passes is compared with the expression. So
+``*/10 * * * *`` never waits longer than ten minutes.
 
     >>> nightly = recurrence("nightly", cron="30 2 * * *", tz="Europe/Berlin")
     >>> instant = 1774659600000  # 2026-03-28 02:00 in Berlin; the next night has no 02:30
@@ -40,7 +41,7 @@ from rq_core.model.lib.durations import Duration, ms_of
 from rq_core.model.lib.zones import check_zone, zone_of
 
 Overlap = Literal["skip", "allow", "queue", "replace"]
-"""The rule for an instant at which the job of an earlier instant is alive."""
+"""The rule for an instant at which the job of an earlier instant is still alive."""
 CatchUp = Literal["latest", "skip"]
 """The rule for instants that passed while no worker ran."""
 
@@ -48,8 +49,8 @@ OVERLAPS: Final = get_args(Overlap)
 CATCH_UPS: Final = get_args(CatchUp)
 
 NAME_MAX: Final = 100
-"""Maximum number of characters of a schedule's name. Its jobs' ids are ``tick-NAME-INSTANT``, and an id has at most
-128."""
+"""Maximum number of characters of a schedule's name. The ids of its jobs are ``tick-NAME-INSTANT``, and an id has at
+most 128 characters."""
 NAME_PATTERN: Final = rf"[A-Za-z0-9_.:-]{{1,{NAME_MAX}}}"
 CRON_MAX: Final = 200
 """Maximum number of characters of a cron expression."""
@@ -60,7 +61,7 @@ SPREAD_S_MIN: Final = 0.001
 SKIP_GRACE_MS: Final = 60_000
 """The grace, in ms, of ``catch_up="skip"`` if no other grace is given."""
 PASSED_MAX: Final = 10_000
-"""Maximum number of passed instants that are counted."""
+"""Maximum number of passed instants that are counted one by one."""
 INSTANT_MAX: Final = 10**13 - 1
 """The last instant of any schedule: scripts take whole numbers below 10^13 (Unix ms: the year 2286)."""
 
@@ -79,27 +80,27 @@ _DAY: Final = timedelta(days=1)
 _MINUTE_LONG: Final = timedelta(minutes=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEARS_2000: Final = datetime(2000, 1, 1)  # noqa: DTZ001 (a wall time)
-"""In the fifty years after this moment each date falls on each weekday. So an expression without an instant in these
-years never fires."""
+"""In the fifty years after this moment, each date of the year falls on each weekday at least once. So an expression
+without an instant in these years never fires."""
 _FIELDS: Final = "must have five fields (minute hour day month weekday), or be one of " + ", ".join(
     NICKNAMES
 )
 
 
 class Passed(NamedTuple):
-    """The instants of a schedule that have passed at a given time."""
+    """The result of a check of a schedule at a given time: the instants that have passed, and the next instant."""
 
     fired: int | None
-    """The instant to run; None if no instant is due, or the last one is late by more than the grace."""
+    """The instant to run; None if no instant is due, or if the last due instant is late by more than the grace."""
     missed: int
     """The number of due instants that are not run, up to PASSED_MAX."""
     next: int | None
-    """The first instant that is not due yet; None if there is no more before the year 2286."""
+    """The first instant that is not due yet; None if no instant is left before the year 2286."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """The rule of one schedule. Made and checked by :func:`recurrence`, or read by :func:`from_json`."""
+    """The rule of one schedule. :func:`recurrence` makes and checks a rule; :func:`from_json` reads a rule."""
 
     name: str
     cron: str | None = None
@@ -109,21 +110,23 @@ class Recurrence:
     overlap: Overlap = "skip"
     catch_up: CatchUp = "latest"
     grace_ms: int | None = None
-    """Milliseconds by which an instant may be late when it is run. None: any number; else, a later instant is
-    missed."""
+    """Maximum lateness, in ms, with which an instant is still run. An instant that is later counts as missed. None:
+    there is no maximum."""
 
     @property
     def phase_ms(self) -> int:
-        """The part added to multiples of ``every``: less than ``every``, and constant for the schedule's name."""
+        """Ms that are added to the multiples of ``every``: less than ``every``, and constant for the schedule's
+        name."""
         return crc32(self.name.encode()) % self.every_ms if self.every_ms else 0
 
     @property
     def shift_ms(self) -> int:
-        """The part of ``spread`` added to each instant: less than ``spread``, and constant for the schedule's name."""
+        """Ms that are added to each instant: less than ``spread``, and constant for the schedule's name."""
         return crc32(b"spread|" + self.name.encode()) % self.spread_ms if self.spread_ms else 0
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first instant after this moment (Unix ms); None if the next one is not before the year 2286."""
+        """Return the first instant after this moment (Unix ms); None if there is no such instant before the year
+        2286."""
         if self.cron is None:
             since = instant - self.phase_ms
             found: int | None = (since // self.every_ms + 1) * self.every_ms + self.phase_ms
@@ -150,7 +153,7 @@ class Recurrence:
         return _cron_passed(NICKNAMES.get(self.cron, self.cron), self.tz, start, end)
 
     def latest(self, start: int, now: int) -> int | None:
-        """Return the last instant from ``start`` up to ``now`` (Unix ms); None without one."""
+        """Return the last instant from ``start`` up to ``now`` (Unix ms); None if there is no instant in this range."""
         if self.cron is None:
             found = (now - self.phase_ms) // self.every_ms * self.every_ms + self.phase_ms
             return found if found >= start else None
@@ -165,9 +168,10 @@ class Recurrence:
         return last
 
     def judge(self, expected: int, now: int) -> Passed:
-        """Return the passed instants at ``now`` of a schedule whose next instant is ``expected`` (both Unix ms).
+        """Return which instants have passed at ``now``, for a schedule whose next instant was ``expected`` (both Unix
+        ms).
 
-        Of all instants that are due, the last one is run, and the others are missed.
+        Of all instants that are due, the last instant is run, and the other instants are missed.
         """
         due_now = now - self.shift_ms
         fired = self.latest(expected, due_now)
@@ -179,7 +183,8 @@ class Recurrence:
         return Passed(fired, self.passed(expected, fired), following)
 
     def to_json(self) -> str:
-        """Return the rule as Redis and the log have it, without the name. Equal rules are equal texts."""
+        """Return the rule as JSON, in the form that Redis and the log have, without the schedule's name. Equal rules
+        have equal texts."""
         return _json_of(
             self.cron, self.tz, self.every_ms, self.spread_ms, self.overlap, self.catch_up, self.grace_ms
         )  # fmt: skip
@@ -226,7 +231,8 @@ def recurrence(
 
 
 def from_json(name: str, text: str) -> Recurrence:
-    """Return the rule that ``to_json`` wrote. Raises InvalidOption for a rule that this version cannot read."""
+    """Return the rule from the JSON that ``to_json`` wrote. Raises InvalidOption for a rule that this version cannot
+    read."""
     try:
         said: dict[str, Any] = json.loads(text)
         seconds = {
@@ -250,7 +256,7 @@ def _json_of(
     catch_up: CatchUp,
     grace_ms: int | None,
 ) -> str:
-    """Return the JSON of a rule. The cache is for many schedules that differ in their names alone."""
+    """Return the JSON of a rule. The result is cached, since many schedules may differ only in their names."""
     when = {"every_ms": every_ms} if cron is None else {"cron": cron, "tz": tz}
     spread = {"spread_ms": spread_ms} if spread_ms else {}
     grace = {} if grace_ms is None else {"grace_ms": grace_ms}
@@ -259,7 +265,7 @@ def _json_of(
 
 
 def check_schedule_name(name: str) -> str:
-    """Return the name if a schedule may have it. Raises InvalidOption if not."""
+    """Return ``name`` if it is a valid name of a schedule. Raises InvalidOption if it is invalid."""
     given: object = name
     if not isinstance(given, str) or not re.fullmatch(NAME_PATTERN, given):
         must = f"must be 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ . : -"
@@ -269,7 +275,7 @@ def check_schedule_name(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def check_cron(cron: str) -> str:
-    """Return a cron expression, one space between its fields.
+    """Return a cron expression with exactly one space between its fields.
 
     Raises InvalidOption for an expression that is wrong or never fires.
 
@@ -297,7 +303,8 @@ def check_cron(cron: str) -> str:
 
 
 def _why(fields: list[str], error: str) -> str:
-    """Return which field of an expression is invalid, and what it must be."""
+    """Return the part of a message that says which field of an expression is invalid, and which values the field may
+    have."""
     usual = {
         "minute": (0, "0 to 59"),
         "hour": (1, "0 to 23"),
@@ -327,9 +334,9 @@ def _ms_of_utc(moment: datetime) -> int:
 
 @lru_cache(maxsize=4096)
 def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
-    """Return the first instant after a whole minute (Unix ms), cached.
+    """Return the first instant of a cron expression after a whole minute (Unix ms). The result is cached.
 
-    The cache is for many schedules with one expression that are declared or due together.
+    The cache helps if many schedules with the same expression are declared, or are due, at the same time.
     """
     zone = zone_of(tz)
     moment = _EPOCH + timedelta(milliseconds=minute_ms)
@@ -344,9 +351,10 @@ def _cron_after(cron: str, tz: str, minute_ms: int) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
-    """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX, cached.
+    """Return the number of instants from ``start`` on and before ``end`` (Unix ms), up to PASSED_MAX. The result is
+    cached.
 
-    The cache is for many schedules with one expression that no worker served for long.
+    The cache helps if many schedules with the same expression had no worker for a long time.
     """
     instant, count = _cron_after(cron, tz, (start - 1) // _MINUTE * _MINUTE), 0
     while instant is not None and instant < end and count < PASSED_MAX:
@@ -356,7 +364,7 @@ def _cron_passed(cron: str, tz: str, start: int, end: int) -> int:
 
 
 def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
-    """Return the first instant after ``moment`` of an expression with fixed minutes and hours."""
+    """Return the first instant after ``moment`` of an expression whose minutes and hours do not begin with ``*``."""
     walls = CronSim(cron, _wall(zone, moment))
     while True:
         # While a wall time comes for the second time, its first moment has passed.
@@ -367,7 +375,8 @@ def _after_named(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
 def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
     """Return the moment at which clocks show a wall time.
 
-    If they show it twice, it is the first moment; if they skip it, it is the end of the gap.
+    If clocks show the wall time twice, return the first moment. If clocks skip the wall time, return the end of the
+    gap.
     """
     instant = wall.replace(tzinfo=zone).astimezone(UTC)
     if _wall(zone, instant) == wall:
@@ -379,7 +388,7 @@ def _first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
 def _after_elapsed(cron: str, zone: ZoneInfo, moment: datetime) -> datetime:
     """Return the first minute after ``moment`` whose wall time matches the expression.
 
-    Between two changes of the offset the wall clock runs evenly, so CronSim needs no time zone.
+    Between two changes of the zone's offset the wall clock runs evenly, so CronSim is used there without a time zone.
     """
     while True:
         offset = _offset(zone, moment)
@@ -397,7 +406,7 @@ def _matches(cron: str, wall: datetime) -> bool:
 
 
 def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """Return the first moment in a range at which the offset differs from the offset just before."""
+    """Return the first moment in a range at which the zone's offset changes; None if it does not change."""
     offset, day = _offset(zone, after), after
     while day < until:
         day, before = min(day + _DAY, until), day
@@ -407,7 +416,8 @@ def _first_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime 
 
 
 def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Return the first minute with the offset of ``after``, which differs from that of ``before``."""
+    """Return the first minute, between ``before`` and ``after``, that has the zone's offset at ``after``. The offset at
+    ``before`` is different."""
     offset = _offset(zone, before)
     low, high = 0, -((before - after) // _MINUTE_LONG)
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""The form in which workers send results to Redis: JSON after its digest, or the reason why the result is not kept.
+"""The form in which workers send results to Redis: a digest followed by JSON, or the reason why the result is not kept.
 
 >>> pack_result('"12.50"')
 '=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
@@ -15,9 +15,9 @@ from rq_core.model.unique_names import digest_of
 VALUE_MAX: Final = 64 * 1024
 """Maximum number of bytes of a result as JSON; a longer result is not kept."""
 NO_VALUE: Final = "!"
-"""The character before the reason why a result is not kept. JSON does not begin with it."""
+"""The character before the reason why a result is not kept. No JSON text begins with this character."""
 AuditResult = Literal["digest", "full"]
-"""The part of a kept result that the log keeps: its digest, or also the result itself."""
+"""The part of a kept result that the audit log keeps: only the digest, or also the result itself (full)."""
 DIGEST: Final = "digest"
 FULL: Final = "full"
 _MARKS: Final[Mapping[str, str]] = {DIGEST: "=", FULL: "+"}
@@ -33,8 +33,8 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a packed result: a mark, the digest, and the JSON. ``kept`` is the part that the log keeps: digest or
-    full."""
+    """Return a packed result: a mark, the digest, and the JSON. ``kept`` is the part of the result that the log keeps:
+    digest or full."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 
@@ -44,8 +44,8 @@ def is_logged(packed: str) -> bool:
 
 
 def unpack_result(packed: str) -> tuple[str, str]:
-    """Return the note and the JSON of a packed result. The note is the digest, with ``+`` before it if the log keeps
-    the JSON, too. If the text has no digest, the note is empty, and the text is returned unchanged."""
+    """Return the note and the JSON of a packed result. The note is the digest; a ``+`` before the digest means that the
+    log keeps the JSON, too. If the text has no digest, the note is empty, and the text is returned unchanged."""
     if packed.startswith(("=", "+")):
         return packed[:_NOTE_LENGTH].removeprefix("="), packed[_NOTE_LENGTH:]
     return "", packed

@@ -1,4 +1,5 @@
-"""A schedule as Redis keeps it (its line, its rule and its packed job), and the jobs that are enqueued at its instants.
+"""The form of a schedule in Redis (its line, its rule and its packed job), and the jobs that are enqueued at its
+instants.
 
 >>> tick_of("tick-night.1-1795312800000")
 Tick(name='night.1', instant_ms=1795312800000)
@@ -34,14 +35,14 @@ _SHOWN: Final = 100
 
 
 class Tick(NamedTuple):
-    """The schedule and the instant that a job was enqueued for."""
+    """The schedule and the instant for which a job was enqueued."""
 
     name: str
     instant_ms: int
 
 
 class Schedule(NamedTuple):
-    """A schedule, parsed from its entry in ``schedules``."""
+    """A schedule, parsed from its entry in the key ``schedules``."""
 
     state: str
     """on, paused, undeclared or removed."""
@@ -51,12 +52,12 @@ class Schedule(NamedTuple):
     last_ms: int
     """The last instant that was fired or missed; 0 before the first."""
     source: str
-    """The origin of the rule: ``code``; ``live`` (an operator set it); or ``released`` (an operator gave the
-    schedule back to code, and this rule holds until a worker declares another one)."""
+    """The origin of the rule: ``code``; ``live`` (an operator set it); or ``released`` (an operator gave the schedule
+    back to code; this rule holds until a worker declares another rule)."""
     seen_ms: int
     """Unix ms at which code last declared the schedule; 0: never."""
     was: tuple[str, ...]
-    """Digests of what code declared before, which code cannot declare again."""
+    """Digests of the rules and jobs that code declared earlier. Code cannot declare them again."""
     rule: str
     """The rule, as :meth:`Recurrence.to_json` writes it."""
 
@@ -80,18 +81,20 @@ class Schedule(NamedTuple):
 
 
 def job_digest(packed: str) -> str:
-    """Return the digest of a packed job. The log has this digest of every schedule's job."""
+    """Return the digest of a packed job. The log stores this digest for the job of every schedule."""
     return hashlib.sha1(packed.encode(), usedforsecurity=False).hexdigest()[:32]
 
 
 def tick_of(job_id: str) -> Tick | None:
-    """Return the schedule and the instant that the job of this id was enqueued for; None for any other job."""
+    """Return the schedule and the instant for which the job with this id was enqueued; None for a job that no schedule
+    enqueued."""
     found = _TICK.fullmatch(job_id)
     return None if found is None else Tick(found[1], int(found[2]))
 
 
 def job_of(job: NewJob, rule: Recurrence) -> NewJob:
-    """Return the job that a schedule enqueues at its instants, with what the rule for overlaps adds to it.
+    """Return the job that a schedule enqueues at its instants: ``job`` with the unique name and the scope that the rule
+    for overlaps adds.
 
     Raises InvalidOption for a job that cannot be enqueued again and again.
 
@@ -120,9 +123,10 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return the ties of a job whose schedule has this rule for overlaps; None if the given ties name an instant.
+    """Return the ties of a job whose schedule has this rule for overlaps; None if the ties in ``given`` name an
+    instant.
 
-    The cache is for many schedules of one task.
+    The cache helps if one task has many schedules.
     """
     ties: dict[str, Any] = json.loads(given) if given else {}
     if "expires_at" in ties:

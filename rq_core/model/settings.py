@@ -17,7 +17,8 @@ class Setting(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The setting's name as operators write it: ``lease``, in seconds, for ``lease_ms``."""
+        """The setting's name as operators write it. For example, ``lease_ms`` is shown as ``lease``, whose value is in
+        seconds."""
         return self.name.removesuffix("_ms").replace("_", "-")
 
     def assigned(self, value: int) -> str:
@@ -64,8 +65,9 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 
 FLAGS: Final = ("paused", "fair")
-"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. In a fair queue, workers take the
-lanes of one priority in the order of their keys' virtual time, not of their age."""
+"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. If ``fair`` is 1, workers take the lanes
+of one priority in the order of the virtual time of their keys (which grows with each claim, more slowly for a higher
+weight), and not in the order of their age."""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
@@ -74,31 +76,33 @@ COUNTERS: Final = (
 """Fields of ``meta`` that calls update all the time. A change of any other field also changes the version ``v``."""
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
-"""The values of an App's ``audit_payload``, each with the most bytes of a job's JSON that the enqueued event keeps.
-Of a longer job the log has only the digest."""
+"""The values of an App's ``audit_payload``, each with the maximum number of bytes of a job's JSON that the enqueued
+event keeps. If the JSON is longer, the log has only its digest."""
 
 VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Time for which a call slot is remembered after its last call, in ms."""
+"""Time, in ms after its last call, for which a call slot is remembered. (A call slot has the number of a client's last
+call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
-"""The beginning of the names of call slots that callers name themselves, and in which they may repeat a call after
-days. (A relay does so: the number of its call is stored in the user's database.)"""
+"""The beginning of the names of call slots for calls that may be repeated days later; callers choose the rest of the
+name. (A relay uses such a slot, since the number of its call is stored in the user's database.)"""
 
 INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
-"""Time for which such a call slot is remembered, in ms. It is counted from the slot's first call: a caller takes a new
-name each day."""
+"""Time for which a call slot that begins with INBOX_SLOT is remembered, in ms from the slot's first call. A caller
+takes a new slot each day."""
 
 SLOT_ANSWER: Final = "|a"
-"""The suffix after a slot's name in the name of the field of ``slots`` that has the slot's last answer."""
+"""The suffix that makes, from a slot's name, the name of the field of ``slots`` with the answer to the slot's last
+call."""
 
 LISTEN_MS: Final = 60_000
-"""Time for which scripts publish the ends of jobs after a client's ``listen`` call, in ms."""
+"""Time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs."""
 
 OUTBOX_RING: Final = 1_000
-"""Approximate number of entries that an outbox keeps while no mirror is attached."""
+"""Approximate number of entries to which an outbox is trimmed while no mirror is attached."""
 
 BATCH_MAX: Final = 10_000
 """Maximum number of records in one script call."""

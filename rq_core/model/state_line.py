@@ -1,18 +1,18 @@
-"""State lines: the state of a live job and its fields, as the scripts write them into ``state``.
+"""State lines. A state line has the state and the fields of a live job; scripts write it into the key ``state``.
 
     running task=send claim=1 fence=1795225746504-88 by=w-3f2a seq=7 since=1795225746504
 
-A plain job that has only waited since it was enqueued has no line there, unless its JSON is long. The fields of its
-line are in the first line of its value in ``jobs``, before the JSON, and stay there when the job gets a line in
+A plain job that has only waited since it was enqueued has no line in ``state``, unless its JSON is long. Its fields are
+in the first line of the job's value in ``jobs``, before the JSON. They stay there when the job later gets a line in
 ``state``:
 
     task=send seq=7 since=1795225746504
     {"task":"send","args":{"to":"a@b.c"}}
 
-If the job dies of an error, ``error=`` and the error's type and message (JSON) replace that line.
+If the job dies of an error, ``error=`` and the error's type and message (JSON) replace the first line of the value.
 
-:func:`line_of_job` returns a job's line from either place, :func:`read_state_line` parses a line, and :func:`read_job`
-also checks it, for the doctor.
+:func:`line_of_job` returns a job's line from either place. :func:`read_state_line` parses a line. :func:`read_job`
+parses and checks a line, for the doctor.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from rq_core.model.table.machine import (
 SHOWN_MAX: Final = 100
 """Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Maximum number of bytes of a state line: 16 KiB for the lane (the most that SQL keeps), and 4 KiB for the other
-fields."""
+"""Maximum number of bytes of a state line: 16 KiB for the lane (the longest lane that SQL keeps), and 4 KiB for the
+other fields."""
 TOO_LONG: Final = "too long: "
-"""The beginning of a reply that replaces a longer line, so that readers do not load it; the line's size in bytes
-follows."""
+"""The beginning of the reply that scripts return in place of a line that is longer than LINE_MAX, so that readers do
+not load the line. The line's size in bytes follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error that a dead job died of; None if the job died for another reason, or is not dead."""
+    """The error that killed the job; None if the job died for another reason, or is not dead."""
 
     @property
     def since_ms(self) -> int | None:
-        """Unix ms at which the job entered its state; None if the line does not have it."""
+        """Unix ms at which the job entered its state; None if the line lacks this time."""
         return number_in(self.fields.get("since"))
 
 
 def line_of_job(line: str | None, value: str | None) -> str | None:
-    r"""Return a job's state line: ``line``, if ``state`` has one. For a job that only waits, return the line in
-    ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state`` before
-    ``jobs``.
+    r"""Return a job's state line: ``line``, if the job has a line in ``state``. For a job that only waits, return the
+    line in ``value``, its value in ``jobs``. Return None if Redis does not have the job. The caller must read ``state``
+    before ``jobs``.
 
     ``value`` may be cut off after its first line.
 
@@ -113,8 +113,8 @@ def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None)
 def read_state_lines(
     queue: str, lines: Iterable[tuple[str, str | None]]
 ) -> tuple[list[JobState], list[str]]:
-    """Parse the state lines of jobs, given as (id, line); a job without a line is left out. Returns the jobs, and a
-    message for each unreadable line, so that one damaged line does not hide the other jobs."""
+    """Parse the state lines of jobs, given as pairs of an id and a line. A job without a line is left out. Returns the
+    jobs, and a message for each unreadable line: one damaged line does not hide the other jobs."""
     found, damaged = [], []
     for job_id, line in lines:
         try:
@@ -126,7 +126,8 @@ def read_state_lines(
 
 
 def _size_of_long(line: str) -> int:
-    """Return the bytes of a line that is too long, or that TOO_LONG replaces; 0 for any other line."""
+    """Return the number of bytes of a line that is longer than LINE_MAX; 0 for any other line. The line may be the
+    reply that begins with TOO_LONG."""
     if line.startswith(TOO_LONG):
         return int(line.removeprefix(TOO_LONG))
     return len(line) if len(line) > LINE_MAX else 0
@@ -137,7 +138,7 @@ def _says_long(size: int) -> str:
 
 
 class Job(NamedTuple):
-    """A parsed state line."""
+    """A job, parsed from its state line."""
 
     state: State
     fields: Mapping[str, str]
@@ -158,7 +159,8 @@ class Job(NamedTuple):
         return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
 
     def value(self, name: str) -> Any:
-        """Return a field in the type that a folded record has; its default if the line leaves it out."""
+        """Return the value of a field, in the type that a folded record has; the field's default if the line leaves the
+        field out."""
         field = BY_LINE[name]
         found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
@@ -206,15 +208,17 @@ def write_line(state: State, fields: Mapping[str, Any]) -> str:
 
 
 def fields_of(record: JobRecord) -> dict[str, Any]:
-    """Return the fields of a record that are not at their default, by their names in a state line."""
+    """Return the fields of a record that differ from their defaults, by their names in a state line."""
     values = ((line, getattr(record, field.name), field.default) for line, field in BY_LINE.items())
     return {line: value for line, value, default in values if value != default}
 
 
 def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
-    """Return the state line that a live job has by its folded record; None if the record does not determine the line.
+    """Return the state line that follows from the folded record of a live job; None if the record does not determine
+    the line.
 
-    ``capped`` has the scopes with a stored limit: the first limit of a task moves its jobs into lanes without an event.
+    ``capped`` has the scopes with a stored limit. It is needed because the first limit of a task moves the task's jobs
+    into lanes, and no event records that.
     """
     if not record.complete or record.state is None:
         return None
@@ -231,12 +235,12 @@ def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
 
 
 def with_task(lane: str | None, rank: int, scope: str) -> str:
-    """Return the lane that a job is in once its task has a limit."""
+    """Return the lane of a job after its task has got a limit."""
     head = str(rank) if lane is None else lane[0]
     return scopes.lane_name(int(head), [scope, *scopes.scopes_of(lane or "")])
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return a lane without its task's scope; None if it has no other scope."""
+    """Return a lane without its task's scope; None if the lane has no other scope."""
     names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
     return scopes.lane_name(int(lane[0]), names) if lane and names else None

@@ -1,7 +1,8 @@
-"""The names of unique jobs: how they are made from arguments, and how ``slots`` stores them.
+"""The names of unique jobs: how names are made from arguments, and how the key ``slots`` stores names.
 
-A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. Text has no quotes there, unless it could then
-be read as a value of another type. A name that is made from all arguments, or would be too long, is ``TASK/DIGEST``.
+A name is ``TASK/KEY=VALUE,KEY=VALUE``, its values percent-encoded JSON. A text has no quotes in a name, unless it could
+then be mistaken for a value of another type. A name that is made from all arguments, or that would be too long, is
+``TASK/DIGEST``.
 
     >>> unique_name("send", {"tenant": '"a b"'})
     'send/tenant=a%20b'
@@ -22,7 +23,7 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import bytes_of, number_in
 
 NAME_MAX: Final = 200
-"""Maximum number of characters of a name; a longer name becomes a digest."""
+"""Maximum number of characters of a name. In place of a longer name, a digest is used."""
 _FIELD: Final = "unique|"
 """The prefix of a name in the fields of ``slots``; the value of such a field is the job that holds the name."""
 _SAFE: Final = ".:~-_"
@@ -35,17 +36,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]+/[A-Za-z0-9_.:~%/=,-]*")
 
 
 def name_field(name: str) -> str:
-    """Return the field of ``slots`` that says which job holds a name."""
+    """Return the name of the field of ``slots`` that says which job holds a unique name."""
     return f"{_FIELD}{name}"
 
 
 def is_name_field(field: str) -> bool:
-    """Return whether a field of ``slots`` is about a name. Names have a slash, call slots have none."""
+    """Return whether a field of ``slots`` is about a unique name. Unique names have a slash; call slots have no
+    slash."""
     return field.startswith(_FIELD) and "/" in field
 
 
 def name_in(field: str) -> str:
-    """Return the name in a field of ``slots``."""
+    """Return the unique name in the name of a field of ``slots``."""
     return field.removeprefix(_FIELD)
 
 
@@ -58,13 +60,14 @@ def check_unique_name(name: str) -> str:
 
 
 class Stands(NamedTuple):
-    """How long a job holds its name: the field ``name_stands`` of its state line and its events, parsed."""
+    """The parsed field ``name_stands`` of a state line or an event: how long the job holds its name."""
 
     how: str
-    """``done``: until the job ends; ``claim``: until its first claim; ``until``: until an instant, also after its
-    end."""
+    """``done``: until the job ends; ``claim``: until the job's first claim; ``until``: until an instant, even if the
+    job has ended."""
     at_ms: int | None = None
-    """``claim``: Unix ms by which the job is ready at the latest; ``until``: that instant (Unix ms)."""
+    """For ``claim``: the latest time at which the job becomes ready. For ``until``: the instant until which the name is
+    held. Both are Unix ms."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
         """Return whether a job in Redis holds its name because of its state, not because of an instant."""
@@ -90,12 +93,12 @@ def read_stands(text: str | None) -> Stands:
 
 
 class Holder(NamedTuple):
-    """The field of a name in ``slots``, parsed."""
+    """The parsed field of ``slots`` that says which job holds a name."""
 
     job_id: str
     until_ms: int | None = None
-    """The instant until which the name is held, also after the job's end (Unix ms); None: the job's state line says how
-    long."""
+    """The instant (Unix ms) until which the name is held, even if the job has ended; None: the job's state line says
+    how long the name is held."""
 
 
 def read_holder(value: str) -> Holder:
@@ -105,7 +108,7 @@ def read_holder(value: str) -> Holder:
 
 
 def until_instants(slots: Mapping[str, str]) -> dict[str, Holder]:
-    """Return the names in ``slots`` that are held until an instant, by field."""
+    """Return the holders of the names in ``slots`` that are held until an instant, by field."""
     holders = {field: read_holder(value) for field, value in slots.items() if is_name_field(field)}
     return {field: holder for field, holder in holders.items() if holder.until_ms is not None}
 
@@ -123,8 +126,8 @@ def digest_of(text: str) -> str:
 
 
 def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") -> str:
-    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON; with
-    None, all arguments count, and ``digest`` is their digest."""
+    """Return a job's unique name. ``keys`` has the values of the arguments in the name, as canonical JSON. With
+    ``keys`` of None, all arguments count, and ``digest`` is the arguments' digest."""
     if keys is None:
         return f"{task}/{digest}"
     said = ",".join(f"{quote(name)}={_said(value)}" for name, value in keys.items())
@@ -133,8 +136,8 @@ def unique_name(task: str, keys: Mapping[str, str] | None, *, digest: str = "") 
 
 
 def _said(value: str) -> str:
-    """Return a value in the form of a unique name: text without quotes, unless it could then be read as another
-    type's value."""
+    """Return a value in the form that it has in a unique name. A text has no quotes, unless it could then be mistaken
+    for a value of another type."""
     plain = value[1:-1] if value.startswith('"') and "\\" not in value else value
     is_text = plain is not value and not _OTHER.fullmatch(plain)
     return quote(plain if is_text else value, safe=_SAFE)

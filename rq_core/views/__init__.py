@@ -1,11 +1,12 @@
-"""Lists of queues, jobs, names, workers and scopes for people and programs: no I/O, and nothing is printed here.
+"""Describes lists of queues, jobs, names, workers and scopes, for people and programs. This package does no I/O and
+prints nothing.
 
-:mod:`rq_core.views.lists` describes all lists in one table. The command line prints the lists, and a web page may show
-them.
+:mod:`rq_core.views.lists` describes all lists in one table. The command line prints the lists, and the web page shows
+some of them.
 
 - ``table``: the type that describes a list.
 - ``lists``: the description of each list.
-- ``queues``, ``jobs``, ``scopes``, ``schedules``: the queries, cells and documents of the lists of these things.
+- ``queues``, ``jobs``, ``scopes``, ``schedules``: the queries, cells and documents of these lists.
 - ``job``: the view of one job.
 - ``text``: times and durations in words.
 """

@@ -1,4 +1,4 @@
-"""The view of one job: its state, or its end."""
+"""The view of one job: its state or, if it has ended, its end."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ _WHY: Final[Mapping[str, str]] = {
     Reason.LATE: "its lease was nearly over before its handler could begin",
     Reason.NO_ROOM: "the worker had no free place for it any more",
 }
-"""Reason for which a worker gives a job back → its meaning."""
+"""The reasons for which a worker gives a job back, each with an explanation."""
 _OR_CANCEL: Final = "or end the job with `rq-core cancel ID`"
 _TO_DO: Final[Mapping[str | None, str]] = {
     Reason.UNKNOWN_TASK: f"start a worker whose code has the task, {_OR_CANCEL}",
     Reason.UNKNOWN_ARGUMENTS: 'the log of the worker says why ("job cannot be run here"): start a worker whose task'
     f" takes the arguments, {_OR_CANCEL} and enqueue it with others",
 }
-"""The remedy for an operator, by reason, for reasons that occur again at each claim."""
+"""The reasons that would occur again at each claim, each with the remedy for an operator."""
 
 
 def _needs(row: ListedJob, now_ms: float) -> Rows:
-    """Return the rows about the worker that gave a job back, the worker that the job waits for, and the operator's
-    remedy."""
+    """Return the rows that say which worker gave a job back, for which worker the job waits, and what an operator can
+    do."""
     rows = _given_back(row, now_ms)
     if unknown := unknown_task(row):
         rows.append(("waits for", f"a worker: {unknown}"))
@@ -107,7 +107,7 @@ def _given_back(row: ListedJob, now_ms: float) -> Rows:
 
 
 def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float) -> Rows:
-    """Return the rows about a job that has ended: the data that Redis remembers, and the result."""
+    """Return the rows about a job that has ended: the facts that Redis still has, and the result."""
     rows = [("job", result.id), ("queue", queue)]
     if result.same_as is None:
         since = "" if result.at_ms is None else f", since {ago(result.at_ms, now_ms)}"

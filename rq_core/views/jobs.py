@@ -31,7 +31,8 @@ ALIVE: Final = tuple(state for state in State if state is not State.DEAD)
 
 
 class ListedJob(NamedTuple):
-    """A job, the tasks that the workers of its queue have, and how a worker last gave the job back."""
+    """A row of the list of jobs: a job, the tasks that the workers of its queue have, and the last return of the job by
+    a worker."""
 
     job: JobState
     known: KnownTasks
@@ -39,7 +40,7 @@ class ListedJob(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Return whether a worker may claim the job, now or later."""
+        """Return whether the job waits: a worker may claim it, now or later."""
         return self.job.state in (State.READY, State.SCHEDULED)
 
     @property
@@ -61,8 +62,9 @@ def listed(
     *,
     members: int | None = None,
 ) -> Plan[Found[ListedJob]]:
-    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. With ``matches``,
-    return only those for which it returns true. At most ``members`` jobs are read (by default MEMBERS_MAX)."""
+    """Return the jobs of a queue in these states; without ``states``, all jobs that are not dead. ``matches`` is a
+    function: if it is given, return only the jobs for which it returns true. At most ``members`` jobs are read (by
+    default MEMBERS_MAX)."""
     wanted = states or ALIVE
     found = yield from calls.reads.jobs(
         queue, states=wanted, task=task, limit=limit, matches=matches, members=members
@@ -90,7 +92,7 @@ def listed(
 
 
 def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]]:
-    """Return the jobs of a queue that died last."""
+    """Return the dead jobs of a queue, at most ``limit``: the jobs that died last."""
     found = yield from calls.reads.dead(queue, limit)
     more = f"{len(found.jobs):,} of {found.total:,}; --limit shows more"
     return Found(
@@ -125,7 +127,7 @@ def number(job: JobState, name: str, default: int = 0) -> int:
 
 
 def time_in_state(job: JobState | None, now_ms: float) -> str:
-    """Return the duration of a job's present state; empty if there is no job."""
+    """Return how long a job has been in its present state; empty if there is no job."""
     if job is None:
         return ""
     return "?" if job.since_ms is None else span(now_ms - job.since_ms)
@@ -137,7 +139,8 @@ def unknown_task(row: ListedJob) -> str:
 
 
 def blind_returns(row: ListedJob) -> str:
-    """Return how often workers gave a waiting job back, if the outbox does not have the reason; else an empty text."""
+    """Return a phrase that says how often workers gave a waiting job back. Return an empty text if the outbox has the
+    reason, or if no worker gave the job back."""
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
     return (
@@ -172,7 +175,7 @@ def notes(row: ListedJob, now_ms: float) -> str:
 
 
 def died_of(job: JobState) -> str:
-    """Return the error from which a job died, and the place in its code; empty without an error."""
+    """Return the error that killed a job, and the place in the code; empty if the job died without an error."""
     if job.error is None:
         return ""
     place = place_in(job.error.traceback)
@@ -218,7 +221,8 @@ def job_document(job: JobState) -> dict[str, Any]:
 
 
 def listed_document(row: ListedJob) -> dict[str, Any]:
-    """Return a job as a JSON document, with whether a worker has its task, and how a worker last gave it back."""
+    """Return a job as a JSON document. The document also says whether a worker has the job's task, and how a worker
+    last gave the job back."""
     return job_document(row.job) | {
         "task_known": row.task_known,
         "given_back": None if row.back is None else row.back._asdict(),
@@ -232,7 +236,7 @@ def name_document(held: HeldName) -> dict[str, Any]:
 
 
 def _limit(job: JobState, name: str, default: int) -> int | None:
-    """Return the most attempts or losses of a job; None if its worker's task decides."""
+    """Return the maximum number of attempts or losses of a job; None if the worker's definition of the task decides."""
     limit = number(job, name, default)
     return None if limit == LEFT_OPEN else limit
 

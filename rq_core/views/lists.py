@@ -1,4 +1,5 @@
-"""The description of every list of queues, workers, jobs, names and scopes: its query, columns and document."""
+"""Describes every list of queues, workers, jobs, names and scopes. A description has the list's query, columns and
+document."""
 
 from __future__ import annotations
 
@@ -111,5 +112,5 @@ LISTS: Final[dict[str, ListView[Any]]] = {
         drop=("last", "queue"),
     ),
 }
-"""Name of the command that prints the list → its description. `rq-core audit tail` prints another list, of the audit
-log."""
+"""The descriptions of the lists, by the name of the command that prints the list. (The list of `rq-core audit tail` is
+not here.)"""

@@ -45,7 +45,7 @@ def when(row: ScheduleRow) -> str:
 
 
 def next_due(row: ScheduleRow, now_ms: float) -> str:
-    """Return when the next instant is due; for a late schedule, its lateness."""
+    """Return when the next instant is due; for a schedule that is late, how late it is."""
     if row.schedule.state != "on":
         return "-"
     late_ms = now_ms - row.schedule.due_ms

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def scopes(
     calls: Operations, queue: str, limit: int, *, lanes: int = LANES_MAX
 ) -> Plan[Found[ScopeStatus]]:
-    """Return the scopes of a queue that limit its jobs. Jobs are counted in at most about ``lanes`` lanes."""
+    """Return the scopes that limit the jobs of a queue. To bound the work, waiting jobs are counted in at most about
+    ``lanes`` lanes."""
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     return Found(
         found[:limit],
@@ -43,12 +44,12 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def holders_of(status: ScopeStatus) -> object:
-    """Return the number of jobs that hold a scope; empty if no job can hold it."""
+    """Return the number of jobs that hold a place in a scope; empty if jobs cannot hold a place in the scope."""
     return "" if is_rate(status.scope) or _is_weight(status) else status.holders
 
 
 def waiting_of(status: ScopeStatus) -> str:
-    """Return the number of jobs that wait for a scope; empty if no job can wait for it."""
+    """Return the number of jobs that wait for a scope; empty if jobs cannot wait for the scope."""
     return "" if _is_weight(status) else f"{status.waiting:,}{'+' if status.partial else ''}"
 
 

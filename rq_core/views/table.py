@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """The rows of a list, and the notes beside them."""
+    """The rows of a list, and the notes that are shown with the rows."""
 
     rows: Sequence[R]
     empty: str = ""
@@ -19,9 +19,9 @@ class Found(Generic[R]):
     notes: Sequence[str] = ()
     """The lines below the table."""
     unread: Sequence[str] = ()
-    """The errors of rows that could not be read; they count as a failure of the command."""
+    """The errors of rows that could not be read. If there is an error, the command fails."""
     denied: Sequence[str] = ()
-    """Queues that the user may not read; they do not count as a failure."""
+    """Queues that the user may not read. They do not make the command fail."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,19 @@ class ListView(Generic[R]):
     """The description of a list."""
 
     query: Callable[..., Any]
-    """The function that returns the rows (:class:`Found`). For Redis it takes a client's calls and returns a plan;
-    for the audit log it takes an engine and returns the rows themselves."""
+    """The function that reads the rows. For rows from Redis, it takes a client's calls and returns a plan, whose result
+    is a :class:`Found`. For rows from the audit log, it takes an engine and returns the Found itself."""
     columns: Mapping[str, Callable[[R, float], object]]
-    """Head of a column → the function that returns its cell for a row and the present time (Unix ms)."""
+    """The columns: the head of each column, with the function that takes a row and the present time (Unix ms) and
+    returns the cell."""
     document: Callable[[R], dict[str, Any]]
     """The function that returns a row as a JSON document. Times are Unix ms, durations ms."""
     whole: Sequence[str] = ()
-    """Columns that are never folded."""
+    """Columns whose cells are never wrapped to several lines."""
     drop: Sequence[str] = ()
-    """Columns that are left out, in this order, if the terminal is too narrow."""
+    """Columns that may be left out if the terminal is too narrow. They are left out in this order."""
     prose: bool = False
-    """Whether the last column is prose."""
+    """Whether the last column has sentences."""
 
     def cells(self, row: R, now_ms: float) -> list[object]:
         """Return the cells of a row, in the order of the columns."""

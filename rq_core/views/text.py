@@ -1,4 +1,4 @@
-"""Texts for people: times, durations, and texts from elsewhere on one line."""
+"""Formats texts for people: times, durations, and texts from jobs and servers as single lines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rq_core.model.lib.text import printable
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 LINE_MAX: Final = 4_000
-"""Maximum number of characters of a printed line; --json prints all."""
+"""Maximum number of characters of a printed line. With --json, texts have no maximum."""
 CELL_MAX: Final = 100
-"""Maximum number of characters of a text from elsewhere in a cell of a table."""
+"""Maximum number of characters in a cell of a table, for a text from a job or a server."""
 
 
 def span(ms: float) -> str:
@@ -27,14 +27,14 @@ def span(ms: float) -> str:
 
 
 def oldest(ms: int | None, *, exact: bool) -> str:
-    """Return the age of the oldest job that was read; with ``>=`` if there may be an older job."""
+    """Return the age of the oldest job that was read. A ``>=`` before the age means that an older job may exist."""
     if ms is None:
         return "" if exact else "?"
     return span(ms) if exact else f">= {span(ms)}"
 
 
 def utc(at_ms: float) -> str:
-    """Return a time (Unix ms) like ``2026-11-21 10:00:00 UTC``."""
+    """Return a time (Unix ms) as text like ``2026-11-21 10:00:00 UTC``."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -42,14 +42,15 @@ def utc(at_ms: float) -> str:
 
 
 def ago(at_ms: float, now_ms: float) -> str:
-    """Return a time (Unix ms) in UTC, and its distance from now."""
+    """Return a time (Unix ms) as text in UTC, followed by how long ago it was."""
     away = span(now_ms - at_ms)
     return f"{away} ago ({utc(at_ms)})" if at_ms <= now_ms else f"in {away} ({utc(at_ms)})"
 
 
 def fit(text: object, most: int = LINE_MAX) -> str:
-    """Return a text as one line without control characters for a terminal. Of a text with more than ``most``
-    characters, the line has the beginning and the end: jobs and servers may send any text of any length."""
+    """Return a text as one line without control characters for a terminal. If the text has more than ``most``
+    characters, the line has only its beginning and its end. This is needed because jobs and servers may send any text
+    of any length."""
     whole = str(text)
     if len(whole) > most:
         half = most // 2
@@ -58,7 +59,7 @@ def fit(text: object, most: int = LINE_MAX) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text, as one printable line."""
+    """Return a text as one printable line, which has only the beginning of a long text."""
     line = one_line(text)
     return line if len(line) <= CELL_MAX else f"{line[: CELL_MAX - 1]}…"
 

@@ -1,19 +1,19 @@
-"""The web page: current problems, the queues, the history of each job, and the queues at any past moment. It changes
-nothing.
+"""The web page. It shows current problems, the queues, the history of each job, and the queues at any past moment. It
+changes nothing.
 
-:func:`rq_core.web.dashboard.dashboard` mounts it in a Starlette or FastAPI app; ``rq-core web`` serves it alone. It
-needs the extra ``web``.
+:func:`rq_core.web.dashboard.dashboard` makes the page for mounting in a Starlette or FastAPI app. ``rq-core web``
+serves the page alone. The page needs the extra ``web``.
 
-Read ``pages`` first: one table has each page's address, reads, view and template.
+Read ``pages`` first: its table has, for each page, the address, the reads, the view and the template.
 
 - ``pages``: the table of pages, and the questions that each asks Redis and the audit log.
-- ``search``: the words of an address and of the search box of /jobs.
+- ``search``: parses addresses, and the text in the search box of /jobs.
 - ``views``: the documents of most pages. A template shows a document, and ``.json`` sends it.
 - ``job_lists``: the document of /jobs.
 - ``schedules``: the documents of schedules.
 - ``rows``: the rows of documents.
-- ``minutes``: the charts of documents.
-- ``words``: times, texts and addresses in the pages.
+- ``minutes``: the charts in documents.
+- ``words``: formats times, texts and addresses for the pages.
 - ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
 - ``access``: decides which viewers see the page.
 - ``tokens``: the file of viewers' tokens.

@@ -1,8 +1,9 @@
-"""Access to the page: the Host of each request, tokens and their cookie, and the headers of each answer.
+"""Decides who may see the page: checks the Host of each request, tokens and cookies, and adds the security headers to
+each answer.
 
-Each request must have one of the page's own names as its Host, including requests that only read, and those for
-``.json``. Otherwise a foreign web site could give its own name the address of this machine, and read the page from its
-visitor's browser.
+Each request, also a request for ``.json``, must have one of the page's own names as its Host. Otherwise a foreign web
+site could let its own name resolve to the address of this machine, and then read the page in the browser of a visitor
+(DNS rebinding).
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers that proxies add to the requests that they pass on."""
+"""Headers that proxies add to the requests that they forward."""
 _STATE: Final = "rq_core_access"
 OPEN_PATHS: Final = ("/login", "/static/")
-"""Paths that need no token: they show nothing of a queue."""
+"""Paths that need no token, since they show nothing about queues."""
 NO_TOKENS: Final = (
     "this page has no tokens, so it answers only browsers on its own machine, and no proxy: make one with"
     " `rq-core web token NAME`, and start it with --tokens FILE"
@@ -66,12 +67,14 @@ class Gate(Protocol):
 
 
 class LocalOnly:
-    """A gate without tokens: only browsers on this machine see the page, without the arguments and results of jobs."""
+    """A gate without tokens. Only browsers on this machine can see the page, and the page hides the arguments and
+    results of jobs."""
 
     login = False
 
     async def access(self, request: Request) -> Access | None:
-        """Check the peer's address only, since any header may be forged."""
+        """Return the rights of a sender on this machine; None for any other sender. Only the peer's address counts,
+        since any header may be forged."""
         proxied = any(name in request.headers for name in FORWARDED)
         return Access("local") if is_local(request.client) and not proxied else None
 
@@ -85,16 +88,17 @@ class Mounted:
         self._authorize = authorize
 
     async def access(self, request: Request) -> Access | None:
-        """Ask the app for the viewer's rights."""
+        """Return the rights that the app gives to the request's sender."""
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
 
 class ByToken:
-    """A gate that checks tokens: programs send one in ``Authorization: Bearer``, browsers have a cookie from /login.
+    """A gate that checks tokens. Programs send a token in ``Authorization: Bearer``; browsers send a cookie, which they
+    receive at /login.
 
     The cookie has the name of the token's holder, the time at which it expires, and an HMAC with a key that only this
-    process has. At each request the holder's line is looked up in the file of tokens.
+    process has. At each request, the gate looks up the holder's line in the file of tokens.
     """
 
     login = True
@@ -105,7 +109,8 @@ class ByToken:
         self._key = secrets.token_bytes(32)
 
     async def access(self, request: Request) -> Access | None:
-        """Check the token, or the cookie."""
+        """Return the rights of the holder of the request's token or cookie; None if there is no valid token or
+        cookie."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             known = self.tokens.by_token(token.strip())
@@ -134,14 +139,14 @@ class ByToken:
 
 
 def access_of(request: Request) -> Access | None:
-    """Return the rights of a request's sender, which the guard determined."""
+    """Return the rights of a request's sender. The guard has determined the rights before."""
     found: Access | None = getattr(request.state, _STATE, None)
     return found
 
 
 def is_local(client: Any) -> bool:
-    """Return whether the peer of a connection is on this machine. A peer at a unix socket, which has no address,
-    counts as local."""
+    """Return whether the peer of a connection is on this machine. A peer at a unix socket has no address, and counts as
+    local."""
     if client is None or not client[0]:
         return client is None
     try:
@@ -153,12 +158,13 @@ def is_local(client: Any) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Return whether only this machine can reach a server that listens at this host."""
+    """Return whether a server that listens at this host can be reached only from this machine."""
     return host == "localhost" or is_local((host.strip("[]"), 0))
 
 
 class Guard:
-    """Passes a request on to the pages, or refuses it. Each answer, including refusals, has the security headers."""
+    """Forwards a request to the pages, or refuses the request. Each answer, also a refusal, has the security
+    headers."""
 
     def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -217,7 +223,7 @@ class Guard:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a form was sent by one of the page's own documents, or by a program with a token."""
+    """Return whether a form was sent from one of the page's own documents, or by a program with a token."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

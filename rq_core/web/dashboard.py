@@ -1,4 +1,4 @@
-"""The app: its routes are made from the table of pages.
+"""The Starlette app of the page. Its routes are made from the table of pages.
 
 from rq_core.web.dashboard import dashboard
 
@@ -58,9 +58,9 @@ STATIC: Final = HERE / "static"
 _AGES: Final = re.compile(
     rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
 )
-"""Matches the parts of a page that change by themselves: ages, and the present time."""
+"""Matches the parts of a document that change without a change of the queues: ages, and the present time."""
 SHOWN_MAX: Final = 100
-"""Maximum number of documents of one page that are kept for a second, one for each kind of viewer."""
+"""Maximum number of documents of one page that are kept for a second. Each kind of viewer has a document of its own."""
 LEFT_OUT: Final = (
     ("logged",),
     ("found",),
@@ -68,7 +68,8 @@ LEFT_OUT: Final = (
     ("state", "found"),
     ("state", "found", "log", "logged", "inbox"),
 )
-"""Facts that a page is tried without, one row after the other, if it cannot be made with all of them."""
+"""Facts to leave out if a page cannot be made with all facts. The page is first tried without the facts in the first
+row, then without the facts in the second row, and so on."""
 FORM_MAX: Final = 4_096
 """Maximum number of bytes of a form."""
 
@@ -79,12 +80,12 @@ def dashboard(
     authorize: Authorize | None = None,
     allow_hosts: Iterable[str] = (),
 ) -> Starlette:
-    """Make the page of an app's queues, to be mounted in a Starlette or FastAPI app.
+    """Return the page of an app's queues as a Starlette app, to be mounted in a Starlette or FastAPI app.
 
     ``authorize`` is called with each request, and returns an :class:`rq_core.web.tokens.Access`, or None if the sender
     may not see the page; it may be async. ``allow_hosts`` are the names under which the site is reached.
 
-    Raises InvalidOption without ``authorize``: every visitor of the site would see the page.
+    Raises InvalidOption if there is no ``authorize``, since every visitor of the site would see the page.
     """
     if authorize is None:
         must = (
@@ -105,8 +106,8 @@ def build_site(
     behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the app. It closes ``sources`` at its end. ``behind_https``: browsers reach it through a proxy that ends
-    TLS, so the cookie is for HTTPS only."""
+    """Make the Starlette app. The app closes ``sources`` when it ends. ``behind_https`` says that browsers reach the
+    app through a proxy that ends TLS; the cookie is then for HTTPS only."""
     site = _Site(sources, gate, clock, behind_https=behind_https)
     routes: list[BaseRoute] = []
     for page in PAGES:
@@ -140,7 +141,8 @@ def build_site(
 
 @functools.cache
 def environment() -> Environment:
-    """Return the environment of the templates: it escapes all values, and raises an error for a missing name."""
+    """Return the Jinja environment of the templates. The environment escapes all values, and raises an error for a
+    missing name."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -164,12 +166,12 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Return the beginning of each address: the path at which the page is mounted, or that a proxy strips."""
+    """Return the beginning of each address: the path at which the page is mounted, or the path that a proxy removes."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 class _Made(NamedTuple):
-    """A document that is ready to send, or the address to which the page redirects."""
+    """A document that is ready to be sent, or an address to which the browser is redirected."""
 
     body: bytes
     media_type: str
@@ -178,13 +180,13 @@ class _Made(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, media_type: str) -> Self:
-        """Return a document with its tag. Ages do not count for the tag, since the page updates them by itself: see
+        """Return a document with its ETag. Ages do not count for the ETag, since the page updates them by itself: see
         live.js."""
         told = _AGES.sub(b"", body)
         return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
 
     def answer(self, request: Request) -> Response:
-        """Return the answer to a request; 304 if its sender has the document already."""
+        """Return the answer to a request. The answer is 304 if the sender has the document already."""
         if self.leads_to:
             return RedirectResponse(self.leads_to, 303)
         headers = {"ETag": self.tag}
@@ -245,7 +247,8 @@ class _Site:
         return made.answer(request)
 
     def _shown(self, page: Page, request: Request, facts: Facts) -> _Made:
-        """Make the document of a page. An answer that cannot be shown is left out, as one that did not come."""
+        """Make the document of a page. If an answer of a source cannot be shown, the page is made as if this answer had
+        not come."""
         try:
             return self._made(page, request, facts)
         except Exception as error:  # noqa: BLE001 - rows and keys may be forged
@@ -273,7 +276,7 @@ class _Site:
         return _Made.of(bytes(html.body), "text/html")
 
     async def _ask(self, page: Page, asked: PageQuery, now_ms: int) -> _Answers:
-        """Ask all sources at the same time: a source that does not answer does not delay the others."""
+        """Ask all sources at the same time, so that a source that does not answer does not delay the other sources."""
         present, past, inbox = await asyncio.gather(
             self._present(page, asked, now_ms),
             self._past(page, asked, now_ms),
@@ -282,7 +285,7 @@ class _Site:
         return _Answers(present, past, inbox, {})
 
     async def _present(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Get the shared reading of all queues, and read the page's further data from Redis."""
+        """Return the shared reading of all queues, and the page's further data from Redis."""
         until = time.monotonic() + WITHIN_S
         state, plan = await self._sources.state(), page.redis
         if plan is None or isinstance(state, Unread):
@@ -292,7 +295,7 @@ class _Site:
         return state, await self._sources.ask_redis(lambda calls: plan(calls, now), left_s=left_s)
 
     async def _past(self, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-        """Get the shared reading of the audit log, and read the page's further data from the log."""
+        """Return the shared reading of the audit log, and the page's further data from the log."""
         until = time.monotonic() + WITHIN_S
         log, question = await self._sources.log(), page.log
         if log is None:
@@ -324,11 +327,11 @@ class _Site:
         return self._render(request, "sentence.html", status, says=says, search=search, frame=None)
 
     async def not_found(self, request: Request, _error: Exception) -> Response:
-        """Answer that there is no such page."""
+        """Answer that the page does not exist."""
         return self._sentence(request, "there is no such page", 404)
 
     async def broken(self, _request: Request, _error: Exception) -> Response:
-        """Answer that there is a bug, without details: the log has them."""
+        """Answer that an internal error happened. The details are only in the server's log."""
         says = "this page has a bug: the log of its server says more\n"
         # It is answered outside of the guard.
         return PlainTextResponse(says, 500, headers=SECURITY_HEADERS)
@@ -336,7 +339,7 @@ class _Site:
     # Tokens.
 
     async def login(self, request: Request) -> Response:
-        """Show the form for a token, or accept one."""
+        """Show the form for a token, or accept a token that was entered."""
         gate = self._gate
         base = _base(request)
         if not isinstance(gate, ByToken):
@@ -360,7 +363,7 @@ class _Site:
         return answer
 
     async def logout(self, request: Request) -> Response:
-        """End the viewer's cookie."""
+        """Delete the viewer's cookie."""
         base = _base(request)
         answer = RedirectResponse(f"{base}/login", 303)
         answer.delete_cookie(COOKIE, path=base or "/")

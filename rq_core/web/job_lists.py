@@ -1,4 +1,5 @@
-"""The document of /jobs: either jobs that are alive, from Redis, or claims that ended, from the audit log."""
+"""Makes the document of /jobs. It lists either jobs that are alive, from Redis, or claims that ended, from the audit
+log."""
 
 from __future__ import annotations
 
@@ -74,14 +75,15 @@ def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> Non
 
 
 def _on_page(note: str) -> str:
-    """Return a note of the command line in words that fit the page."""
+    """Return a note that was written for the command line, in words that fit the page."""
     return note.replace("; --limit shows more", " are shown").replace(
         ": --state leaves out other states", ": a state or a lane in the search leaves out others"
     )
 
 
 def _add_with_id(document: Document, facts: Facts) -> None:
-    """Add the places that have the job of an id. If there is one place, the page redirects to it."""
+    """Add the places that have a job with the id of the search. If there is only one place, the browser is redirected
+    to it."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     places: dict[str, str] = {}
     if logged is not None and not isinstance(logged, Unread):
@@ -115,7 +117,7 @@ def _add_ended(
 
 
 def claim_row(found: Mapping[str, Any], access: Access) -> Document:
-    """Return a claim that ended."""
+    """Return the row of a claim that ended."""
     names = (
         "queue", "job_id", "claim", "task", "worker", "ended_at_ms", "waited_ms", "ran_ms", "outcome", "error_type",
     )  # fmt: skip
@@ -130,7 +132,7 @@ def claim_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Document:
-    """Return the links to other queues, states and outcomes, each with the address of its search."""
+    """Return the links to other queues, states and outcomes. Each link has the address of a search."""
     said = dict(asked.words)
     alive = dict.fromkeys((*ONLY_ENDED, "id"))
     ended = dict.fromkeys((*ONLY_LIVE, "id"))

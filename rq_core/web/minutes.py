@@ -1,4 +1,4 @@
-"""Charts: the claims that ended, counted by minute; deaths, counted by hour."""
+"""Counts for charts: the claims that ended in each minute, and the deaths in each hour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOUR_MS: Final = 60 * MINUTE_MS
 HOURS: Final = 24
 """Number of hours in a chart of deaths."""
 SPARK_MINUTES: Final = 60
-"""Number of minutes in the small chart of a queue; the large charts have twice as many."""
+"""Number of minutes in the small chart of a queue. A large chart has twice this number of minutes."""
 CHART_MINUTES: Final = 120
 _FAILED: Final = frozenset({"died", "retried", "lease_expired"})
 
@@ -21,8 +21,8 @@ def first_minute(now_ms: int, many: int) -> int:
 
 
 def chart_begin(at_ms: int, now_ms: int) -> int:
-    """Return the first minute (Unix ms) of a chart that has the moment in its middle, or that ends with the present
-    minute if the moment is too recent for that."""
+    """Return the first minute (Unix ms) of a chart around a moment. The moment is in the middle of the chart. If the
+    moment is too recent for that, the chart ends with the present minute."""
     latest = first_minute(now_ms, CHART_MINUTES)
     return max(0, min(latest, (at_ms // MINUTE_MS - CHART_MINUTES // 2) * MINUTE_MS))
 

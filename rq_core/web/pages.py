@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from rq_core.protocol.reads.queue_load import Overview
 
 QUEUES_MAX: Final = 10
-"""Maximum number of queues that one page reads one by one."""
+"""Maximum number of queues for which one page reads further data, queue by queue."""
 LANES_MAX: Final = 1_000
-"""Maximum number of lanes whose jobs are counted for one page. The command line reads more, but a page is read every
-two seconds."""
+"""Maximum number of lanes whose jobs are counted for one page. It is lower than for the command line, since an open
+page is read again every two seconds."""
 MEMBERS_MAX: Final = 5_000
-"""Maximum number of jobs that are read for one list, for the same reason."""
+"""Maximum number of jobs that are read for one list. It is lower than for the command line, since an open page is read
+again every two seconds."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """The facts that a page has before it asks a source: its address, the time, and the shared reading of that
-    source."""
+    """The facts that are known before a page asks a source for further data: the address, the time, and the shared
+    reading of the source."""
 
     asked: PageQuery
     now_ms: int
@@ -45,7 +46,7 @@ class Now(NamedTuple):
     """The shared reading of the audit log, if the log is asked."""
 
     def names(self) -> list[str]:
-        """Return the requested queue, or all queues of the log."""
+        """Return the name of the requested queue; if the address names no queue, the names of all queues in the log."""
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -57,27 +58,27 @@ Asks = Callable[["AuditQuestions", Now], Any]
 
 
 class Page(NamedTuple):
-    """A page, which every viewer may see."""
+    """A row of the table of pages. Every viewer who has access may see every page."""
 
     path: str
     name: str
     title: str
     view: Callable[[Facts], Document]
     redis: Reads | None = None
-    """Returns the plan that reads further data from Redis; None: the shared reading has all data."""
+    """The function that returns a plan for reading further data from Redis; None: the shared reading has all data."""
     log: Asks | None = None
-    """Asks the audit log for further data; None: the shared reading has all data."""
+    """The function that asks the audit log for further data; None: the shared reading has all data."""
     of_past: bool = False
-    """Whether the page shows nothing without an audit log."""
+    """Whether the page has nothing to show if there is no audit log."""
 
     @property
     def template(self) -> str:
-        """Return the file in ``templates``."""
+        """Return the name of the page's file in ``templates``."""
         return f"{self.name}.html"
 
     @property
     def json_path(self) -> str:
-        """Return the path of the page's document."""
+        """Return the path at which the page's document is sent as JSON."""
         return "/index.json" if self.path == "/" else f"{self.path}.json"
 
 
@@ -111,7 +112,8 @@ def _jobs(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _job(calls: Operations, now: Now) -> Plan[Any]:
-    """Read a job that is alive, or the data that Redis remembers of a job that has ended; None if Redis has neither."""
+    """Read a job that is alive, or the facts that Redis still has about a job that has ended; None if Redis has
+    neither."""
     queue, reads = now.asked.queue or "", calls.reads
     found = yield from reads.job(now.asked.job_id, [queue])
     if found is None:
@@ -172,7 +174,7 @@ def _story(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ended(log: AuditQuestions, now: Now) -> Any:
-    """Read the ended claims that the search finds. A search for an id reads the jobs that have the id."""
+    """Read the ended claims that the search finds. A search for an id reads the jobs with this id instead."""
     asked = now.asked
     if asked.job_id:
         return log.with_id(asked.job_id)
@@ -236,7 +238,8 @@ PAGES: Final = (
         "/schedules/{queue}/{name}", "schedule", "Schedule", schedule_pages.schedule_page, redis=_schedules, log=_ticks
     ),
 )  # fmt: skip
-"""The pages; the pages without a name in their path are in the menu. An address with a queue, job or schedule also
-has a form with the names after a ``?``: see ALSO."""
+"""The pages. The menu has the pages whose paths contain no name. A page of a queue, job or schedule also has an address
+with the names after a ``?``: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
-"""The addresses for names that a path cannot have: ``/queue?queue=..``, ``/job?queue=..&id=..``."""
+"""The addresses of pages with names that cannot be part of a path, by page: ``/queue?queue=..``,
+``/job?queue=..&id=..``."""

@@ -1,4 +1,4 @@
-"""The rows of the pages: causes, queues, workers, jobs and events as documents.
+"""Makes the rows of the pages: causes, queues, workers, jobs and events as documents.
 
 Arguments, results and other contents of a job are left out here, unless the viewer has the right to see them.
 """
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from rq_core.views.jobs import ListedJob
 
 SOON_MS: Final = 100
-"""Ms. If a claim comes sooner than this, its job did not have to wait for a worker."""
+"""A time in ms. If a job is claimed in less than this time, the job did not have to wait for a worker."""
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "pack", "result", "spec", "unique_name", "value"}
 )
-"""Names of a job's contents in documents, rows and events. Only viewers who may see arguments see the values."""
+"""Names of the contents of jobs in documents, rows and events. Only viewers who may see arguments see the values of
+these names."""
 _TOLD: Final = (
     frozenset(
         {"why", "under", "scopes"}
@@ -46,9 +47,9 @@ _TOLD: Final = (
     )
     - CARRIED
 )
-"""Names in events whose values every viewer may see. The value of any other name may have contents of a job."""
+"""Names in events whose values every viewer may see. The values of all other names may have contents of a job."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
-"""Milliseconds. A greater number is a time (Unix ms), a lower one a duration."""
+"""Milliseconds. A number above this value is a time (Unix ms); a number below it is a duration."""
 
 Document = dict[str, Any]
 
@@ -66,7 +67,8 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreBacklogHalf": (LOG_PATH, ""),
     "RqCoreAuditDown": (LOG_PATH, ""),
 }
-"""The page that shows more of a cause, and the states of its jobs, by the alert; by default, the queue's page."""
+"""By alert: the page that shows more about the alert's cause, and the states of the jobs that this page lists. For
+other alerts, the page of the queue shows more."""
 
 
 def cause_row(each: Cause) -> Document:
@@ -85,12 +87,12 @@ def cause_row(each: Cause) -> Document:
 
 
 def urgency(row: Document) -> str:
-    """Return the class of a cause in a template: whether it is urgent now or later."""
+    """Return the CSS class of a cause, which says whether the cause is urgent."""
     return "now" if row["pages"] else "later"
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more of a cause; empty without such a page."""
+    """Return the address of the page that shows more about a cause; empty if no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(
@@ -135,7 +137,7 @@ def state_counts(found: QueueOverview) -> dict[str, int]:
 
 
 def worker_row(found: PresentWorker) -> Document:
-    """Return a worker."""
+    """Return the row of a worker."""
     return worker_document(found) | {
         "paths": [
             [each, query("/jobs", queue=each, state="running,cancelling", worker=found.worker)]
@@ -145,7 +147,7 @@ def worker_row(found: PresentWorker) -> Document:
 
 
 def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
-    """Return a job of a list."""
+    """Return the row of a job in a list."""
     document = without_carried(listed_document(row), access)
     if not access.see_arguments:
         # A line has names of unique jobs, which are made of arguments.
@@ -196,7 +198,7 @@ def error_says(error: JobError, access: Access) -> str:
 def shown_rows(
     rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """Return rows of name and text. Contents that the viewer may not see are replaced by the word hidden."""
+    """Return rows of a name and a text. Contents that the viewer may not see are replaced by the word ``hidden``."""
     shown = []
     for name, text in rows:
         if name in without:
@@ -234,7 +236,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 _PLUMBING: Final = frozenset({"seq", "fence", "digest", "job_digest", "max_attempts", "max_losses"})
-"""Fields of an event that its document has, but that its line on a page leaves out."""
+"""Fields of an event that are in its document, but not in its line on a page."""
 
 
 def _tells(name: str, value: Any) -> bool:
@@ -248,7 +250,8 @@ def _said(name: str, value: Any) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a value of an event on one line: for an error its type, message and place; for scopes their limits."""
+    """Return a value of an event as one line. An error is shown as its type, message and place; scopes are shown with
+    their limits."""
     if isinstance(value, dict) and "type" in value:
         place = place_in(str(value.get("traceback") or ""))
         message = f": {value['message']}" if value.get("message") else ""
@@ -286,10 +289,10 @@ def since_of(period: Mapping[str, Any]) -> int:
 
 
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
-    """Return a wait of a job, and the reason for it.
+    """Return the row of a wait of a job, with the reason for the wait.
 
-    ``now_ms`` is passed if Redis has the job: if the job still waits, the wait lasts until now, not only until the last
-    event of the log.
+    ``now_ms`` is passed if Redis has the job. If the job still waits, the wait then lasts until now, and not only until
+    the last event in the log.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]
@@ -304,13 +307,14 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
-    """Return errors, each with the address of the claims that ended with it since ``since_ms``."""
+    """Return the rows of errors. Each row has the address of the list of claims that ended with the error since
+    ``since_ms``."""
     return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
 
 
 def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
-    """Return deaths by task and error, the most frequent first, each with the deaths by hour, and the address of the
-    claims."""
+    """Return the rows of deaths by task and error, the most frequent first. Each row has the deaths by hour, and the
+    address of the list of claims."""
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         grouped.setdefault((row["queue"], row["task"], row["error_type"]), []).append(row)
@@ -330,8 +334,8 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
-    """Return the address of the claims that ended with an outcome and an error. A value that a search cannot express
-    is left out."""
+    """Return the address of the list of claims that ended with an outcome and an error. A value that a search cannot
+    express is left out of the address."""
     task, error = row["task"], row["error_type"]
     return query(
         "/jobs", queue=row["queue"], outcome=outcome, task=task if is_name(task) else "",

@@ -1,5 +1,5 @@
-"""The documents of /schedules and of one schedule: its rule, its next instants, and the outcomes of its last
-instants."""
+"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants, and the outcomes of
+its last instants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
 """Number of future instants that a page shows."""
 LATE_MS: Final = 60_000
-"""Milliseconds after its instant after which a job of a schedule counts as late. The alert has the same limit."""
+"""If a job of a schedule was enqueued more than this number of milliseconds after its instant, it counts as late. The
+alert has the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:
@@ -77,8 +78,8 @@ def schedule_page(facts: Facts) -> Document:
 
 
 def tick_row(queue: str, found: Mapping[str, Any]) -> Document:
-    """Return an instant, with the address of its job, and the address of the page that shows the queue when the
-    instant was due."""
+    """Return the row of an instant, with the address of its job, and the address of the page that shows the queue at
+    the time when the instant was due."""
     late = (found["late_ms"] or 0) > LATE_MS and found["outcome"] not in ("run", "not_run")
     return {
         **found,
@@ -134,7 +135,7 @@ def _next(found: ScheduleRow) -> list[Document]:
 
 
 def _last_by_name(logged: Any) -> dict[tuple[str, str], Document]:
-    """Return the last instant of each schedule that the log's answer has."""
+    """Return the last instant of each schedule in the log's answer, by queue and name."""
     found: dict[tuple[str, str], Document] = {}
     if not isinstance(logged, dict):
         return found

@@ -1,6 +1,7 @@
-"""The words of an address: which queue, job or moment it means, and the words of the search box of /jobs.
+"""Parses the address of a page (which queue, job or moment it names), and the text in the search box of /jobs.
 
-The box and the address have the same meaning: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``.
+A search can be written as text or as parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead``
+have the same meaning.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rq_core.web.words import query
 WORDS: Final = (
     "queue", "task", "state", "outcome", "error", "worker", "id", "lane", "scope", "since", "until",
 )  # fmt: skip
-"""The words of a search."""
+"""The words that a search may have."""
 ONLY_LIVE: Final = ("state", "lane")
 """Words about jobs that Redis has now. Only Redis can answer them."""
 ONLY_ENDED: Final = ("outcome", "error", "since", "until")
@@ -40,7 +41,7 @@ VALUE_MAX: Final = 300
 """Maximum number of characters of a word's value."""
 
 Place = tuple[int, int, int]
-"""An event's place in its queue's log: epoch, number, place in its entry."""
+"""An event's place in its queue's log: the epoch, the number of the entry, and the place in the entry."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class PageQuery:
     name: str = ""
     """Name of a schedule."""
     words: tuple[tuple[str, str], ...] = ()
-    """The words of a search with their values, unchanged, in the order of WORDS."""
+    """The words of a search, each with its value as it was entered, in the order of WORDS."""
     states: tuple[State, ...] = ()
     task: str | None = None
     outcomes: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ class PageQuery:
     at_ms: int | None = None
     before: Place | None = None
     after: Place | None = None
-    """``before`` or ``after``: the place at which a page of events ends or begins, exclusive."""
+    """A page of events begins after the place ``after``, or ends before the place ``before``."""
     behind: tuple[int, str, str, str] | None = None
     """The claim after which a page of ended claims begins."""
 
@@ -77,7 +78,7 @@ class PageQuery:
 
     @property
     def fixed(self) -> bool:
-        """Return whether the page does not change, since it shows older events or claims."""
+        """Return whether the page shows only older events or claims, so that it need not be updated."""
         return self.before is not None or self.after is not None or self.behind is not None
 
     @property
@@ -86,12 +87,12 @@ class PageQuery:
         return " ".join(f"{word}:{_quoted(value)}" for word, value in self.words)
 
     def path(self, **changed: str | None) -> str:
-        """Return the address of this search with other words; None leaves a word out."""
+        """Return the address of this search with some words changed. A word with the new value None is left out."""
         said = {**dict(self.words), **changed}
         return query("/jobs", **{word: said[word] for word in WORDS if said.get(word)})
 
     def matches(self, job: JobState) -> bool:
-        """Return whether a job that is alive is one of the worker, the lane and the scope in the search."""
+        """Return whether a job that is alive has the worker, the lane and the scope of the search."""
         lane = job.fields.get("lane", "")
         return (
             self.worker in ("", job.fields.get("by"))
@@ -106,7 +107,8 @@ _TERM: Final = re.compile(r'(?:([a-z]+):)?(?:"([^"]*)"|(\S+))')
 
 
 def parse_search(text: str) -> dict[str, str]:
-    """Read the search box: ``word:value``, with quotes around a value with spaces; a value alone is a job's id.
+    """Parse the text of the search box: ``word:value``, with quotes around a value with spaces. A value without a word
+    is a job's id.
 
     Raises InvalidOption.
     """
@@ -134,7 +136,7 @@ def _quoted(value: str) -> str:
 
 
 def asked_of(path: Mapping[str, str], query: Mapping[str, str], now_ms: int) -> PageQuery:
-    """Read an address. Raises InvalidName or InvalidOption."""
+    """Parse the address of a page. Raises InvalidName or InvalidOption."""
     given = {**query, **parse_search(query.get("q", "")), **path}
     queue = given.get("queue") or None
     if queue is not None:
@@ -235,7 +237,7 @@ _DAY_MS: Final = _UNIT_MS["d"]
 
 def parse_moment(text: str, now_ms: int, option: str = "t") -> int:
     """Return a moment in Unix ms. The text is Unix ms, ``2026-11-21 10:00`` (UTC if no zone is given), ``yesterday
-    12:03`` (UTC), ``10m ago``, or ``now``. A time without a day means the last such time.
+    12:03`` (UTC), ``10m ago``, or ``now``. A time without a day means the last time that a clock showed it.
 
     Raises InvalidOption.
     """

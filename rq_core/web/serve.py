@@ -1,4 +1,4 @@
-"""The server of ``rq-core web``."""
+"""Runs the server of ``rq-core web``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rq_core.web.tokens import Tokens
 
 @dataclass(frozen=True)
 class WebOptions:
-    """The options of the command line."""
+    """The options of the command ``rq-core web serve``."""
 
     listen: str
     redis_url: str
@@ -36,7 +36,7 @@ class WebOptions:
 def gate_of(options: WebOptions) -> Gate:
     """Return the gate of the page.
 
-    Raises InvalidOption for an address that other machines reach, if there are no tokens.
+    Raises InvalidOption if other machines can reach the address and there are no tokens.
     """
     host, _ = parse_address(options.listen, option="listen")
     if options.tokens is not None:

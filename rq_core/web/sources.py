@@ -1,9 +1,9 @@
-"""Questions of the pages to Redis, the audit log and an inbox. Each ends within WITHIN_S, even if a server does not
-answer.
+"""Asks Redis, the audit log and an inbox the questions of the pages. Each question ends within WITHIN_S seconds, even
+if a server does not answer.
 
 In each second all pages share one reading of all queues, one of the log, and one of the inbox
-(:mod:`rq_core.metrics.shared`). The other questions of a page run on a few threads; Redis and the log have threads of
-their own.
+(:mod:`rq_core.metrics.shared`). A page's further questions run on a few threads. Questions to Redis and questions to
+the log have separate threads.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.4
-"""Maximum seconds that a page waits for its sources; then it is shown with the answers that have come."""
+"""Maximum seconds that a page waits for its sources. After that, the page is shown with the answers that have come."""
 THREADS: Final = 8
-"""Maximum number of questions to Redis that are asked at once; the same number holds for the log."""
+"""Maximum number of questions to Redis at one time. The same maximum holds for questions to the log."""
 NO_LOG: Final = Unread(
     "the past is in the audit log, and this page was given none: start it with --audit URL"
     " (and `rq-core audit run --audit URL`, which fills it)"
@@ -49,9 +49,10 @@ T = TypeVar("T")
 
 
 def strange(error: Exception, what: str) -> Unread:
-    """Return what a page says in place of an answer that raised an error of no known kind; the log gets the rest.
+    """Return the Unread for a question that raised an unexpected error. The page shows a general sentence; the details
+    are written to the server's log.
 
-    The error's own text may repeat what a job carries.
+    The page does not show the error's own text, since the text may have contents of a job.
     """
     log.error("%s", what, exc_info=error)
     return Unread(
@@ -61,15 +62,16 @@ def strange(error: Exception, what: str) -> Unread:
 
 
 class RecentAnswers:
-    """Shares the answers of a page for a second, so that fifty viewers of one address cost as much as one."""
+    """Keeps the answers of a page for a second, so that fifty viewers of one address cost the sources no more than one
+    viewer."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of ``ask`` for this address; if an earlier result is less than a second old, return that
-        one."""
+        """Return the result of ``ask`` for this address. If an earlier result is less than a second old, return the
+        earlier result."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -84,7 +86,7 @@ class RecentAnswers:
 
 
 class Sources:
-    """One Redis and prefix, and its audit log and its inbox if there are any."""
+    """The sources of the pages: one Redis with a prefix and, if there are any, its audit log and its inbox."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Sources:
         self.has_log = audit_url is not None
 
     def close(self) -> None:
-        """Close all connections, after the answers to running questions."""
+        """Close all connections after the running questions have been answered."""
         self._own.close()
 
     async def state(self) -> Overview | Unread:
@@ -130,7 +132,7 @@ class Sources:
         return await self._within(self._looks, self._log.get, "the audit log")
 
     async def inbox(self) -> InboxOverview | Unread | None:
-        """Return the shared reading of the inbox; None if the page has none."""
+        """Return the shared reading of the inbox; None if the page has no inbox."""
         if self._inbox is None:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")
@@ -138,7 +140,7 @@ class Sources:
     async def ask_redis(
         self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Carry out a plan that reads. ``left_s``: what the page's other questions have left of its time."""
+        """Carry out a plan that reads from Redis. ``left_s`` is the time, in seconds, that the page can still wait."""
         return await self._within(
             self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
@@ -146,7 +148,7 @@ class Sources:
     async def ask_log(
         self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Ask the audit log a question, likewise."""
+        """Ask the audit log a question. ``left_s`` is the time, in seconds, that the page can still wait."""
         questions = self._questions
         if questions is None:
             return NO_LOG

@@ -1,4 +1,5 @@
-"""The file of tokens, whose holders may see the web page. It has the SHA-256 of each token, never a token.
+"""The file of tokens. The holders of the tokens may see the web page. The file has the SHA-256 of each token, never the
+token itself.
 
 ann viewer 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
@@ -22,7 +23,7 @@ TOKEN_BYTES: Final = 32
 """Number of random bytes in a token."""
 VIEWER: Final = "viewer"
 ARGUMENTS: Final = "+arguments"
-"""The suffix of the role of a viewer who may also see the contents of jobs."""
+"""The suffix of the role ``viewer`` in the line of a viewer who may also see the contents of jobs."""
 _LINE: Final = re.compile(r"(\S+) (viewer)(\+arguments)? ([0-9a-f]{64})")
 
 
@@ -35,7 +36,7 @@ class Access(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A line of the file."""
+    """A line of the file: a holder of a token."""
 
     access: Access
     digest: str
@@ -43,12 +44,12 @@ class Known(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the line as the file has it."""
+        """Return the text of the line in the file."""
         return f"{self.access.name} {VIEWER}{ARGUMENTS * self.access.see_arguments} {self.digest}"
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
-        """Read a line; None if it is invalid."""
+        """Parse a line of the file; None if the line is invalid."""
         found = _LINE.fullmatch(line)
         if found is None or not is_name(found[1]):
             return None
@@ -61,7 +62,8 @@ def token_digest(token: str) -> str:
 
 
 class Tokens:
-    """Reads the file again whenever it has changed: a token whose line was removed is refused at once."""
+    """The tokens in the file. The file is read again whenever it has changed, so a token whose line was removed is
+    refused at once."""
 
     def __init__(self, path: Path) -> None:
         """Raises InvalidOption if the file, or a line of it, cannot be read."""
@@ -71,8 +73,8 @@ class Tokens:
         self._read()
 
     def by_token(self, token: str) -> Known | None:
-        """Return the holder of this token. All tokens of the file are compared, so that the time taken reveals
-        nothing about them."""
+        """Return the line of the holder of this token; None if the token is unknown. The token is compared with all
+        tokens of the file, so that the time of the comparison reveals nothing about them."""
         wanted, found = token_digest(token), None
         for known in self._current().values():
             if hmac.compare_digest(known.digest, wanted):
@@ -130,7 +132,8 @@ def add_token(path: Path, name: str, *, see_arguments: bool = False) -> str:
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Remove a name's token from the file. Returns whether it had one. Raises as ``add_token`` does."""
+    """Remove the token of a name from the file. Returns whether the name had a token. Raises the same errors as
+    ``add_token``."""
     check_name("token", name)
     lines = _lines(path)
     left = _others(path, name)

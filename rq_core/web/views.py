@@ -1,4 +1,5 @@
-"""The documents of the pages, made by pure functions from facts. Templates show a document, and ``.json`` sends it.
+"""Makes the documents of the pages, by pure functions of facts. A template shows a document as HTML; ``.json`` sends
+the document itself.
 
 The facts come from elsewhere: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
 :mod:`rq_core.views` and the reader of the audit log. The contents of jobs (arguments, results, headers, messages of
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 100
 """Maximum number of rows of a list."""
 FEW: Final = 10
-"""Maximum number of rows of each list, if a page has a list for each queue."""
+"""Maximum number of rows of each list on a page that has one list for each queue."""
 _WHY_ROWS: Final = frozenset(
     {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
 )
@@ -79,9 +80,9 @@ class Facts:
     log: LogOverview | Unread | None
     """The shared reading of the log; None: the page has no log."""
     found: Any = None
-    """Redis' answer to the page's plan; Unread if there was no answer."""
+    """Redis' answer to the page's plan; an Unread if there was no answer."""
     logged: Any = None
-    """The audit log's answer; Unread if there was no answer."""
+    """The audit log's answer to the page's question; an Unread if there was no answer."""
     inbox: InboxOverview | Unread | None = None
     """The shared reading of the inbox; None: the page has no inbox."""
 
@@ -97,7 +98,7 @@ class Facts:
 
     @property
     def queue(self) -> QueueOverview | None:
-        """Return the requested queue; None if Redis does not have it, or cannot be read."""
+        """Return the requested queue; None if Redis does not have the queue, or if Redis cannot be read."""
         return next((each for each in self.queues if each.queue == self.asked.queue), None)
 
 
@@ -292,7 +293,7 @@ def workers_page(facts: Facts) -> Document:
 
 
 def log_page(facts: Facts) -> Document:
-    """Return the last events, or a page of a queue's events, the last one first."""
+    """Return the document of the last events, or of one page of the events of a queue. The newest event comes first."""
     asked, logged = facts.asked, facts.logged
     document: Document = {
         "queue": asked.queue, "queues": _log_queues(facts), "events": [], "older": None, "newer": None, "last": True,
@@ -346,7 +347,7 @@ def at_page(facts: Facts) -> Document:
 
 
 def audit_page(facts: Facts) -> Document:
-    """Return the document of the log: its end, its missing parts, and its proofs."""
+    """Return the document of the audit log: its last events, its missing parts, and its proofs."""
     document: Document = {"causes": [], "queues": [], "findings": None}
     rows = [cause_row(each) for each in facts.causes]
     document["causes"] = [each for each in rows if each["path"] == LOG_PATH]
@@ -389,7 +390,8 @@ NOT_OF_LOG: Final = "it is not of this log"
 
 
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
-    """Return what the record of the last proof lacks; empty if it lacks nothing. Its row is protected by nothing."""
+    """Return a phrase that says what the record of the last proof lacks; empty if it lacks nothing. (Nothing prevents a
+    change of this record in the database.)"""
     if proof is None:
         return ""
     if not proof["of_this_log"] or proof["events"] > events:

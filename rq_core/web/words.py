@@ -14,16 +14,16 @@ from rq_core.model.lib.text import excerpt
 from rq_core.views.text import span, utc
 
 TEXT_MAX: Final = 20_000
-"""Maximum number of characters of a text from elsewhere in a block of several lines."""
+"""Maximum number of characters of a text from a job or a server, in a block of several lines."""
 WORD_MAX: Final = 300
-"""Maximum number of characters of a text from elsewhere on one line."""
+"""Maximum number of characters of a text from a job or a server, on one line."""
 LINK_MAX: Final = 1_000
 """Maximum number of characters of a value in an address."""
 NONE: Final = "\u2013"
-"""Shown in place of an unknown number."""
+"""The dash that is shown in place of an unknown number."""
 _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories whose characters are escaped: they may change the writing direction, be invisible, or control
-the terminal or browser."""
+"""Unicode categories whose characters are escaped. Such characters may change the writing direction, be invisible, or
+control the terminal or browser."""
 
 
 def plain(text: object) -> str:
@@ -58,7 +58,7 @@ def grouped(value: float | None) -> str:
 
 
 def brief_span(ms: float) -> str:
-    """Return a duration, to the ms if it is shorter than a second."""
+    """Return a duration as text. A duration shorter than a second is shown in ms."""
     return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
 
 
@@ -73,7 +73,7 @@ def iso(at_ms: float | None) -> str:
 
 
 def clock(at_ms: float | None) -> str:
-    """Return a moment of the day in UTC, to the ms."""
+    """Return the time of day of a moment, in UTC, with milliseconds."""
     return iso(at_ms)[11:-1]
 
 
@@ -110,8 +110,8 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values behind it. An empty value, None, and one that no page would accept because of
-    its length are left out."""
+    """Return an address with these values as its query. A value that is empty or None is left out, as is a value that
+    is too long for any page to accept."""
     given = {n: v for n, v in values.items() if v not in (None, "") and len(str(v)) <= LINK_MAX}
     # What is no UTF-8 in Redis is read as lone surrogates.
     return f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path

@@ -1,4 +1,5 @@
-"""Steps of durable jobs: what a handler has saved under names is not done again after a crash.
+"""Steps of durable jobs. A handler saves the result of each step under a name. After a crash, a saved step is not run
+again.
 
     async def order(order_id: int) -> Receipt:
         job = durable()
@@ -6,7 +7,7 @@
         return await job.step("receipt", make_receipt, charge)
 
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
-- ``steps``: one run of a durable job: which steps it knows, runs and saves.
-- ``home``: what a worker gives the run: saving, loading, and whether its lease holds.
-- ``step_values``: what steps return, as JSON and back.
+- ``steps``: one run of a durable job, which loads, runs and saves steps.
+- ``home``: the protocol between a run and its worker, which saves and loads steps and checks the lease.
+- ``step_values``: converts the values that steps return to JSON and back.
 """

@@ -1,4 +1,4 @@
-"""``durable`` and ``durable_sync``: the steps of the job that runs here."""
+"""``durable`` and ``durable_sync``: a handler calls them for the steps of its job."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class Durable:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> Durable:
-        """Return the same job with options for the next step.
+        """Return an object for the steps of the same job, with options for the next step.
 
-        ``key`` distinguishes steps of one name that run at the same time. ``check`` is called, with the step's
-        arguments, if a run before has begun the step and not saved it: it returns what the step returned, or NOT_DONE.
-        ``undo`` is called by :meth:`undo` with what the step returned. ``begin`` records the step's begin.
+        ``key`` distinguishes steps with the same name that run at the same time. ``check`` is a function for a step
+        that an earlier run has begun but not saved: it is called with the step's arguments, and returns the value that
+        the step returned, or NOT_DONE. :meth:`undo` calls ``undo`` with the value that the step returned. ``begin``
+        records that the step has begun, also without ``check``.
         """
         return Durable(self._steps, StepOptions(key, check, undo, begin))
 
@@ -46,16 +47,18 @@ class Durable:
         self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[T]: ...
     def step(self, name: str, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Return what the step ``name`` has saved; if it has saved nothing, call ``fn``, save what it returns, and
-        return that as it is read back from JSON. A plain function is called in a thread."""
+        """Return the value that the step ``name`` has saved. If the step has saved no value, call ``fn``, save the
+        value that it returns, and return this value as it is read back from JSON. A plain function is called in a
+        thread."""
         return self._steps.step(name, fn, args, kwargs, self._options)
 
     def key(self, name: str) -> Awaitable[str]:
-        """Return 32 hex digits, the same in each run of this job, to name a request at another service."""
+        """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return self._steps.key(name)
 
     def undo(self) -> Awaitable[None]:
-        """Call the ``undo`` of each step that this run has passed, the newest first, each as a step."""
+        """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
+        itself."""
         return self._steps.undo()
 
 
@@ -74,26 +77,28 @@ class DurableSync:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> DurableSync:
-        """Return the same job with options for the next step, as :meth:`Durable.options` does."""
+        """Return an object for the steps of the same job, with options for the next step. See
+        :meth:`Durable.options`."""
         return DurableSync(self._steps, StepOptions(key, check, undo, begin))
 
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what the step ``name`` has saved; if it has saved nothing, call ``fn``, save what it returns, and
-        return that as it is read back from JSON."""
+        """Return the value that the step ``name`` has saved. If the step has saved no value, call ``fn``, save the
+        value that it returns, and return this value as it is read back from JSON."""
         value: T = now(self._steps.step(name, fn, args, kwargs, self._options))
         return value
 
     def key(self, name: str) -> str:
-        """Return 32 hex digits, the same in each run of this job, to name a request at another service."""
+        """Return a key for a request to another service: 32 hex digits, which are the same in each run of this job."""
         return now(self._steps.key(name))
 
     def undo(self) -> None:
-        """Call the ``undo`` of each step that this run has passed, the newest first, each as a step."""
+        """Call the ``undo`` function of each step that this run has passed, the newest step first. Each call is a step
+        itself."""
         now(self._steps.undo())
 
 
 def durable() -> Durable:
-    """Return the steps of the job that runs here, in an ``async def`` handler.
+    """Return the object for the steps of the current job. Call it in an ``async def`` handler.
 
     Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
     """
@@ -101,7 +106,7 @@ def durable() -> Durable:
 
 
 def durable_sync() -> DurableSync:
-    """Return the steps of the job that runs here, in a ``def`` handler.
+    """Return the object for the steps of the current job. Call it in a ``def`` handler.
 
     Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
     """

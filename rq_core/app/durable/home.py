@@ -1,4 +1,4 @@
-"""The worker of a durable job, as the job's run sees it: saving, loading, and whether the lease holds."""
+"""The part of a worker that a run of a durable job uses: it saves and loads steps, and checks the lease."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from rq_core.protocol.reads.box_reads import Box
 
 
 class Home(Protocol):
-    """The worker of one claim, as its handler's steps see it.
+    """The part of a worker that the steps of one claim use.
 
-    Each method may be awaited by the handler that it belongs to: on the event loop, or, for a ``def`` handler, in one
-    step that blocks the handler's thread.
+    Only the handler of the claim awaits these methods. An ``async def`` handler awaits them on the event loop. For a
+    ``def`` handler, each method blocks the handler's thread and completes without awaiting anything.
     """
 
     is_async: bool
     """Whether the handler is an ``async def`` function."""
     audit_result: str
-    """The part of a value that the log keeps: digest or full."""
+    """The part of a step's value that the log keeps: ``digest``, or ``full`` (also the value itself)."""
 
     def lease(self) -> Awaitable[None]:
-        """Wait until the lease of the claim is in force by the worker's own clock, or the handler must stop."""
+        """Wait until the claim's lease is in force by the worker's own clock, or until the handler must stop."""
         ...
 
     def began(self) -> Callable[[], None]:
-        """Note that a step has begun; return the function that notes its end."""
+        """Note that a step has begun. Return a function; calling it notes that the step has ended."""
         ...
 
     def load(self) -> Awaitable[Box | None]:
-        """Return what the job has saved; None if the claim is not in force."""
+        """Return the box with the steps that the job has saved; None if the claim is not in force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
-        """Save entries, and return those that were not saved, by their places."""
+        """Save entries. Return the refusals of the entries that were not saved, by the entry's place in ``records``."""
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Let one save of the job come after the other."""
+        """Return a context manager within which no other save of the job runs."""
         ...
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        """Call a step's function; a plain function of an async handler runs in a thread."""
+        """Call a step's function. If the handler is async and the function is not, the function runs in a thread."""
         ...

@@ -1,4 +1,4 @@
-"""Values of steps as JSON and back, by the annotations of their functions."""
+"""Converts the values that steps return to JSON and back, by the annotations of the steps' functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rq_core.signals import StepMismatch
 
 @lru_cache(maxsize=1024)
 def returned_by(function: Callable[..., Any]) -> Returned:
-    """Return the type of what a function returns, for JSON."""
+    """Return the result type of a function, which converts results to JSON and back."""
     return Returned(getattr(function, "__qualname__", repr(function)), function)
 
 
 def check_returned(step: str, function: Callable[..., Any]) -> Returned:
-    """Return the type of what a step's function returns. Raises InvalidStep if JSON cannot carry it."""
+    """Return the result type of a step's function. Raises InvalidStep if JSON cannot express values of the type."""
     try:
         found = returned_by(function)
         found.check()
@@ -32,7 +32,8 @@ def check_returned(step: str, function: Callable[..., Any]) -> Returned:
 
 
 def load_value(step: str, returned: Returned, value_json: str) -> Any:
-    """Return a saved value. Raises StepMismatch if it does not fit the function of today."""
+    """Return a saved value in the result type of the step's function. Raises StepMismatch if the value does not fit
+    this type, because the code has changed."""
     try:
         return returned.load(value_json)
     except ValueError as error:

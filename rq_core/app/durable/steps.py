@@ -1,7 +1,7 @@
-"""One run of a durable job: which steps it knows from before, which it runs, and how it saves them.
+"""One run of a durable job. It loads the steps that earlier runs saved, runs the other steps, and saves them.
 
-The same coroutines serve both kinds of handlers: for a ``def`` handler they await nothing, so one step in the handler's
-thread completes them (:func:`rq_core.app.handlers.handler_setup.now`).
+The same coroutines serve ``async def`` and ``def`` handlers. For a ``def`` handler they await nothing, so they complete
+at once in the handler's thread (:func:`rq_core.app.handlers.handler_setup.now`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.signals import LeaseLost, StepsSpent, StepUnusable
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
-"""Whether a step's function runs here: nothing durable may happen in it."""
+"""Whether the function of a step runs in this context. No other step may begin inside it."""
 
 _OWN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NAME: Final = re.compile(NAME_PATTERN)
 _LIFE: Final = "rq_core.life"
-"""The name of the entry that is begun if a life is needed before anything else is saved."""
+"""The name of the entry that is begun if the id of the job's box (its life) is needed before the first step."""
 UNDO: Final = "undo:"
 AGAIN_MAX: Final = 3
-"""How often a save is sent again because Redis lacked entries before it."""
+"""Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
 
 
 class _NotDone:
@@ -45,11 +45,11 @@ class _NotDone:
 
 
 NOT_DONE: Final = _NotDone()
-"""The value that a step's ``check`` returns if the step has not happened: the step runs then."""
+"""The value that a step's ``check`` returns if the step has not happened. The step then runs."""
 
 
 class StepOptions(NamedTuple):
-    """How one step is run."""
+    """The options of one step."""
 
     key: str = ""
     check: Callable[..., Any] | None = None
@@ -58,7 +58,7 @@ class StepOptions(NamedTuple):
 
 
 class _Passed(NamedTuple):
-    """A saved step that this run has passed, and can undo."""
+    """A saved step that this run has passed and can undo."""
 
     number: int
     name: str
@@ -67,24 +67,25 @@ class _Passed(NamedTuple):
 
 
 class Steps:
-    """The steps of one run."""
+    """The steps of one run of a durable job."""
 
     def __init__(self, context: JobContext, home: Home) -> None:
         self._context = context
         self.home = home
         self._life: str | None = None
         self._entries: list[StepEntry] | None = None
-        """The entries that Redis has, by number from 1; None: they are not loaded yet."""
+        """The entries that Redis has, in the order of their numbers (from 1); None: the entries are not loaded yet."""
         self._numbers: dict[str, int] = {}
         """The number of each entry, by its name."""
         self._used: dict[str, int] = {}
-        """How often each name was used in this run."""
+        """Number of times that this run has used each name."""
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin: the handler has ended, and branches of it may still run."""
+        """Let no further step begin. It is called when the handler has ended, since asyncio tasks of the handler may
+        still run."""
         self._is_over = True
 
     async def step(
@@ -95,7 +96,7 @@ class Steps:
         kwargs: dict[str, Any],
         options: StepOptions,
     ) -> Any:
-        """Return what a step has saved, or run it and save it."""
+        """Return the value that a step has saved. If it has saved no value, run the step and save its value."""
         if not _OWN_NAME.fullmatch(name):
             raise InvalidStep(
                 step=name, why="a name is 1 to 64 of the characters A-Z a-z 0-9 _ . : -"
@@ -175,7 +176,8 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key of this job for other services: the same in each run, another one for each job."""
+        """Return a key for requests to other services. It is the same in each run of this job, and differs between
+        jobs."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -185,7 +187,7 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Undo what this run has passed, the newest step first, each as a step of its own."""
+        """Undo the steps that this run has passed, the newest step first. Each undo is a step itself."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
@@ -222,7 +224,7 @@ class Steps:
             self._entries = list(box.entries)
 
     async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
-        """Begin or save an entry. A value for which the box has no room is left out."""
+        """Begin or save an entry. If the box has no room for the value, the entry is saved without the value."""
         async with self.home.turn():
             number = self._numbers.get(entry, len(self._loaded) + 1)
             why = await self._sent(what, number, entry, packed)
@@ -249,7 +251,8 @@ class Steps:
     async def _sent(
         self, what: Literal["begin", "save"], number: int, entry: str, packed: str
     ) -> str | None:
-        """Send an entry, and those before it that Redis has lost. Returns ``full``, or None if it is there."""
+        """Send an entry, together with earlier entries that Redis has lost. Returns None if Redis has the entry, or
+        ``full`` if the box has no room."""
         record = self._saving(what, number, entry, packed)
         missing: Sequence[Saving] = ()
         for _ in range(AGAIN_MAX):
@@ -288,8 +291,8 @@ class Steps:
     # Whether a step may begin.
 
     async def _may_begin(self) -> None:
-        """Wait until a step may begin. Raises InvalidStep inside of another step, and the reason if the handler must
-        stop."""
+        """Wait until a step may begin. Raises InvalidStep inside another step; NotDurable after the handler's end; if
+        the handler must stop, raises the signal with the reason."""
         if in_step.get():
             raise InvalidStep(
                 step="", why="it is inside of another step, whose function must do all by itself"
@@ -308,14 +311,14 @@ class Steps:
 
 
 def _worst(refused: Any) -> NotSaved:
-    """Return the refusal that counts: a lost claim before all others."""
+    """Return the most important refusal. A lost claim is more important than all other reasons."""
     order = ("stale", "gone", "conflict", "full", "behind")
     found: NotSaved = min(refused, key=lambda each: order.index(each.why))
     return found
 
 
 def _with_key(name: str, key: str) -> str:
-    """Return the name of a step with a key, at most 64 characters long."""
+    """Return the name of the entry for a step with a key. The name has at most 64 characters."""
     full = f"{name}={quote(key, safe='')}"
     if _NAME.fullmatch(full):
         return full
@@ -323,7 +326,7 @@ def _with_key(name: str, key: str) -> str:
 
 
 def _numbered(base: str, count: int) -> str:
-    """Return the name of a step whose name is used another time."""
+    """Return the name of the entry for a step whose name is used for the ``count``-th time."""
     full = f"{base}#{count}"
     return full if len(full) <= 64 else f"{base[: 64 - len(f'#{count}')]}#{count}"
 

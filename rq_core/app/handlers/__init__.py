@@ -1,8 +1,8 @@
-"""Handlers: the context of a running job, dependencies and arounds, retries, hooks, and redaction of errors.
+"""Handlers: the context of a running job, dependencies, ``around`` functions, retries, hooks, and redaction of errors.
 
 - ``context``: the running job, for its handler.
 - ``log_context``: adds the running job to log records.
-- ``depends``: declares dependencies, and finds those of a function.
+- ``depends``: declares dependencies, and finds the dependencies of a function.
 - ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.
 - ``process_scope``: dependencies that live as long as the process.
 - ``retry``: retry policies.

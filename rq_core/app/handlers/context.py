@@ -1,4 +1,4 @@
-"""The running job as its handler sees it: the facts of its claim, and the signal to stop."""
+"""The running job as its handler sees it: the facts of the job's claim, and the signal to stop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _making: Final = threading.Lock()
 
 
 class JobContext:
-    """One claim of a job, as its handler sees it. The worker creates it; its attributes do not change.
+    """One claim of a job, as its handler sees it. The worker creates the object; the object's attributes do not change.
 
-    ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of
-    lost workers before this claim. ``headers`` are the texts that the producer sent beside the arguments.
-    ``schedule`` and ``tick`` are the name and the instant of the schedule that enqueued the job.
+    ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of lost
+    workers before this claim. ``headers`` are the texts that the producer sent with the arguments. ``schedule`` and
+    ``tick`` are the name and the instant of the schedule that enqueued the job.
     """
 
     __slots__ = (
@@ -57,13 +57,14 @@ class JobContext:
         self.worker = worker
         self.headers = headers
         self._stop: threading.Event | None = None
-        """The event for wait_cancelled, made by its first call: most handlers never call it, and an Event costs more
-        than the rest of the context."""
+        """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
+        never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
         self._signal: HandlerSignal | None = None
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
-        """Returns the worker as the steps of a durable job see it; None: no worker saves steps. The worker sets it."""
+        """A function that returns the part of the worker that saves the steps of a durable job; None: no worker saves
+        steps here. The worker sets this attribute."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
 
@@ -89,7 +90,7 @@ class JobContext:
 
     @property
     def schedule(self) -> str | None:
-        """The name of the schedule that enqueued the job; None if none did."""
+        """The name of the schedule that enqueued the job; None if no schedule enqueued the job."""
         from rq_core.model.schedule import tick_of
 
         tick = tick_of(self.id)
@@ -120,14 +121,14 @@ class JobContext:
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may run again, so the exception makes its dependencies end as after a failure.
+        The job may run again. So the exception passes through the job's dependencies, which end as after a failure.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):
             raise why
 
     def raise_if_timed_out(self) -> None:
-        """Raise HandlerTimeout if the handler ended after its timeout. Called by the worker."""
+        """Raise HandlerTimeout if the handler ended after its timeout. The worker calls this method."""
         if isinstance(why := self._why(), HandlerTimeout):
             raise why
 
@@ -143,14 +144,15 @@ class JobContext:
         return self._signal is not None or self._stop.wait(seconds) or self.cancelled
 
     def limit(self, timeout: float, over: float) -> None:
-        """Set the handler's ``timeout`` (seconds) and the monotonic time ``over`` (seconds) at which it is over.
+        """Set the handler's ``timeout`` (seconds), and ``over``, the monotonic time (seconds) at which the timeout
+        ends.
 
-        Called by the worker, before the handler begins."""
+        The worker calls this method before the handler begins."""
         self._timeout, self._over = timeout, over
 
     def _why(self) -> HandlerSignal | None:
-        """Return the reason to stop, or None. Also compares the clock with the timeout, since a blocked event loop
-        signals no timeout."""
+        """Return the reason to stop, or None. The method also compares the clock with the timeout itself, since an
+        event loop that is blocked cannot signal a timeout."""
         if self._signal is None and self._over is not None and time.monotonic() >= self._over:
             self.tell(HandlerTimeout(seconds=self._timeout))
         return self._signal
@@ -158,7 +160,7 @@ class JobContext:
     def tell(self, signal: HandlerSignal) -> None:
         """Signal the handler to stop, with the reason.
 
-        A later signal does not replace the first. Called by the worker, from any thread.
+        A later signal does not replace the first signal. The worker calls this method, from any thread.
         """
         if self._signal is None:
             self._signal = signal
@@ -178,18 +180,20 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """Return the job that runs in these context variables (by default the caller's); None outside a handler."""
+    """Return the running job that these context variables have (by default the caller's context variables); None
+    outside a handler."""
     return _current.get() if variables is None else variables.get(_current)
 
 
 def enter(context: JobContext | None) -> None:
-    """Make ``context`` the current job and never reset it: for a thread or task that runs nothing else."""
+    """Make ``context`` the current job, and never reset it. Use this in a thread or asyncio task that runs nothing
+    else."""
     _current.set(context)
 
 
 @contextmanager
 def running(context: JobContext) -> Iterator[JobContext]:
-    """Make ``context`` the current job of a block, and of asyncio tasks that are started in the block."""
+    """Make ``context`` the current job within a block, and within asyncio tasks that are started in the block."""
     token = _current.set(context)
     try:
         yield context

@@ -1,4 +1,5 @@
-"""Hooks of jobs that died: ``@app.task(on_dead=…)``. :mod:`rq_core.worker.dead_hooks` calls them."""
+"""Hooks, which are functions that are called when a job has died: ``@app.task(on_dead=…)``.
+:mod:`rq_core.worker.dead_hooks` calls them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class DeadJob:
     died_at_ms: int
     """Unix ms of the death."""
     event: str
-    """The id of this death: repeated calls for one death have the same id, and no other death has it."""
+    """The id of this death. If the hook is called twice for one death, both calls have the same id. No other death has
+    this id."""
 
 
 Hook = Callable[..., Any]
@@ -37,12 +39,12 @@ Hook = Callable[..., Any]
 
 
 def hook_name(task: str) -> str:
-    """Return the name of the task that runs a task's hook."""
+    """Return the name of the task whose jobs run the hook of ``task``."""
     return f"{task}:on_dead"
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return the function of the task that runs the hook. It calls the hook, and has the hook's dependencies.
+    """Return the function of the task that runs the hook. The function calls the hook, and has the hook's dependencies.
 
     Raises InvalidTask.
     """

@@ -1,4 +1,4 @@
-"""``Depends``: values that a handler receives beside the arguments of its job.
+"""``Depends``: values that a handler receives in addition to the arguments of its job.
 
     async def session() -> AsyncIterator[Session]:
         async with make_session() as session:
@@ -7,8 +7,8 @@
     @app.task
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
-A dependency is no argument of the job: it is neither sent nor part of the digest, and a producer that passes it gets an
-error. This module finds the dependencies of a function and puts them in order;
+A dependency is no argument of the job: its value is neither sent nor part of the arguments' digest, and a producer that
+passes a value gets an error. This module finds the dependencies of a function and puts them in order;
 :mod:`rq_core.app.handlers.handler_setup` enters and leaves them.
 """
 
@@ -44,8 +44,8 @@ class Dependency:
 
 
 class _Injected:
-    """The type of ``injected``, a default for parameters annotated with ``Depends``. With the default, type checkers
-    accept calls that leave the parameter out."""
+    """The type of ``injected``, which is a default for parameters that are annotated with ``Depends``. With this
+    default, type checkers accept calls that leave the parameter out."""
 
     def __repr__(self) -> str:
         return "injected"
@@ -71,12 +71,13 @@ def Depends(provider: Callable[..., Awaitable[T]], /, *, scope: DependencyScope 
 @overload
 def Depends(provider: Callable[..., T], /, *, scope: DependencyScope = ...) -> T: ...
 def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any:  # noqa: N802 - it reads as a declaration
-    """Declare that ``provider`` makes a parameter's value: in ``Annotated[…]``, or as the parameter's default.
+    """Declare that ``provider`` makes the value of a parameter. Write it in ``Annotated[…]``, or as the parameter's
+    default.
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
-    ``asynccontextmanager``, or a class; each may also be async. Its only arguments are dependencies of its own.
-    It is called once per attempt of a job, even if several parameters need its value; with ``scope="process"``
-    once per worker process, when the value is first needed. Raises InvalidOption.
+    ``asynccontextmanager``, or a class; each may also be async. A provider's only arguments are its own dependencies.
+    It is called once per attempt of a job, even if several parameters need its value. With ``scope="process"`` it is
+    called once per worker process, when its value is first needed. Raises InvalidOption.
     """
     if not callable(provider):
         raise InvalidOption.of("Depends", provider, "must get a function or a class")
@@ -86,7 +87,7 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
 
 class Step:
-    """One provider, and the steps that make the arguments of its call."""
+    """One provider, and the steps that make the provider's arguments."""
 
     __slots__ = ("needs", "owned", "provider", "scope")
 
@@ -97,7 +98,7 @@ class Step:
         self.scope = scope
         self.needs = needs
         self.owned = makes_managers(provider)
-        """Whether the worker enters a context manager that the provider returns."""
+        """Whether the worker enters the context manager that the provider returns."""
 
     def __repr__(self) -> str:
         return f"<dependency {name_of(self.provider)}>"
@@ -110,7 +111,7 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return the steps that make the values of a task's parameters, by parameter. Raises InvalidTask.
+    """Return the steps that make the values of a task's dependencies, by parameter. Raises InvalidTask.
 
     ``owner`` is the task's name."""
     planner = _Planner(owner, is_async, overrides or {})
@@ -118,7 +119,7 @@ def planned_steps(
 
 
 class _Planner:
-    """Orders the providers of one task: each provider after those that it needs."""
+    """Orders the providers of one task: each provider comes after the providers that it needs."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner
@@ -243,10 +244,11 @@ def has_dependency(hint: Any) -> bool:
 
 
 class _AnyUse(type):
-    """A stand-in that an annotation may use in any way, in place of an unknown name.
+    """A stand-in for an unknown name in an annotation. The annotation may use it in any way: call it, index it, and so
+    on.
 
-    The unknown type of a dependency does not matter. The unknown type of an argument is reported when the arguments'
-    types are resolved.
+    If the type of a dependency is unknown, that does not matter. If the type of an argument is unknown, that is
+    reported later, when the arguments' types are resolved.
     """
 
     def __getattr__(cls, name: str) -> type:
@@ -269,8 +271,8 @@ class _Unknown(metaclass=_AnyUse):
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. It adds an undefined name to ``unknown``, and gives _Unknown in its
-    place."""
+    """The names that an annotation may use. If a name is undefined, the mapping adds it to ``unknown`` and returns an
+    _Unknown."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()
@@ -287,7 +289,7 @@ class _Names(dict[str, Any]):
 
 
 def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
-    """Return the value of an annotation that is written as text; None if it cannot be evaluated yet."""
+    """Return the value of an annotation that is written as text; None if the text cannot be evaluated yet."""
     names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
     try:
         return eval(text, {}, names)  # noqa: S307 - the program's own annotation
@@ -296,7 +298,7 @@ def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
 
 
 def _function_of(provider: Any) -> Any:
-    """Return the function that a call of the provider runs: ``__init__`` of a class, ``__call__`` of an object."""
+    """Return the function that runs when the provider is called: ``__init__`` of a class, ``__call__`` of an object."""
     provider = _called(provider)
     if isinstance(provider, type):
         return getattr(provider, "__init__")  # noqa: B009 - a type checker would warn of subclasses
@@ -306,7 +308,7 @@ def _function_of(provider: Any) -> Any:
 
 
 def _called(provider: Any) -> Any:
-    """Return the function inside of functools.partial objects; any other provider unchanged."""
+    """Return the function inside a functools.partial object. Return any other provider unchanged."""
     while isinstance(provider, functools.partial):
         provider = provider.func
     return provider
@@ -321,14 +323,14 @@ def name_of(provider: Any) -> str:
 def makes_managers(provider: Any) -> bool:
     """Return whether a provider is a class whose instances are context managers.
 
-    Each call makes a new instance, which no other code owns.
+    Each call of the class makes a new instance, which no other code uses.
     """
     kind = _called(provider)
     return isinstance(kind, type) and (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__"))
 
 
 def is_async(provider: Any) -> bool:
-    """Return whether a provider needs an event loop, judged by its type, without a call."""
+    """Return whether a provider needs an event loop. The provider's type decides; the provider is not called."""
     called = _called(provider)
     if isinstance(called, type):
         return hasattr(called, "__aenter__") and not hasattr(called, "__enter__")

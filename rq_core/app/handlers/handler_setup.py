@@ -1,4 +1,5 @@
-"""Calls handlers inside the app's arounds, with the values of their dependencies. Tests may override dependencies."""
+"""Calls handlers inside the app's ``around`` functions, with the values of their dependencies. Tests may override
+dependencies."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 def _makes_manager(function: Any) -> bool:
     """Return whether a call of ``function`` returns a context manager or a generator.
 
-    Decides by the function's type, without a call.
+    The function's type decides; the function is not called.
     """
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
@@ -45,7 +46,7 @@ def _makes_manager(function: Any) -> bool:
 
 
 class Around:
-    """A context manager around every handler of an app; it sees the handler's exception.
+    """A context manager around every handler of an app. The context manager receives the handler's exception.
 
         @app.around
         @contextmanager
@@ -54,7 +55,7 @@ class Around:
             yield
             statistics.observe(job.task, time.monotonic() - began)
 
-    Raises InvalidOption for a function that cannot be an around.
+    The constructor raises InvalidOption for a function that makes no context manager.
     """
 
     def __init__(self, function: Callable[[JobContext], Any]) -> None:
@@ -84,7 +85,7 @@ class Around:
             )
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raise InvalidTask if the task is a ``def`` function and this around is async."""
+        """Raise InvalidTask if the task is a ``def`` function and this context manager is async."""
         if self.is_async and not is_async:
             raise InvalidTask(
                 task=task,
@@ -107,23 +108,25 @@ class ProcessValues(Protocol):
 
 
 class Entered:
-    """Enters providers and arounds on one handler's stack, and holds the values; each provider is called once.
+    """Enters the context managers of providers and ``around`` functions on one handler's stack, and holds the
+    providers' values. Each provider is called once.
 
-    With ``awaits`` the coroutines run on an event loop. Without ``awaits`` each coroutine must complete in one step,
-    without awaiting anything.
+    If ``awaits`` is true, the coroutines run on an event loop. Otherwise each coroutine must complete without awaiting
+    anything.
     """
 
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` holds the dependencies of the process; with None, these live as long as the stack."""
+        """``resources`` holds the values of dependencies that live as long as the process. Without ``resources``, these
+        values live as long as the stack."""
         self._stack = stack
         self._resources = resources
         self._awaits = awaits
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """Return the value of a dependency; the first use calls its provider."""
+        """Return the value of a dependency. The first call with a step calls the step's provider."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)
@@ -132,7 +135,7 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider, after the providers that it needs. Enter the value if necessary, and return it."""
+        """Call a provider, after the providers that it needs. Return its value; a context manager is entered first."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
@@ -147,10 +150,10 @@ class Entered:
         owned: bool,
         args: Sequence[Any] = (),
     ) -> Any:
-        """Call a provider, enter a context manager that it returns, and return the value for the handler.
+        """Call a provider, and return the value for the handler. If the provider returns a context manager, enter it.
 
-        Without ``owned``, only generators and context managers made by contextlib's decorators are entered; another
-        context manager may belong to other code. ``what`` names the provider in a note on an exception.
+        If ``owned`` is false, only generators and context managers made by contextlib's decorators are entered, since
+        any other context manager may belong to other code. ``what`` names the provider in a note on an exception.
         """
         try:
             made = provider(*args, **needs)
@@ -186,7 +189,7 @@ class Entered:
 
 
 def _of_generator(made: Any) -> Any:
-    """Return a generator as a context manager; any other object unchanged."""
+    """Return a context manager for a generator. Return any other object unchanged."""
     if isinstance(made, GeneratorType):
         return contextlib.contextmanager(lambda: made)()
     if isinstance(made, AsyncGeneratorType):
@@ -244,9 +247,11 @@ async def call_surrounded(
     job: JobContext | None = None,
     resources: ProcessValues | None = None,
 ) -> Any:
-    """Call a task's function inside the arounds, with the values of ``steps`` beside its arguments.
+    """Call a task's function inside the ``around`` functions, with the values of ``steps`` in addition to its
+    arguments.
 
-    Without a ``job`` the caller is not a worker, and there are no arounds. Returns the function's result.
+    If there is no ``job``, the caller is not a worker, and the ``around`` functions are not used. Returns the
+    function's result.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)
@@ -291,37 +296,39 @@ class TaskFunction(Protocol):
 
 
 class Surroundings:
-    """The arounds of an app, and the overrides of its dependencies."""
+    """The ``around`` functions of an app, and the overrides of its dependencies."""
 
     def __init__(self) -> None:
         self.arounds: list[Around] = []
-        """The arounds, the outermost first."""
+        """The context managers of the ``around`` functions, the outermost first."""
         self._overrides: dict[Provider, Provider] = {}
         self._blocks: list[tuple[Provider, Provider]] = []
         """The overrides in force, the newest last."""
 
     def add(self, function: Callable[[JobContext], Any], tasks: Iterable[TaskFunction]) -> None:
-        """Add an around for every handler. Raises InvalidOption, or InvalidTask if one of ``tasks`` cannot have it."""
+        """Add an ``around`` function for every handler. Raises InvalidOption; InvalidTask if one of ``tasks`` cannot
+        have the function around its handler."""
         around = Around(function)
         for task in tasks:
             around.check(task.name, is_async=task.is_async)
         self.arounds.append(around)
 
     def check(self, task: str, *, is_async: bool) -> None:
-        """Raise InvalidTask for a task that cannot have one of the arounds."""
+        """Raise InvalidTask for a task that cannot have one of the ``around`` functions."""
         for around in self.arounds:
             around.check(task, is_async=is_async)
 
     def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
-        """Return the steps that make the values of a task's parameters, with the overrides in force."""
+        """Return the steps that make the values of a task's dependencies, with the overrides that are in force now."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
     def wrap(
         self, task: TaskFunction, job: JobContext, resources: ProcessValues
     ) -> Callable[..., Any]:
-        """Return a function for the worker to call in place of the task's own, with the job's arguments.
+        """Return the function that the worker calls, with the job's arguments, in place of the task's own function.
 
-        It calls the task's function inside the arounds, with the values of its dependencies."""
+        The returned function calls the task's function inside the ``around`` functions, with the values of the
+        dependencies."""
         running = functools.partial(
             call_surrounded,
             task.function,
@@ -337,7 +344,7 @@ class Surroundings:
         return lambda **arguments: now(running(arguments))
 
     def call(self, task: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a task's function directly, without a job. Only dependencies that the caller does not pass are made."""
+        """Call a task's function directly, without a job. Dependencies that the caller passes are not made."""
         given = inspect.signature(task.function).bind_partial(*args, **kwargs).arguments
         steps = {name: step for name, step in self.steps_of(task).items() if name not in given}
         called = call_surrounded(task.function, args, kwargs, is_async=task.is_async, steps=steps)

@@ -1,4 +1,5 @@
-"""The values of dependencies with ``scope="process"``: each made once in a process, and left when the process ends."""
+"""The values of dependencies with ``scope="process"``. Each value is made once in a process. Its context manager is
+left when the process ends."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from rq_core.app.handlers.handler_setup import Entered, now
 log = logging.getLogger(__name__)
 
 LEAVE_WAIT_S: Final = 5.0
-"""Maximum seconds for leaving all values. After that, the process ends without leaving the rest."""
+"""Maximum seconds for leaving the context managers of all values. After that, the process ends without leaving the
+rest."""
 
 
 class _Kept:
-    """The value of one dependency, from the start of its making until it has been left."""
+    """The value of one dependency, from the call of its provider until its context manager has been left."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider
@@ -41,14 +43,15 @@ class _Kept:
 class Resources:
     """Makes each value when it is first needed, and keeps it until ``close``.
 
-    Handlers on the loop and in threads share the values. If making a value fails, the next job tries again.
+    Handlers on the event loop and handlers in threads share the values. If a provider fails, the next job calls it
+    again.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Provider, _Kept] = {}
         self._made: list[_Kept] = []
-        """The values in the order in which they were made: each value after those that it needs."""
+        """The values in the order in which they were made: each value after the values that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
         """Return the value of a provider. With ``awaits`` the caller runs on an event loop; otherwise the call blocks
@@ -99,7 +102,8 @@ class Resources:
         kept.value.set_exception(error)
 
     async def close(self) -> None:
-        """Leave all values, the newest first; give up after LEAVE_WAIT_S. Call it when no handler runs any more."""
+        """Leave the context managers of all values, the newest first; give up after LEAVE_WAIT_S seconds. Call this
+        method when no handler runs any more."""
         with self._lock:
             made, self._made = self._made, []
             kept, self._kept = self._kept, {}
@@ -143,7 +147,8 @@ class Resources:
 
 
 def _retrieved(there: asyncio.Future[Any]) -> None:
-    """Retrieve a future's error, so that asyncio does not complain if the handler that waited for it was cancelled."""
+    """Retrieve a future's error, so that asyncio logs no complaint if the handler that waited for the future was
+    cancelled."""
     if not there.cancelled():
         there.exception()
 

@@ -1,9 +1,9 @@
-r"""Keeping secrets out of the log: the texts of a handler's error pass through the app's redactor.
+r"""Keeps secrets out of the log: the texts of a handler's error pass through the app's redactor.
 
-Arguments are in no log line. Events and SQL have them, unredacted, only if a producer asks for it
-(``audit_payload="full"``). The text of an exception is up to the code that raised it, so an app may
-have a function through which each message and traceback passes before a worker sends it to Redis or
-logs it. Passwords in URLs are always masked (:mod:`rq_core.masking`).
+No log line has a job's arguments. Events and SQL have the arguments, unredacted, only if a producer asks for that
+(``audit_payload="full"``). The text of an exception is up to the code that raised it, so an app may have a function
+through which each message and traceback passes before a worker sends it to Redis or logs it. Passwords in URLs are
+always masked (:mod:`rq_core.masking`).
 
     def redact(text: str) -> str:
         return re.sub(r"token=\w+", "token=…", text)
@@ -38,7 +38,8 @@ _MUST: Final = "must be a function of a text, or its import path, like settings:
 
 
 def redactor_of(said: Redact | str | None) -> Redact | None:
-    """Return the redactor for an option: the function itself, or the function at an import path; None for None.
+    """Return the redactor for an option's value. The value is a function, or a function's import path; None means no
+    redactor.
 
     Raises InvalidOption if there is no such function."""
     if said is None or callable(said):
@@ -84,8 +85,8 @@ def describe_error(
 def describe_words(
     kind: str, message: str, lines: str | None, *, redact: Redact | None = None
 ) -> str:
-    """Return the JSON object that describe_error makes, for an exception that is given as texts. ``lines`` is its
-    traceback."""
+    """Return the same JSON object as describe_error, for an exception that is passed as texts. ``kind`` is the name of
+    its class, and ``lines`` is its traceback."""
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
     if lines is not None:
@@ -94,7 +95,7 @@ def describe_words(
 
 
 def traceback_in(said: str) -> str | None:
-    """Return the traceback in the JSON that describe_error returned; None if it has no traceback."""
+    """Return the traceback in the JSON that describe_error returned; None if the JSON has no traceback."""
     lines: str | None = json.loads(said).get("traceback")
     return lines and lines.rstrip("\n")
 
@@ -108,7 +109,8 @@ def message_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of an exception, with its causes, without rq-core's frames above the handler.
+    """Return the traceback of an exception, with the exception's causes. The frames of rq-core that called the handler
+    are left out.
 
     Never raises."""
     try:

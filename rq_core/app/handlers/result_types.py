@@ -1,6 +1,7 @@
 """Converts results of handlers to JSON and back, by the annotation of the task's function.
 
-A worker dumps the result in the process of the handler; a producer that waits loads it into the annotated type.
+A worker converts the result to JSON, in the process of the handler. A producer that waits converts the JSON to the
+annotated type.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 
 
 class Returned:
-    """The result type of one task's function. pydantic is imported on first use."""
+    """The result type of one task's function. pydantic is imported when the type is first used."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         self._task = task
         self._function = function
 
     def check(self, *, is_defined: bool = True) -> None:
-        """Resolve the annotation now. Raises InvalidTask if that fails, or if JSON cannot carry its values.
+        """Resolve the annotation now. Raises InvalidTask if that fails, or if JSON cannot express values of the type.
 
-        Without ``is_defined``, an annotation with an undefined name is skipped: the name may be defined later.
+        If ``is_defined`` is false, an annotation with an undefined name raises nothing, since the name may be defined
+        later.
         """
         if not is_defined:
             try:

@@ -1,6 +1,7 @@
-"""Retry policies: whether a failed job runs again, and after how long.
+"""Retry policies. A policy decides whether a failed job runs again, and after how many seconds.
 
-The worker asks the policy of the job's task. ``fail.lua`` counts the failures; without an attempt left the job is dead.
+The worker asks the policy of the job's task. ``fail.lua`` counts the failures. If the job has no attempt left, the job
+is dead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 _BACKOFFS: Final = ("exponential", "linear", "fixed")
 _JITTERS: Final = ("full", "equal", "none")
 _DOUBLINGS_MAX: Final = 64
-"""Maximum number of doublings of ``base``: more would overflow before ``maximum`` could limit the delay."""
+"""Maximum number of times that ``base`` is doubled. More doublings would overflow before ``maximum`` could limit the
+delay."""
 
 
 class RetryVerdict(NamedTuple):
@@ -54,10 +56,10 @@ class RetryPolicy:
     - fixed: base
     - a function: its result for n. No jitter is added.
 
-    Jitter spreads retries, so that jobs which failed together are not retried together. ``"full"``
-    (or True) is a random time from 0 to the delay, ``"equal"`` a random time from half of the delay to
-    the delay, ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker,
-    "Exponential Backoff And Jitter", AWS Architecture Blog, March 2015.
+    Jitter spreads retries, so that jobs which failed at the same time are not retried at the same time. ``"full"`` (or
+    True) is a random time from 0 to the delay, ``"equal"`` a random time from half of the delay to the delay,
+    ``"none"`` (or False) the delay itself: "Full Jitter" and "Equal Jitter" of Marc Brooker, "Exponential Backoff And
+    Jitter", AWS Architecture Blog, March 2015.
 
     With ``retry_on``, errors of other types are final; errors in ``give_up_on`` are always final.
     """
@@ -129,8 +131,8 @@ class RetryPolicy:
     ) -> RetryVerdict:
         """Return the next state of a job whose handler raised ``error``.
 
-        ``failures`` includes this failure. fail.lua decides whether an attempt is left, since it knows the job's own
-        limit. Never raises.
+        ``failures`` includes this failure. The verdict ignores the number of attempts: fail.lua decides whether an
+        attempt is left, since it knows the job's own limit. Never raises.
         """
         if isinstance(error, GiveUp):
             return RetryVerdict("final", 0.0, Reason.GAVE_UP)

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from rq_core.app.producer import Producer
 
 GRACE_S: Final = 2.0
-"""Seconds after the timeout in which the answer of the last read, of Redis or of the log, is still accepted."""
+"""Seconds after the timeout for which the answer to the last read, of Redis or of the log, is still accepted."""
 _WHY_ROW: Final = {
     "inbox": "its row is still in the inbox: check that a relay runs (`rq-core inbox run`) for that database",
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""Explanations of why a job that Redis does not have has not ended, by the place of its row."""
+"""Reasons why a job that is not in Redis has not ended, by the place of the job's row."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-"""Seconds between successive reads of a log that lags behind Redis. The last value is repeated."""
+"""Seconds between successive reads of a log that lags behind Redis. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child inherited. They stay open: closing one would end its parent's connection."""
+"""Readers of the log that a forked child inherited. They stay open: closing one would end a parent's connection."""
 
 
 class Awaited(Protocol):
@@ -65,7 +65,7 @@ H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step: wait for news, at most until ``at`` (seconds of the wait's clock)."""
+    """A step: sleep until ``notify`` is called, or until the time ``at`` (seconds of the wait's clock)."""
 
     at: float
 
@@ -73,7 +73,7 @@ class Until(NamedTuple):
 class ReadLog(NamedTuple):
     """A step: read from the log how jobs of a queue ended. The driver sends back the outcomes by id, or an RqCoreError.
 
-    ``jobs`` has, for each id, the place (epoch, seq) that the log must have reached."""
+    ``jobs`` has, for each id, the place (epoch, seq) up to which the log must have been written."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -82,7 +82,7 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """Find the rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an RqCoreError."""
+    """A step: find rows of a queue's jobs. The driver sends back ``inbox`` or ``parked`` by id, or an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
@@ -91,7 +91,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """The step of a wait in which one of its jobs has ended."""
+    """A step: one of the jobs of the wait has ended, and the driver yields its handle."""
 
     handle: H
     outcome: Outcome[Any]
@@ -101,7 +101,7 @@ Steps = Generator[Until | ReadLog | LookInInbox | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """One wait for the ends of jobs. A forked child may continue it: each process calls ``begin`` before it waits."""
+    """One wait for the ends of jobs. A forked child may continue it. Each process calls ``begin`` before it waits."""
 
     def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
@@ -110,24 +110,25 @@ class Ends(Generic[H]):
         self._seconds = seconds
         self._deadline = self.clock() + seconds
         self._pid: int | None = None
-        """Id of the process that called ``begin`` last; None before that."""
+        """Id of the process that called ``begin`` last; None before the first call."""
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
         """The handles whose jobs have left Redis, each with the place that the log must reach to have the job's end."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """The handles whose jobs had not ended at the timeout; with an error if the job could not be read."""
+        """The handles whose jobs had not ended at the timeout, each with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis has of handles in ``_missing``; the log may have the result's value, too."""
+        """The outcomes that Redis has for handles in ``_missing``. The log may also have the value of the result."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles whose jobs Redis does not have yet, each with its row's place; empty: not known yet."""
+        """The handles whose jobs Redis does not have yet, by handle; the value is the row's place, or empty if
+        unknown."""
         self._rows_left: set[H] = set()
-        """The handles whose jobs have no row, or no row any more: Redis' next answer about them is final."""
+        """The handles whose jobs have no row in the inbox now. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
         self._heard_at = -math.inf
-        """Time of the last answer of Redis about a job, in seconds of ``clock``."""
+        """Time of Redis' last answer about a job, in seconds of ``clock``."""
         self._log_looks = 0
         self._log_at = 0.0
         self._log_trouble: RqCoreError | None = None
@@ -137,11 +138,11 @@ class Ends(Generic[H]):
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """The outcomes that handles have from earlier waits."""
+        """The outcomes that earlier waits stored in the handles."""
 
     @property
     def has_begun(self) -> bool:
-        """Return whether this process has called ``begin``; False in a child that was forked since."""
+        """Return whether this process has called ``begin``. The answer is False in a child that was forked later."""
         return self._pid == os.getpid()
 
     def begin(self, notify: Callable[[], None]) -> None:
@@ -201,8 +202,7 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin the read that a step asks for: from the log, how jobs ended, or from the inbox, where the rows of
-        jobs are."""
+        """Begin the read of a step: ReadLog reads how jobs ended, and LookInInbox reads where the rows of jobs are."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -245,7 +245,7 @@ class Ends(Generic[H]):
             raise told
 
     def _may_be_row(self, handle: H) -> bool:
-        """Return whether a job that Redis does not have may be a row of an inbox."""
+        """Return whether a job that is not in Redis may be a row of an inbox."""
         return (
             handle.may_be_in_inbox
             and self._producer.inbox_url is not None
@@ -253,7 +253,7 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Find the rows that have left the inbox, and wait for their jobs: the relay has handed them over to Redis."""
+        """Find out which rows have left the inbox, and wait for their jobs, which Redis has now."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)
@@ -314,9 +314,9 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return the error for a timeout before Redis' answer about a job was read.
+        """Return the error for a timeout that came before Redis answered about each job.
 
-        None if Redis has answered about each job.
+        Return None if Redis has answered about each job.
         """
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
@@ -431,12 +431,12 @@ def _notifier(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[
 
 
 def timeout_of(timeout: Duration) -> float:
-    """Return a timeout in seconds; with 0, a wait reads the job once. Raises InvalidOption."""
+    """Return a timeout in seconds. With a timeout of 0, a wait reads the job once. Raises InvalidOption."""
     return seconds_of("timeout", timeout)
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused in a handler (unless allowed), and in an event loop if the wait ``blocks`` the thread."""
+    """Raise WaitRefused in a handler unless allowed, and in an event loop if the wait ``blocks`` the thread."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

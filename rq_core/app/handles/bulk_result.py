@@ -22,16 +22,16 @@ class AcceptedJobs(Accepted):
     def of(
         cls, producer: Producer, whole: Accepted, chunks: Sequence[tuple[str, Accepted]]
     ) -> AcceptedJobs:
-        """Return the AcceptedJobs for the outcomes ``whole``. ``chunks`` has the same outcomes, chunk by chunk, each
-        chunk with its queue."""
+        """Return the AcceptedJobs for the outcomes ``whole``. ``chunks`` has the same outcomes by chunk, together with
+        the queue of each chunk."""
         made = cls(*whole)
         made._producer, made._chunks = producer, chunks
         return made
 
     @property
     def handles(self) -> list[JobHandle[Any]]:
-        """A new list of the handles of accepted jobs, and of the jobs whose id or name an enqueue repeated, chunk by
-        chunk. Jobs that were discarded or rejected have no handle."""
+        """A new list of the jobs' handles, chunk by chunk. If an enqueue repeated the id or the name of another job,
+        the list has the handle of that other job. Jobs that were discarded or rejected have no handle."""
         producer, found = self._producer, []
         for queue, part in self._chunks:
             old = dict(part.replaced)

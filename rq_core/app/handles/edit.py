@@ -1,4 +1,4 @@
-"""The changes that a caller may make to a waiting job, and the errors if the job was not changed."""
+"""The changes that a caller may make to a waiting job, and the error for a job that was not changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class EditOptions(TypedDict, total=False):
     """The changes of an edit. The caller passes at least one; the rest of the job does not change.
 
-    ``priority``: the job joins the tail of the line of this priority. ``delay`` (seconds from now, or a timedelta),
+    ``priority``: the job moves to the end of the line of this priority. ``delay`` (seconds from now, or a timedelta),
     ``at`` (a datetime with a time zone) or ``now=True`` is the time at which the job becomes ready. ``expires`` is the
     job's deadline, in seconds from now or as a datetime with a time zone; None removes the deadline. For any other
     option, None changes nothing.
@@ -35,9 +35,9 @@ _NAMES: Final = tuple(EditOptions.__annotations__)
 
 
 def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
-    """Return the change in the form that scripts read.
+    """Return the change in the form that the Lua scripts read.
 
-    Raises InvalidOption, UsageError without a change, or TypeError for an unknown option."""
+    Raises InvalidOption; UsageError if no option is given; TypeError for an unknown option."""
     unknown = next((name for name in options if name not in _NAMES), None)
     if unknown is not None:
         error = unexpected("edit() ", unknown, _NAMES, OF_JOBS, "its")

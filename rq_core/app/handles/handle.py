@@ -37,12 +37,12 @@ _STATES: Final = {
 class JobHandle(Generic[R_co]):
     """One job, as its producer sees it.
 
-    A handle holds the job's id, task and queue and, after a wait, the job's outcome. All other facts are read from
-    Redis or SQL on each call.
+    A handle holds the job's id, task and queue and, after a wait, the job's outcome. Each call reads all other facts
+    from Redis or SQL.
 
-    - ``duplicate``: True if the call enqueued no job, since a job of this id was live or its id is remembered, or since
-      another job holds the unique name. Then this is the handle of that other job.
-    - ``discarded``: True if the job was dropped because a scope of a cap with on_full="discard" was full.
+    - ``duplicate``: True if the call enqueued no job, since a job with this id is live or the id is remembered, or
+      since another job holds the unique name. The handle is then the handle of that earlier job.
+    - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
     - ``task``: the task's name; None for a handle that was made from an id.
     """
@@ -83,7 +83,7 @@ class JobHandle(Generic[R_co]):
         self.keeps = keeps
         """Whether the job's result is kept; None if unknown."""
         self.may_be_in_inbox = may_be_in_inbox
-        """The job may be a row of an inbox, and not in Redis yet."""
+        """Whether the job may still be a row of an inbox, so that Redis does not have the job yet."""
         self.seen: Outcome[R_co] | None = None
         """The outcome of the job; None until a wait with this handle has found it."""
 
@@ -96,14 +96,15 @@ class JobHandle(Generic[R_co]):
         """Return the job's state in one word.
 
         A job in Redis is scheduled, ready, running, cancelling or dead. A job that has ended is succeeded, cancelled,
-        pruned, expired, replaced or removed: Redis keeps this word with the job's result, and SQL has it if an audit
-        database is set. A job that neither of them has is ``gone``.
+        pruned, expired, replaced or removed. Redis keeps this word with the job's result; SQL has this word if an audit
+        database is set. If neither Redis nor SQL knows the job, the job is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed it over, and ``parked`` if the relay could not read it, or the queue refused it.
+        handed the job over to Redis. The job is ``parked`` if the relay could not read its row, or the queue refused
+        the job.
 
-        Right after the end of a job whose result is not kept, the mirror may not have copied the end yet; the state is
-        ``gone`` then, too.
+        If the result is not kept, the state may also be ``gone`` for a moment right after the job's end, until the
+        mirror has copied the end into SQL.
         """
         client = self._producer.client
         if word := client.run(self._word(client.calls.reads)):
@@ -132,7 +133,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def _inbox_url(self) -> str | None:
-        """Return the URL of the inbox in which the job may be; None if it can be in no inbox."""
+        """Return the URL of the inbox that may have the job; None if no inbox can have the job."""
         return self._producer.inbox_url if self.may_be_in_inbox else None
 
     def _row(self, inbox_url: str) -> str | None:
@@ -146,15 +147,16 @@ class JobHandle(Generic[R_co]):
         return None if ended is None else _STATES.get(ended[1].outcome)
 
     def wait(self, timeout: Duration, *, allow_in_handler: bool = False) -> Outcome[R_co]:
-        """Wait for the end of the job (success, death, or any other), and return its outcome. Blocks; in an event loop
-        use wait_async.
+        """Wait until the job ends (by success, death, or in any other way), and return its outcome. This method blocks;
+        in an event loop use wait_async.
 
         ``timeout`` is in seconds, or a timedelta; 0 reads the job once. The outcome stays in the handle: a later wait
-        returns it without a call. Redis sends a message when the job ends; the wait also reads the job at growing
-        intervals, of at most 5 s. If Redis cannot send the message, the intervals grow from 50 ms to 1 s. If Redis no
-        longer has the job, its outcome comes from the audit database; without an audit database it is Gone. Raises
-        WaitTimeout, which is a TimeoutError; WaitRefused in a handler unless ``allow_in_handler``, since the handler
-        would keep the place that the job may need; QueueDamaged or ServerUnsuitable.
+        returns the outcome at once, and sends nothing to Redis. Redis sends a message when the job ends. The wait also
+        reads the job at growing intervals, of at most 5 s. If Redis cannot send the message, the intervals grow from 50
+        ms to 1 s. If Redis no longer has the job, the outcome comes from the audit database; without an audit database,
+        the outcome is Gone. Raises WaitTimeout, which is a TimeoutError; WaitRefused in a handler unless
+        ``allow_in_handler`` (while the handler waits, it occupies a worker's place that the job may need); QueueDamaged
+        or ServerUnsuitable.
         """
         from rq_core.app.handles.awaiting import check_may_wait, each, timeout_of
 
@@ -166,13 +168,13 @@ class JobHandle(Generic[R_co]):
         return outcome
 
     def result(self, timeout: Duration, *, allow_in_handler: bool = False) -> R_co:
-        """Wait for the end of the job, and return its result in the type that its task is annotated
-        with, like ``wait(timeout).value``. Blocks; in an event loop use result_async.
+        """Wait until the job ends, and return its result in the type that its task is annotated with, like
+        ``wait(timeout).value``. This method blocks; in an event loop use result_async.
 
-        A task keeps its results with ``keep_result``; without it, ResultUnavailable is raised at once. Raises
-        JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not succeed, ResultUnavailable if
-        the value of its result is missing, and the errors of wait. All of these except WaitRefused, QueueDamaged and
-        ServerUnsuitable are subclasses of NoResult.
+        A job's result is kept only if its task or its enqueue has ``keep_result``; otherwise ResultUnavailable is
+        raised at once. Raises JobFailed, JobWasCancelled, JobExpired, JobReplaced or JobGone if the job did not
+        succeed, ResultUnavailable if the value of its result is missing, and the errors of wait. All of these except
+        WaitRefused, QueueDamaged and ServerUnsuitable are subclasses of NoResult.
         """
         self._check_keeps()
         return self.wait(timeout, allow_in_handler=allow_in_handler).value
@@ -215,7 +217,8 @@ class JobHandle(Generic[R_co]):
     def cancel(self, *, why: str = "") -> str:
         """Cancel the job, and return the outcome.
 
-        The outcome is cancelled, cancelling (the job runs, and was asked to stop), dead, or gone.
+        The outcome is ``cancelled``; ``cancelling`` (the job runs, and was asked to stop); ``dead`` (the job is dead,
+        so it was not cancelled); or ``gone``.
         """
         client = self._producer.client
         return client.run(client.calls.admin.cancel(self.queue, [self.id], why=why))[self.id]
@@ -227,21 +230,21 @@ class JobHandle(Generic[R_co]):
         return outcomes[self.id]
 
     def edit(self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]) -> None:
-        """Change when a waiting job will run. The job is ready, delayed, or between two attempts.
+        """Change when a waiting job will run. A job waits if it is ready, delayed, or between two attempts.
 
         Options that are left out, and the job's arguments, do not change. An edit that would change nothing has no
         effect.
 
-        - ``priority``: the job joins the tail of the line of this priority.
+        - ``priority``: the job moves to the end of the line of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
-          at which the job becomes ready. A job that was in line before returns to its place.
+          at which the job becomes ready. A job that was ready before returns to its former place in the line.
         - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone; None removes the
           deadline.
         - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
 
-        Raises NotEdited if the job does not wait, has another state line, or could never run after the edit: the
-        error's ``outcome`` is running, cancelling, dead, gone, changed or never. Raises InvalidOption, and
-        AuditBacklogFull.
+        Raises NotEdited if the job does not wait, has another state line than ``line``, or could never run after the
+        edit. The error's ``outcome`` is running, cancelling, dead, gone, changed (another state line) or never. Raises
+        InvalidOption, and AuditBacklogFull.
         """
         from rq_core.app.handles.edit import change_of, check_line, check_outcome
 
@@ -267,8 +270,8 @@ class JobHandle(Generic[R_co]):
         """Return the job's events from SQL, oldest first.
 
         Each event has at least its ``type``, a word of machine.Event. The list is empty until the mirror has copied the
-        job's first event, and after a prune has deleted the job's events: ``rq-core audit history ID`` reports up to
-        when the log was pruned. Raises AuditNotConfigured if no audit database is set.
+        job's first event into SQL, and again after `rq-core audit prune` has deleted the job's events. ``rq-core audit
+        history ID`` reports up to which time the log was pruned. Raises AuditNotConfigured if no audit database is set.
         """
         if self._producer.audit_url is None:
             raise AuditNotConfigured
@@ -282,10 +285,11 @@ class JobHandle(Generic[R_co]):
 
 
 def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> JobHandle[Any]:
-    """Return the handle for a job and the outcome of its enqueue (None counts as accepted).
+    """Return the handle for a job. ``accepted`` is the outcome of the job's enqueue; None means that the queue accepted
+    the job.
 
-    Raises ScopeFull if a full scope rejected the job, UniqueHeld if another job holds its name and the policy is
-    reject, IdempotencyMismatch if its id belongs to another call.
+    Raises ScopeFull if a full scope rejected the job; UniqueHeld if another job holds its name and on_duplicate is
+    "reject"; IdempotencyMismatch if its id belongs to another call.
     """
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None

@@ -14,13 +14,13 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""The gate that is closed while SQLite is read: if a thread holds a lock of SQLite at a fork, the child never gets
-this lock."""
+"""The gate that is closed while SQLite is read. If a thread held a lock of SQLite during a fork, the child would wait
+for this lock for ever."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
 class LogReading:
-    """One read of the log, under way or done."""
+    """One read of the log, which is either under way or done."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -28,7 +28,7 @@ class LogReading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Mark the read as done, with how the jobs ended (``found``), or with the read's error."""
+        """Mark the read as done. ``found`` is how the jobs ended; ``error`` is the error of a failed read."""
         self._found, self._error = found, error
         self.is_done = True
 
@@ -48,7 +48,7 @@ class LogReading:
 
 
 class BackgroundLogReader:
-    """Reads the log for one wait, each read in a thread. The wait calls ``close`` at its end."""
+    """Reads the log for one wait. Each read runs in a thread. The wait calls ``close`` when it ends."""
 
     def __init__(self, audit_url: str) -> None:
         self._audit_url = audit_url
@@ -66,8 +66,8 @@ class BackgroundLogReader:
     ) -> LogReading:
         """Begin to read how jobs of a queue ended. ``notify`` is called from another thread when the read is done.
 
-        While an earlier read is under way, no other begins: the returned read is done, with the error SILENT. Raises
-        RuntimeError if the process can start no thread."""
+        If an earlier read is still under way, no new read begins: the method returns a read that is done, with the
+        error SILENT. Raises RuntimeError if the process can start no thread."""
         reading = LogReading()
         with self._lock:
             if self._current is not None:
@@ -88,7 +88,7 @@ class BackgroundLogReader:
         return reading
 
     def close(self) -> None:
-        """Close all connections. If a read is under way, its thread closes them at its end."""
+        """Close all connections. If a read is under way, its thread closes the connections when the read ends."""
         with self._lock:
             self._is_closed = True
             if self._current is not None:

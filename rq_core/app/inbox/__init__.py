@@ -1,7 +1,7 @@
 """Enqueueing inside a transaction of the user's database: each job is a row that a relay hands over after the commit.
 
-This room imports no library that the program has not imported: the type of a connection says which library it belongs
-to.
+This package imports a database library only if the program has imported it already: the class of a connection says to
+which library the connection belongs.
 
 Read ``within`` first, then ``rows``.
 

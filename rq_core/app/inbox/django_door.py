@@ -1,4 +1,4 @@
-"""Runs statements on a database of Django, which is given by its alias. Django reports commits."""
+"""Runs statements on a database of Django, which is named by its alias. Django can call a function after a commit."""
 
 from __future__ import annotations
 

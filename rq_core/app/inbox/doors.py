@@ -1,4 +1,4 @@
-"""One way to run statements in the transactions of other libraries' connections."""
+"""Doors: objects with one interface for running statements in the transactions of other libraries' connections."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ Wake = Callable[[], None]
 
 
 class AnyDoor(Protocol):
-    """The part of a door that does not depend on whether its connection is asynchronous."""
+    """The methods that doors to blocking connections and doors to asynchronous connections have in common."""
 
     is_async: bool
 
     @property
     def dialect(self) -> str:
-        """``postgresql`` or ``sqlite``. Known once the door is open."""
+        """The kind of the database, ``postgresql`` or ``sqlite``. It is known after ``open``."""
         ...
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the transaction's commit, if the library reports commits; never after a rollback."""
+        """Call ``wake`` after the transaction's commit, if the library can call a function then. Never call it after a
+        rollback."""
         ...
 
 
@@ -41,7 +42,7 @@ class Door(AnyDoor, Protocol):
 
 
 class AsyncDoor(AnyDoor, Protocol):
-    """A Door to an asynchronous connection."""
+    """A door to an asynchronous connection."""
 
     async def open(self) -> None:
         """See Door.open."""

@@ -1,4 +1,5 @@
-"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. These drivers do not report commits."""
+"""Doors to the connections of drivers: psycopg, asyncpg and sqlite3. These drivers cannot call a function after a
+commit."""
 
 from __future__ import annotations
 
@@ -67,9 +68,9 @@ def _cursor(kind: str, connection: Any) -> Any:
 
 
 def has_rows(text: str) -> bool:
-    """Return whether a statement for PostgreSQL returns rows: all but an INSERT do.
+    """Return whether a statement that is run on PostgreSQL returns rows: every statement here does, except an INSERT.
 
-    In a pipeline, a cursor can say this only after it has fetched the rows.
+    The statement's text decides, since in a pipeline a cursor knows this only after it has fetched the rows.
     """
     return not text.startswith("INSERT")
 

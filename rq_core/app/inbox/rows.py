@@ -1,7 +1,7 @@
 """Rows of jobs, and the statements that insert and delete them, for PostgreSQL and SQLite.
 
-All rows of one INSERT are passed as one value, a JSON array. So the statement is the same for one row and for many, and
-no driver's limit on the number of values applies.
+All rows of one INSERT are passed as one value, a JSON array. So the statement's text does not depend on the number of
+rows, and no driver's limit on the number of values applies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REJECTS: Final = ("reject|", "most|")
 
 
 class Row(NamedTuple):
-    """A row of ``rqc_inbox``, as a producer inserts it."""
+    """A row of the table ``rqc_inbox``, as a producer inserts it."""
 
     queue: str
     job_id: str
@@ -48,7 +48,8 @@ class Statement(NamedTuple):
 
 
 Statements = Generator[Statement, int, Any]
-"""A generator of statements. It is sent the answer to each one before it yields the next, and returns the result."""
+"""A generator of statements. Its caller runs each statement and sends the answer back. The generator returns the
+result."""
 
 
 def row_of(job: NewJob) -> Row:
@@ -72,7 +73,8 @@ def row_of(job: NewJob) -> Row:
 
 
 def row_by_name(job: NewJob, options: EnqueueOptions, keys: Mapping[str, str] | None) -> Row:
-    """Return the row of a job whose task's code is not here. The relay applies the policy that workers registered.
+    """Return the row of a job whose task's code is not in this process. The relay applies the policy that workers
+    registered for the task.
 
     Raises InvalidOption for ``keys`` that are no mapping of texts."""
     said: dict[str, Any] = {
@@ -146,7 +148,7 @@ _FREE: Final = {
     "postgresql": _ROW + _NOT_SENT.format(among="CAST(r.ids AS jsonb) @> to_jsonb(rqc_inbox.id)"),
     "sqlite": _ROW + _NOT_SENT.format(among="rqc_inbox.id IN (SELECT value FROM json_each(r.ids))"),
 }
-"""The end of a statement about a row, with the condition that the relay has not taken the row into a batch."""
+"""The end of a statement that deletes or locks a row: the condition that no relay has taken the row into a batch."""
 _SEES_COMMITS: Final = (
     "SELECT 1 WHERE current_setting('transaction_isolation')"
     " IN ('read committed', 'read uncommitted')"
@@ -157,8 +159,9 @@ def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
     """Delete a row, unless a relay has taken it into a batch. Returns ``cancelled``, or ``relaying`` if a relay has
     taken the row, or ``gone`` if there is no row.
 
-    On PostgreSQL a first statement locks the row, and a second one reads the batches: a relay that chose the row before
-    the lock has committed its batch by then, and a later relay leaves the locked row out.
+    On PostgreSQL, a first statement locks the row, and a second statement reads the relays' batches. A relay that chose
+    the row before the lock has committed its batch before the second statement. A relay that comes later leaves the
+    locked row out.
     """
     where, values = _FREE[dialect], (queue, job_id)
     if dialect == "postgresql":

@@ -1,6 +1,6 @@
-"""Doors to the sessions and connections of SQLAlchemy. Sessions report their commits.
+"""Doors to the sessions and connections of SQLAlchemy. Sessions can call a function after a commit.
 
-SQLAlchemy is not imported here: its own objects have all that is needed.
+SQLAlchemy is imported only after a caller has passed an object of SQLAlchemy, so the program has imported it already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rq_core.errors import InvalidOption, NotInTransaction
 _MARKS: Final = {"format": "%s", "pyformat": "%s", "qmark": "?", "numeric_dollar": "$"}
 """The placeholders of drivers, by the driver's ``paramstyle``."""
 _WAKES: Final = "rq_core.inbox"
-"""The key in a session's ``info`` under which are the functions that its next commit calls."""
+"""The key in a session's ``info`` for the list of functions that are called after the session's next commit."""
 
 
 class ConnectionDoor:

@@ -54,12 +54,12 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """The common part of all objects."""
+    """The common base of all objects of this module."""
 
     _is_async = False
 
     def __init__(self, app: Producer, door: Any, of: Any) -> None:
-        """``of`` is a task, or makes the jobs of an app."""
+        """``of`` is a task, or a function that makes jobs of an app."""
         self._app = app
         self._door = door
         self._of = of
@@ -67,7 +67,8 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; InvalidOption for a method of the other kind of connection."""
+            """Raise AttributeError. Raise InvalidOption for a method that exists only for the other kind of connection
+            (blocking or asynchronous)."""
             twin = f"{name}_async" if self._is_async else name.removesuffix("_async")
             if twin != name and hasattr(type(self), twin):
                 must = f"the connection blocks: call {twin}(…), without await"
@@ -78,7 +79,7 @@ class _Producing:
 
 
 class _Blocking(_Producing):
-    """The common part of the objects for blocking connections."""
+    """The common base of the objects for blocking connections."""
 
     _door: Door
 
@@ -96,8 +97,8 @@ class _Blocking(_Producing):
         """Delete the job's row, in the transaction, and return the outcome.
 
         ``cancelled``: the row is deleted, unless the transaction is rolled back. ``relaying``: a relay is handing the
-        job over just now; handle.cancel() cancels it in its queue. ``gone``: there is no row of the job. On PostgreSQL
-        the transaction's isolation level must be READ COMMITTED.
+        job over just now; handle.cancel() can cancel the job in its queue. ``gone``: the inbox has no row of the job.
+        On PostgreSQL the transaction's isolation level must be READ COMMITTED.
         """
         door = self._door
         door.open()
@@ -124,7 +125,7 @@ class _Blocking(_Producing):
 
 
 class _Awaited(_Producing):
-    """The common part of the objects for asynchronous connections."""
+    """The common base of the objects for asynchronous connections."""
 
     _is_async = True
     _door: AsyncDoor
@@ -174,9 +175,10 @@ class TaskWithin(_Blocking, Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
-        A relay hands the job over once the transaction is committed; a rollback leaves nothing. The queue decides
-        only then whether the job is a duplicate, or another job holds its name. Raises the errors of PreparedTask.job,
-        InvalidOption for a job that the queue might reject, NotInTransaction and InboxMissing.
+        A relay hands the job over to the queue after the commit; after a rollback there is no job. Only when the relay
+        hands the job over, the queue decides whether the job is a duplicate, or whether another job holds its name.
+        Raises the errors of PreparedTask.job, InvalidOption for a job that the queue might reject, NotInTransaction and
+        InboxMissing.
         """
         job = self._of.job(*args, **kwargs)
         self._insert([row_of(job)])
@@ -210,10 +212,11 @@ class Within(_Blocking):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
-        """Insert a row for a job by its task's name, and return the job's handle. See App.enqueue and TaskWithin.
+        """Insert a row for a job of the task with this name, and return the job's handle. See App.enqueue and
+        TaskWithin.
 
-        If this process lacks the task's code, it does not ask Redis for the task's options and caps. The relay applies
-        those that workers have registered, and parks a row that does not fit them.
+        If this process lacks the task's code, Redis is not asked for the task's options and caps. The relay applies the
+        options and caps that workers have registered, and parks a row that does not fit them.
         """
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])
@@ -242,19 +245,21 @@ class AsyncWithin(_Awaited):
 
 
 def task_within(task: Any, connection: object) -> Any:
-    """Return the object for a task and a connection. Raises InvalidOption for an object that is no connection."""
+    """Return the object that ``task.within(connection)`` returns. Raises InvalidOption if ``connection`` is no
+    connection."""
     door = door_to(connection)
     return (AsyncTaskWithin if door.is_async else TaskWithin)(task.app, door, task)
 
 
 def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
-    """Return the object for an app and a connection. Raises InvalidOption for an object that is no connection."""
+    """Return the object that ``app.within(connection)`` returns. Raises InvalidOption if ``connection`` is no
+    connection."""
     door = door_to(connection)
     return (AsyncWithin if door.is_async else Within)(app, door, own_job)
 
 
 def checked(jobs: Iterable[NewJob]) -> Iterable[NewJob]:
-    """Yield jobs. Raises InvalidOption for an object that is not a job."""
+    """Yield the jobs unchanged. Raises InvalidOption for an object that is not a job."""
     for job in jobs:
         given: object = job
         if not isinstance(given, NewJob):

@@ -2,5 +2,5 @@
 
 - ``caps``: Cap and Rate.
 - ``declarations``: all limits that an app's code declares, by queue.
-- ``lane_assignment``: a job's lane, from the scopes that its arguments name.
+- ``lane_assignment``: chooses a job's lane, its waiting line, by the scopes that its arguments name.
 """

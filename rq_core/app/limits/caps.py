@@ -3,7 +3,7 @@
     @app.task(queue="mail", caps=[Cap(10), Cap(1, per="tenant"), Rate(100, per_seconds=60, per="tenant")])
     def send(tenant: str, to: str) -> None: ...
 
-At most 10 of these jobs run at once, at most one job of each tenant, and at most 100 jobs of a tenant begin per minute.
+At most 10 of these jobs run at once, and at most one job of each tenant. At most 100 jobs of a tenant begin per minute.
 A group of jobs that is counted together is called a scope (:mod:`rq_core.model.limits.scopes`);
 :mod:`rq_core.app.limits.lane_assignment` finds the scopes of a job.
 """
@@ -23,7 +23,8 @@ from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.scopes import RESERVED
 
 Per = str | Callable[..., Any]
-"""The name of an argument, or a function that takes the arguments by name and returns the key."""
+"""The name of the argument whose value is the key, or a function that takes the arguments by name and returns the
+key."""
 OnFull = Literal["wait", "discard", "reject"]
 
 _POLICIES: Final = ("wait", "discard", "reject")
@@ -32,14 +33,16 @@ WINDOW_MAX: Final = timedelta(days=366)
 
 @dataclass(frozen=True)
 class Cap:
-    """A limit of ``n`` claimed jobs at once: of the task, or, with ``per``, of each value of a key.
+    """A limit of ``n`` claimed jobs at once. The cap counts all jobs of the task or, with ``per``, the jobs of each key
+    by themselves.
 
-    - ``per``: the name of an argument, or a function that takes the arguments by name and returns the key's value. The
-      cap does not count a job with the value None.
+    - ``per``: the name of the argument whose value is the key, or a function that takes the arguments by name and
+      returns the key. The cap does not count a job that has no key (None).
     - ``name``: lets several tasks of a queue share the cap.
-    - ``on_full``: what happens to a job that is enqueued while its scope is full. It waits (``wait``), is dropped
-      (``discard``; the log has an event of it), or is refused with ScopeFull (``reject``).
-    - ``max_waiting``: the most jobs that may wait in one lane; above that, enqueue raises ScopeFull, too.
+    - ``on_full``: what happens to a job that is enqueued while its scope is full. The job waits (``wait``), is dropped
+      (``discard``; the log has an event of the drop), or is refused with ScopeFull (``reject``).
+    - ``max_waiting``: the most jobs that may wait in one lane (the line of jobs with the same scopes and priority). If
+      this number waits already, enqueue raises ScopeFull.
 
     Raises InvalidOption or InvalidName.
     """
@@ -69,11 +72,11 @@ class Cap:
 
     @property
     def limit(self) -> Limit:
-        """The limit of each scope of the cap."""
+        """The limit that holds for each scope of the cap."""
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family of the cap's scopes for a task.
+        """Return the family (the common part of the names) of the cap's scopes for a task.
 
         Raises InvalidName if the family's name would be too long.
         """
@@ -84,10 +87,10 @@ class Cap:
 class Rate:
     """A limit of ``n`` claims per ``per_seconds`` (a number, or a timedelta), by all workers together.
 
-    The claims are spread evenly; ``burst`` is how many may follow each other at once. Any window of ``per_seconds`` has
-    at most n + burst - 1 claims. Give a burst to rates above about 100 per second: the clock of a queue has steps of 1
-    ms, and the time by which a claim is late is lost. ``per`` and ``name`` have the same meaning as for Cap. A claim
-    that is rolled back still counts.
+    The claims are spread evenly; ``burst`` is the number of claims that may follow each other without a pause. Any
+    window of ``per_seconds`` has at most n + burst - 1 claims. Give a burst to a rate above about 100 per second: the
+    clock of a queue has steps of 1 ms, and without a burst the claims after a late claim are late, too. ``per`` and
+    ``name`` have the same meaning as for Cap. A claim that is rolled back still counts.
 
     Raises InvalidOption or InvalidName.
     """
@@ -118,7 +121,7 @@ class Rate:
 
     @property
     def limit(self) -> Limit:
-        """The limit of each scope of the rate."""
+        """The limit that holds for each scope of the rate."""
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
@@ -136,7 +139,7 @@ def _family(task: str, per: Per | None, name: str | None) -> str:
 
 
 def key_name(per: Per) -> str:
-    """Return the name of the argument or the function that gives a cap its key."""
+    """Return the name of the argument or of the function that determines the key of a cap."""
     return per if isinstance(per, str) else str(getattr(per, "__name__", ""))
 
 

@@ -15,7 +15,8 @@ from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Highest weight of a value in a fair queue: the queue counts turns in units of 1/10,000."""
+"""Highest weight of a value in a fair queue, since the queue counts a value's share of the claims in units of
+1/10,000."""
 
 
 class Declared:
@@ -29,7 +30,7 @@ class Declared:
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """The argument whose values share a fair queue, by queue."""
+        """The name of the argument whose values share a fair queue, by queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
@@ -46,10 +47,10 @@ class Declared:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a new task. Jobs under its ``aliases`` have the same scopes.
+        """Add a new task. Jobs under the task's ``aliases`` have the same scopes as jobs under its name.
 
-        ``naming`` is how its jobs get their unique names; ``options`` are those that differ from the defaults of
-        JobOptions. Raises InvalidTask, and then adds nothing."""
+        ``naming`` is the rule for the unique names of the task's jobs. ``options`` are the task's options that differ
+        from the defaults of JobOptions. If the method raises InvalidTask, it adds nothing."""
         sources: list[ScopeSource] = []
         limits: dict[str, Limit] = {}
         whole: object = caps
@@ -103,8 +104,8 @@ class Declared:
             )
 
     def check_queue(self, task: str, queue: str) -> None:
-        """Raise InvalidOption if a cap of the task counts jobs of another queue, so that jobs of the task cannot go
-        to this one."""
+        """Raise InvalidOption if a cap of the task counts jobs of another queue, so that jobs of the task cannot be
+        enqueued into ``queue``."""
         own = self._own.get(task)
         if own is not None and own.queue != queue and any(s.family != FAIR for s in own.sources):
             raise InvalidOption.of(
@@ -115,7 +116,7 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """Return the placing of the task's jobs in this queue, which assigns their lanes."""
+        """Return the object that assigns lanes to the task's jobs in this queue."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -129,7 +130,8 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """Return the placing of a task that this app lacks and that no worker has registered in the queue."""
+        """Return the object that assigns lanes to the jobs of a task that this app lacks and that no worker has
+        registered in the queue."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
@@ -140,9 +142,9 @@ class Declared:
     def set_queue(
         self, queue: str, cap: int | None, fair: str | None, weights: Mapping[str, int] | None
     ) -> None:
-        """Set a queue's cap, fairness and weights. An empty ``fair`` ends fairness; None changes nothing.
+        """Set a queue's cap, fairness and weights. An empty ``fair`` switches fairness off. None changes nothing.
 
-        Raises InvalidOption, and then sets nothing.
+        If the method raises InvalidOption, it sets nothing.
         """
         limits: dict[str, Limit] = {}
         if cap is not None:
@@ -201,12 +203,12 @@ class Declared:
         }
 
     def policies(self, queue: str) -> dict[str, str]:
-        """Return the policies of this queue's tasks, as JSON by task."""
+        """Return the policies of this queue's tasks: the name of each task with the policy as JSON."""
         return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
 
 
 _NOWHERE: Final = Placing("", "")
-"""The placing of jobs that no cap of their queue counts: they have no lane."""
+"""The placing of jobs that no cap counts. These jobs have no lane."""
 
 
 def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> ScopeSource:
@@ -237,8 +239,8 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> Sc
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:
-    """Return a job's key if its producer leaves the argument out: the default, as text; None without a default.
-    Raises InvalidTask."""
+    """Return the key of a job whose producer leaves the argument out: the argument's default, as text. Return None if
+    the argument has no default. Raises InvalidTask."""
     try:
         return key_text(arguments.defaults.get(argument))
     except TypeError as error:

@@ -1,8 +1,9 @@
 """Assigns a lane to each job, from the scopes that the job's arguments name.
 
-A task's caps become *sources*, one per family; a :class:`Placing` asks them for the scopes of one job. A placing is
-made from the limits that the code declares, or from the policy (JSON) that workers have registered for producers
-without the code.
+A lane is the waiting line of the jobs with the same scopes and priority. Each cap of a task becomes a *source*, a rule
+that returns a job's scope. A :class:`Placing` asks all sources of a task for the scopes of one job. A placing is made
+from the limits that the code declares, or from the policy (JSON) that workers have registered for producers without the
+code.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""Seconds for which a producer uses a policy after reading it. If the policy changes meanwhile, workers move the
-jobs that got a wrong lane."""
+"""Seconds for which a producer uses a policy after reading it. If the policy changes during this time, workers move the
+jobs that were put into a wrong lane."""
 CACHED_MAX: Final = 1_000
 
 
@@ -42,7 +43,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 
 
 class Placing:
-    """Finds the scopes, and with them the lanes, of one task's jobs in one queue."""
+    """Finds the scopes of one task's jobs in one queue, and from the scopes the jobs' lanes."""
 
     __slots__ = ("defaults", "naming", "options", "queue", "sources", "task")
 
@@ -55,9 +56,9 @@ class Placing:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """``defaults`` are the defaults of the task's arguments, for functions that return keys. ``naming`` is how its
-        jobs get their unique names; None without such names. ``options`` are the fields of JobOptions that its jobs
-        have unless a producer passes others."""
+        """``defaults`` are the defaults of the task's arguments, for functions that return keys. ``naming`` is the rule
+        for the unique names of the task's jobs; None if the jobs have no unique names. ``options`` are the values of
+        JobOptions for the task's jobs; a producer may pass other values."""
         self.options = options or {}
         self.task = task
         self.queue = queue
@@ -67,17 +68,19 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources, also for tasks that have this placing already."""
+        """Replace the sources. Tasks that already have this placing then use the new sources, too."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
 
     @property
     def rules(self) -> bool:
-        """Return whether enqueue checks if a scope is full: a cap has discard, reject or max_waiting."""
+        """Return whether an enqueue checks for full scopes. It does so if a cap has on_full="discard", on_full="reject"
+        or max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delay if enqueue checks for full scopes: a scope may fill before the job is due."""
+        """Raise InvalidOption for a delayed job if an enqueue checks for full scopes, since a scope may become full
+        before the job is due."""
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
                 "at" if due_ms else "delay",
@@ -89,11 +92,12 @@ class Placing:
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """Return a job's lane, and the rules for full scopes (see full_rules); both are empty for a job without scopes.
+        """Return a job's lane, and the job's rules for full scopes (see full_rules). Both are empty for a job without
+        scopes.
 
-        ``rank`` is the number of the job's priority, ``values`` are its validated arguments. ``keys`` are the keys
-        that a producer passes in the place of functions, by family. Raises ArgumentsInvalid, InvalidOption, KeyNeeded
-        or KeyFailed.
+        ``rank`` is the number of the job's priority, and ``values`` are its validated arguments. ``keys`` are the keys
+        that the producer computed itself because it lacks the functions that compute keys, by family. Raises
+        ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -118,8 +122,8 @@ class Placing:
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
         """Return the lane into which a claimed job of ``lane`` must move; None if ``lane`` has all scopes of the job.
 
-        The lane may keep scopes that are no longer declared. It may also keep the key that a producer passed in the
-        place of a function.
+        The lane may keep scopes that are no longer declared. It may also keep a key that the producer computed itself
+        because it lacked the function.
         """
         wanted: list[str] = []
         for source in self.sources:
@@ -139,7 +143,7 @@ class Placing:
         return lane_name(int(lane[0]) if lane else rank, wanted)
 
     def policy(self) -> str:
-        """Return, as JSON, the policy that producers without the code need."""
+        """Return, as JSON, the policy of the task: the rules that producers without the task's code need."""
         return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
@@ -206,7 +210,7 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. A key that is given without a rate's window counts for all rates of its name."""
+        """Return the keys by family. A key whose name has no window of a rate counts for all rates with that name."""
         families = [s.family for s in self.sources if s.function_name or s.function]
         found: dict[str, str] = {}
         for name, value in key_texts(keys).items():
@@ -224,9 +228,10 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The placing of a task whose policy no worker has registered yet. A producer passes the keys of its scopes.
+    """The placing of a task whose policy no worker has registered yet. The producer passes the keys of the job's
+    scopes.
 
-    The worker that claims a job decides how many attempts it has."""
+    The worker that claims a job decides how many attempts the job has."""
 
     def __init__(self, task: str, queue: str) -> None:
         super().__init__(task, queue, options={"max_attempts": None, "max_losses": None})
@@ -247,12 +252,14 @@ class Unregistered(Placing):
 
 
 def key_text(value: Any) -> str | None:
-    """Return a key's value as text: text unchanged, numbers, dates, UUIDs… as in JSON; None for None.
+    """Return a key's value as text. Text is unchanged; numbers, dates, UUIDs… are written as in JSON. Return None for
+    None.
 
-    So 7 and "7" are one key: operators, and producers without the task's code, give keys as text. Jobs that share a cap
-    still all run. In the names of unique jobs 7 and "7" differ, because there a wrong match would suppress a job.
+    So 7 and "7" are one key, since operators, and producers without the task's code, pass keys as text. If 7 and "7"
+    share a cap by mistake, all jobs still run. In the names of unique jobs, 7 and "7" differ, because there a wrong
+    match would suppress a job.
 
-    Raises TypeError, with advice, for a list, a mapping or an object without a JSON form.
+    Raises TypeError for a list, a mapping or an object without a JSON form; the message says what to return instead.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -291,7 +298,7 @@ def registered_placing(task: str, queue: str, policy: str) -> Placing:
 
 
 def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the keys that a caller gave, by family. Raises InvalidOption unless they are texts."""
+    """Return the keys that a caller passed, by family. Raises InvalidOption unless all keys are texts."""
     given: object = keys
     if not isinstance(given, Mapping) or not all(
         isinstance(name, str) and isinstance(value, str) for name, value in given.items()
@@ -301,15 +308,15 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """The placings of policies that were read in the last CACHED_S seconds. Their number is bounded. Threads may
-    share the cache."""
+    """A cache of placings, made from policies that were read in the last CACHED_S seconds. The number of placings is
+    bounded. Threads may share the cache."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
 
     def get(self, queue: str, task: str) -> Placing | None:
-        """Return the task's placing if it was put less than CACHED_S ago; else None."""
+        """Return the task's placing if it was stored less than CACHED_S seconds ago; else None."""
         until, placing = self._found.get((queue, task), (0.0, None))
         return placing if self._clock() < until else None
 
@@ -322,9 +329,10 @@ class PolicyCache:
 
 
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
-    """Return the rules for a job whose scopes are full, as the text that enqueue.lua reads.
+    """Return the rules for a job whose scopes are full, as the text that enqueue.lua reads. The rules say what an
+    enqueue does with the job.
 
-    A rule is ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), where CAP is the cap that the code declares; or ("most",
-    the number of jobs that may wait in the lane).
+    A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), where CAP is the cap that the code declares; or
+    ("most", N), where N is the number of jobs that may wait in the lane.
     """
     return " ".join(f"{what}|{value}" for what, value in rules)

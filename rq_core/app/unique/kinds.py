@@ -1,10 +1,12 @@
-"""Unique, Throttle, Debounce and Latest: they decide which calls run of several with one unique name.
+"""Unique, Throttle, Debounce and Latest. If several calls have the same unique name, these rules decide which calls
+run.
 
     @app.task(queue="reports", unique=Unique(per=("tenant", "month")))
     def report(tenant: str, month: str, force: bool = False) -> None: ...
 
-A unique job takes its name when it is enqueued, and holds it until it succeeds, dies, is cancelled or expires. Retries,
-rollbacks and lost workers do not free the name. Meanwhile, other enqueues of the name return the handle of that job.
+A unique job takes its name when it is enqueued, and holds the name until the job succeeds, dies, is cancelled or
+expires. Retries, rollbacks and lost workers do not free the name. While the job holds the name, other enqueues with the
+same name return the handle of that job.
 """
 
 from __future__ import annotations
@@ -25,16 +27,17 @@ _WAYS: Final = ("keep", "replace", "reject")
 
 @dataclass(frozen=True)
 class Unique(Named):
-    """At most one job of each name is alive. The name is the task and the values of the arguments in ``per``.
+    """The rule that at most one job of each unique name is alive. The name consists of the task and the values of the
+    arguments in ``per``.
 
-    If ``per`` is a function, it takes the arguments by name, and the name has its value. Without ``per``, the name has
-    the values of all arguments, as a digest. Arguments that are left out count as their defaults. The values of ``per``
-    are part of the name, as plain text, in Redis and in the audit log.
+    If ``per`` is a function, it takes the arguments by name, and the name has the value that the function returns.
+    Without ``per``, the name has a digest of all arguments. If a call leaves an argument out, its default counts. Redis
+    and the audit log store the name, with the values of ``per`` as plain text.
 
     ``on_duplicate`` says what an enqueue does while another job holds the name:
 
-    - ``keep``: it adds no job, and returns the handle of the other job, with ``duplicate`` true.
-    - ``replace``: the new job takes the place of the other job if that waits and was never claimed. A job that runs, or
+    - ``keep``: the enqueue adds no job, and returns the handle of the other job, with ``duplicate`` true.
+    - ``replace``: the new job replaces the other job if the other job waits and was never claimed. A job that runs, or
       that waits for a retry, is kept.
     - ``reject``: the enqueue raises UniqueHeld.
 
@@ -58,16 +61,17 @@ class Unique(Named):
 
 
 AT_MOST: Final = 10
-"""The default of ``at_most`` of a Debounce, as a multiple of its seconds."""
+"""The default of the option ``at_most`` of a Debounce, as a multiple of its ``seconds``."""
 
 
 @dataclass(frozen=True)
 class Throttle(Named):
-    """Accepts the first call of a name, and no further call of that name for ``seconds`` (a number, or a timedelta).
+    """The rule that a call is accepted, and further calls with the same unique name are then not accepted for
+    ``seconds`` (a number, or a timedelta).
 
-    The window begins when Redis accepts the first call, by Redis' clock. Later calls in the window return the handle of
-    the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same meaning as for
-    Unique. Raises InvalidOption.
+    These seconds, the window, begin when Redis accepts the first call, by Redis' clock. Later calls in the window
+    return the handle of the first call's job, with ``duplicate`` true, even if that job has ended. ``per`` has the same
+    meaning as for Unique. Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -87,13 +91,14 @@ class Throttle(Named):
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """Runs only the last call of a series of calls of one name, ``seconds`` (a number, or a timedelta) after that call.
+    """The rule that only the last call in a series of calls with the same unique name runs, ``seconds`` (a number, or a
+    timedelta) after that call.
 
-    If calls keep coming, one of them runs at the latest ``at_most`` seconds after the first; by default, ``at_most`` is
-    ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name: the new handle's
-    ``replaced`` is the id of the job that was replaced. A job that a worker has claimed is not replaced: its first
-    claim frees the name, and the next call begins a new series. ``per`` has the same meaning as for Unique. Raises
-    InvalidOption.
+    If calls keep coming, a call runs at the latest ``at_most`` seconds after the first call of the series; by default,
+    ``at_most`` is ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name.
+    ``replaced`` of the new handle is the id of the replaced job. A job that a worker has claimed is not replaced: the
+    job's first claim frees the name, and the next call begins a new series. ``per`` has the same meaning as for Unique.
+    Raises InvalidOption.
     """
 
     seconds: float | timedelta
@@ -123,12 +128,12 @@ class Debounce(Named):
 
 @dataclass(frozen=True)
 class Latest(Named):
-    """At most one job of each name runs, and one job waits with the arguments of the last call. This is ``Debounce(0)``
-    with a ``Cap(1)`` for the same ``per``.
+    """The rule that for each unique name at most one job runs and at most one job waits. The waiting job has the
+    arguments of the last call. It is the same as ``Debounce(0)`` with a ``Cap(1)`` for the same ``per``.
 
     ``per`` is the name of an argument, or a function that takes the arguments by name. The task need not declare this
-    cap. A job that failed is retried with its own arguments, even after a newer job has run. If the handler must not
-    undo the work of a newer job, it should read the present state first. Raises InvalidOption.
+    cap. A job that failed is retried with its own, older arguments, even after a newer job has run. If a retry must not
+    undo the work of a newer job, the handler should read the present state first. Raises InvalidOption.
     """
 
     _: KW_ONLY

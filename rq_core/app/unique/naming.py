@@ -1,7 +1,7 @@
 """The base class of Unique, Throttle, Debounce and Latest: makes the unique names of jobs.
 
-A name is the task with the values of some arguments, with a function's value for the arguments, or with a digest of all
-arguments.
+A name consists of the task and of one of these: the values of some arguments, the value that a function returns for the
+arguments, or a digest of all arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINDOW_S_MIN: Final = 0.001
 
 
 class Named(ABC):
-    """The rule for the unique names of a task's jobs, and the effect of a name on later calls."""
+    """The rule for the unique names of a task's jobs, and for the effect of a held name on later calls."""
 
     per: Per
 
@@ -47,7 +47,7 @@ class Named(ABC):
 
     @property
     def delay_ms(self) -> int | None:
-        """The delay of each job in ms. None: the rule sets no delay, so a producer may set one."""
+        """The delay of each job in ms. None means that the rule sets no delay, so a producer may set a delay."""
         found: int | None = self.ties.get("after_ms")
         return found
 
@@ -65,7 +65,7 @@ class Named(ABC):
 
     @property
     def function_name(self) -> str:
-        """The word that a unique name has for the function: the function's name, or ``key``."""
+        """The word for the function in a unique name: the function's name, or ``key``."""
         return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
 
     @property
@@ -81,7 +81,8 @@ class Named(ABC):
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
         """Raise InvalidTask if the rule does not fit the task.
 
-        ``rules`` is true if enqueue checks for full scopes, since a cap of the task has discard, reject or max_waiting.
+        ``rules`` is true if a cap of the task has on_full="discard", on_full="reject" or max_waiting, so that an
+        enqueue checks for full scopes.
         """
         what = type(self).__name__
         for name in self.arguments or ():
@@ -113,7 +114,7 @@ class Named(ABC):
         return unique_name(task, {name: _text(value) for name, value in said.items()})
 
     def naming(self, arguments: Arguments) -> Naming:
-        """Return the rule in the form that producers without the task's code read from the queue."""
+        """Return the rule in the form in which it is registered in the queue, for producers without the task's code."""
         of = arguments.names if self.arguments is None else self.arguments
         left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
         return Naming(
@@ -126,7 +127,8 @@ class Named(ABC):
 
 @dataclass(frozen=True)
 class Registered(Named):
-    """A rule that workers registered, for producers without the code; model.limits.policy.Naming makes the names."""
+    """A rule that workers registered, as producers without the task's code use it. model.limits.policy.Naming makes the
+    names."""
 
     given: Mapping[str, Any]
 
@@ -152,7 +154,7 @@ def check_per(per: object) -> None:
 
 
 def window_ms(option: str, seconds: float | timedelta, minimum: float = WINDOW_S_MIN) -> int:
-    """Return the length of a window in ms. Raises InvalidOption."""
+    """Return a number of seconds, or a timedelta, in ms. Raises InvalidOption."""
     return ms_of(option, seconds, minimum=minimum)
 
 
@@ -176,7 +178,7 @@ def _called(
     arguments: Arguments,
     values: Mapping[str, Any],
 ) -> Any:
-    """Return the function's value for these arguments, in plain types."""
+    """Return the value that the function returns for these arguments, in plain types."""
     from rq_core.app.arguments import plain_value
 
     try:
@@ -194,7 +196,8 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Return a function's value as text, since producers without the task's code also pass the value as text."""
+    """Return the value that a function returned, as text. Producers without the task's code also pass the value as
+    text."""
     return made if made is None or isinstance(made, str) else _text(made)
 
 

@@ -138,7 +138,8 @@ def prune_command(ids: Sequence[str], all_of: str | None, **given: Any) -> None:
 def _chosen(
     client: Client, ids: Sequence[str], all_of: str | None, queue: str | None
 ) -> tuple[Sequence[str], str | None]:
-    """Return the ids that the operator gave, or all dead jobs of a queue; and the queue if it is known."""
+    """Return the ids that the operator passed, or the ids of all dead jobs of a queue. Also return the queue, or None
+    if it is unknown."""
     if bool(ids) == (all_of is not None):
         raise click.UsageError("give either jobs or --all-dead QUEUE", click.get_current_context())
     if all_of is None:
@@ -153,7 +154,8 @@ def _chosen(
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Apply the change to the jobs, find their queues if none is given, and print the outcome of each job.
+    """Apply the change to the jobs, and print the outcome of each job. If no queue is given, find the queue of each job
+    first.
 
     Raises ClickException if the outcome of a job is not in ``done``."""
     outcomes: dict[str, str] = {}
@@ -187,7 +189,7 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return the ids by queue; a job that no queue has is left out. With ``queue`` given, all ids count as ids of
+    """Return the ids by queue. A job that is in no queue is left out. If ``queue`` is given, all ids count as ids of
     this queue."""
     where = known_queues(client, queue)
     if queue is not None:
@@ -211,7 +213,7 @@ def _queue_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def pause_command(queue: str, **given: Any) -> None:
     """Stop claims of jobs in QUEUE.
 
-    Running jobs continue, and the queue accepts new jobs. Leases still end, and delayed jobs still become ready.
+    Running jobs continue, and the queue accepts new jobs. Leases still expire, and delayed jobs still become ready.
     """
     _configure(queue, {"paused": 1}, given, {"changed": "paused", "same": "was paused already"})
 

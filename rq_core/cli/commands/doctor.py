@@ -55,13 +55,13 @@ def doctor(
 ) -> None:
     """Check the server's settings, and compare queues (all, if none is named) with their state lines and their logs.
 
-    The doctor also reports a mirror that lags by more than a minute. Of an inbox it checks the tables, the rights of
-    its relay, rows that wait for more than a minute or are parked, and whether the last batches are those that Redis
-    has; it mends none of these. It changes nothing without --repair. The exit
-    status is 1 if differences are left, a mirror lags, or the database does not answer, is empty or has no row of a
-    queue whose log is on; and 2 if it found nothing but could not compare with SQL. `rq-core audit restore` restores
-    jobs that Redis lost and SQL has. The doctor reads whole queues, large queues in pages: it compares sums, wake
-    tokens, turns of fair queues and blocked lanes of a large queue only if the queue does not change meanwhile.
+    The doctor also reports a mirror that lags by more than a minute. For an inbox, the doctor checks the tables, the
+    rights of its relay, and rows that wait for more than a minute or are parked. It also compares the last batches with
+    Redis. It mends nothing in an inbox. It changes nothing without --repair. The exit status is 1 if differences are
+    left, if a mirror lags, or if the database does not answer, is empty or has no row of a queue whose log is on. It is
+    2 if the doctor found no difference but could not compare with SQL. `rq-core audit restore` restores jobs that Redis
+    lost and SQL has. The doctor reads whole queues; it reads large queues in pages. In a large queue, it compares sums,
+    wake tokens, the order of fair queues and blocked lanes only if the queue does not change while it is read.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []
@@ -130,7 +130,8 @@ def _report(
 
 
 def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
-    """Return the queues that Redis should have according to the audit log, and the errors of reading the log."""
+    """Return the queues that Redis should have according to the audit log, and the errors that occurred while the log
+    was read."""
     if audit_url is None:
         return [], []
     try:
@@ -156,7 +157,8 @@ def _named(
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
-    """Return the report on the list of queues, to which a producer may have added words that cannot name a queue."""
+    """Return the report on the list of queues. (A producer may have added words to the list that cannot be names of
+    queues.)"""
     listed = client.run(client.calls.reads.listed())
     found: list[dict[str, Any]] = [
         {"kind": "list", "job": None, "keys": ["queues"], "says": says, "mendable": True}
@@ -170,7 +172,8 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
 
 
 def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> dict[str, Any]:
-    """Return the report on an inbox, in the form of a queue's report. With ``queues``, other queues are left out."""
+    """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, all other queues are
+    left out."""
     from rq_core.metrics.causes import causes_of_inbox
 
     report = _report(None)
@@ -194,7 +197,7 @@ def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> d
 
 
 def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
-    """Report a queue that exists and is missing in the list of queues; with ``mend``, add it to the list."""
+    """Report a queue that exists but is missing in the list of queues. With ``mend``, add the queue to the list."""
     if queue in client.run(client.calls.reads.queues()):
         return
     says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
@@ -207,7 +210,8 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
 
 
 def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
-    """Report events that have waited for the mirror for too long. Redis does not know whether a mirror runs."""
+    """Report events that have waited for the mirror for too long. (Redis does not know whether a mirror runs, so the
+    doctor cannot report that.)"""
     from rq_core.metrics.causes import mirror_behind
 
     looked, _ = client.run(client.calls.reads.looks([queue]))
@@ -222,7 +226,7 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
 def _examine(
     client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
 ) -> None:
-    """Add the differences of one queue to its report; with ``by`` (the operator), repair them first."""
+    """Add the differences of one queue to its report. With ``by`` (the operator), repair the queue first."""
     from rq_core.doctor import Kind, diagnose, repair
 
     try:
@@ -244,7 +248,8 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Return the comparison of one queue with its log; None without a log. ``is_logged``: the log has the queue."""
+    """Return the comparison of one queue with its log; None if there is no log. ``is_logged`` says whether the log has
+    the queue."""
     if audit_url is None or report["error"] is not None:
         return None
     try:
@@ -269,8 +274,8 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> None:
-    """Print a report; ``name``: what it is about, if not a queue. ``compared``: the audit database was read, if one was
-    named."""
+    """Print a report. ``name`` is the subject of a report that is not about a queue. ``compared`` is false if an audit
+    database was named but could not be read."""
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or name, report["found"], report["left"]
     if report["error"] is not None:
@@ -290,7 +295,7 @@ def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> 
 
 
 def _line(finding: Mapping[str, Any]) -> str:
-    """Return a finding as one line, with its job unless the sentence names the job already."""
+    """Return a finding as one line. The line begins with the job's id, unless the sentence has the id already."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     return f"{finding['kind']}: {of_job}{says}"

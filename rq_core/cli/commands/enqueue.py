@@ -153,7 +153,8 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _saying_how(values: dict[str, Any]) -> Iterator[None]:
-    """Add to an ArgumentsInvalid how to pass the task's arguments, if the operator passed none."""
+    """If the block raises ArgumentsInvalid and the operator passed no arguments, add to the error how to pass
+    arguments."""
     try:
         yield
     except ArgumentsInvalid as error:
@@ -163,7 +164,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Return why the enqueue returned the handle of another job: a phrase about that job."""
+    """Return a phrase about the other job whose handle the enqueue returned, which says why no job was enqueued."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"
@@ -206,7 +207,8 @@ def _app(target: str | None) -> App:
 
 
 def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
-    """Return the URL and prefix: those on the command line, else those of the app in --app, else the environment's."""
+    """Return the URL and the prefix. Each comes from the command line, else from the app in --app, else from the
+    environment."""
     told = click.core.ParameterSource.COMMANDLINE
     url = app.redis_url if given["target"] is not None else given["redis_url"]
     prefix = app.prefix if given["target"] is not None else given["prefix"]
@@ -218,7 +220,7 @@ def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, s
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Parse a JSON object without Python's extensions: no NaN, no repeated names, no lone surrogates.
+    """Parse a JSON object strictly: NaN, repeated names and lone surrogates, which Python would accept, are refused.
 
     Raises click.UsageError."""
 

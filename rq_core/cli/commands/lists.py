@@ -79,8 +79,8 @@ def queues(redis_url: str, prefix: str, *, as_json: bool) -> None:
 def workers(queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
     """Show the workers of the queues, busy or idle, and which code each runs.
 
-    Workers with the same code have tasks of the same names and handlers. A killed worker is listed as silent
-    for an hour. The exit status is 1 if a queue cannot be read.
+    Workers with the same code have tasks of the same names and handlers. For an hour, a killed worker stays in the list
+    and is called silent. The exit status is 1 if a queue cannot be read.
     """
     view = LISTS["workers"]
     with connect(redis_url, prefix) as client:
@@ -144,8 +144,8 @@ def jobs(states: tuple[str, ...], task: str | None, **given: Any) -> None:
 def dead(**given: Any) -> None:
     """Show the jobs of QUEUE that died last, and why, newest first.
 
-    The reason is why rq-core gave the job up; the error is the last exception of its handler, with file and line.
-    Without QUEUE, the server must have only one queue.
+    The reason says why rq-core gave the job up. The error is the last exception of the job's handler, with file and
+    line. Without QUEUE, the server must have only one queue.
     """
     _show_of_queue("dead", given)
 

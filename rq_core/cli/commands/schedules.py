@@ -1,4 +1,5 @@
-"""``rq-core schedules`` lists schedules; ``rq-core schedule`` shows their instants, and changes them."""
+"""The command ``rq-core schedules`` lists schedules. The commands ``rq-core schedule …`` show instants of a schedule,
+and change the schedule."""
 
 from __future__ import annotations
 
@@ -81,9 +82,9 @@ def _audited(function: Callable[..., Any]) -> Callable[..., Any]:
 def next_command(queue: str, name: str, count: int, from_ms: int | None, **given: Any) -> None:
     """Show the next instants of NAME in QUEUE, in its time zone and in UTC.
 
-    Where daylight saving changes between two of them, the offsets differ: a wall time that does not exist fires at
-    the end of the gap, one that comes twice fires the first time. With --from, these are the instants by the rule that
-    is stored now, also in the past and for a schedule that is paused.
+    If daylight saving begins or ends between two instants, their offsets differ. A wall time that clocks skip fires at
+    the end of the gap; a wall time that comes twice fires the first time. With --from, the instants may be in the past:
+    they are computed from the rule that is stored now, also for a schedule that is paused.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         rule, stored = _stored_rule(client, queue, name)
@@ -116,8 +117,8 @@ def history_command(
 ) -> None:
     """Show the last instants of NAME in QUEUE: the outcome of each, and why it was late, skipped or missed.
 
-    Changes of the schedule are listed between them, in the order of time. Times are in UTC. The log must have the
-    queue: `rq-core audit run`.
+    Changes of the schedule are listed between the instants, in the order of time. Times are in UTC. The queue must be
+    mirrored into the audit log: `rq-core audit run`.
     """
     found = _history(queue, name, count, audit_url)
     if as_json:
@@ -139,8 +140,8 @@ def history_command(
 
 
 def _history(queue: str, name: str, count: int, audit_url: str | None) -> dict[str, Any]:
-    """Return the facts that the log has about a schedule. Raises AuditNotConfigured, or ClickException if it has
-    none."""
+    """Return the facts that the log has about a schedule. Raises AuditNotConfigured, or ClickException if the log does
+    not have the schedule."""
     from rq_core.model import plugins
     from rq_core.model.keys import check_name
     from rq_core.model.recurrence import check_schedule_name
@@ -177,7 +178,8 @@ def _words(at: int, rule: Recurrence) -> str:
 def _stored_rule(
     client: Client, queue: str, name: str, hint: str = ""
 ) -> tuple[Recurrence, Schedule]:
-    """Return a schedule's rule, and the schedule. Raises ClickException."""
+    """Return a schedule's parsed rule, and the schedule itself. Raises ClickException if the queue does not have the
+    schedule."""
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
@@ -217,8 +219,8 @@ def set_command(
 ) -> None:
     """Store a schedule NAME in QUEUE, or another rule for it.
 
-    It holds at once for every worker, whatever the code declares, until it is changed or removed. The rule is replaced
-    as a whole.
+    The schedule holds at once for every worker, regardless of the declarations in code, until it is changed or removed.
+    A new rule replaces the stored rule as a whole.
     """
     how = {
         key: given.pop(key)
@@ -242,7 +244,7 @@ def set_command(
 
 
 def _unregistered(client: Client, queue: str, task: str) -> str:
-    """Return a sentence that no worker has registered a task in a queue; empty if one has."""
+    """Return a sentence if no worker has registered the task in the queue; empty if a worker has registered it."""
     registered = client.run(client.calls.caps.registered(queue))
     if task in registered:
         return ""
@@ -273,8 +275,9 @@ def _with_job(
 def _with_stored_job(
     client: Client, queue: str, name: str, options: dict[str, Any]
 ) -> tuple[Declaration, int]:
-    """Return a schedule with its stored job and another rule, and the version that it was made from: the change must
-    not undo another one of the job. Raises ClickException."""
+    """Return a schedule with its stored job and a new rule, and the version of the stored schedule. The version is
+    passed with the change, so that the change cannot undo another operator's change of the job. Raises
+    ClickException."""
     from rq_core.model.keys import queue_keys
     from rq_core.model.recurrence import recurrence
     from rq_core.model.schedule import JOB_FIELD
@@ -374,7 +377,7 @@ _DONE: Final = {
         "is not changed: its rule is what code declared",
     ),
 }
-"""The words for each change: for one that was made, and for one that was not needed."""
+"""The words for each kind of change: first if the change was made, then if the change was not needed."""
 
 
 def _is_removed(queue: str, name: str) -> str:
@@ -383,7 +386,7 @@ def _is_removed(queue: str, name: str) -> str:
 
 
 def _missing(client: Client, queue: str, name: str) -> str:
-    """Return why a schedule could not be changed: it was removed, or there never was one."""
+    """Return why a schedule could not be changed: the schedule was removed, or it never existed."""
     stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
     return _is_removed(queue, name) if stored else f"queue {queue} has no schedule {name}"
 
@@ -397,7 +400,7 @@ def _print(
     words: tuple[str, str] = ("is set (version {})", "is the same"),
     missing: str = "",
 ) -> None:
-    """Print the outcome of a change. Raises ClickException if it was not made."""
+    """Print the outcome of a change. Raises ClickException if the change was not made."""
     if given["as_json"]:
         print_json({"queue": queue, "name": name, "outcome": outcome, "version": version})
     elif outcome in ("changed", "same"):

@@ -24,7 +24,7 @@ from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
 OTHERS: Final = "--dir names the server of another folder"
-"""The hint after the message that no server runs."""
+"""The hint that follows the message that no server runs."""
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""The command ``rq-core steps``: what a durable job has saved."""
+"""The command ``rq-core steps``: the steps that a durable job has saved."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def steps(
 ) -> None:
     """Show the steps of the durable job ID.
 
-    A step in doubt was begun and not saved: it may have happened. The steps of a job that has left Redis are in its
-    audit log: `rq-core audit history ID --audit URL`.
+    A step "in doubt" was begun but not saved: it may or may not have happened. The steps of a job that has left Redis
+    are in its audit log: `rq-core audit history ID --audit URL`.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 DROPPED: Final = (
     "ended/s", "scheduled", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
 )  # fmt: skip
-"""Columns that a narrow terminal leaves out, in this order; columns that show a present cause go last."""
+"""Columns that are left out on a narrow terminal, in this order. A column that shows a present cause is left out
+last."""
 OF_CAUSE: Final = {
     "RqCoreNoWorker": "workers",
     "RqCoreNoClaims": "scheduled",
@@ -49,15 +50,15 @@ OF_CAUSE: Final = {
     "RqCoreMirrorBehind": "backlog",
     "RqCoreAuditDown": "backlog",
 }
-"""The column of the table that shows a cause, by the cause's alert."""
+"""The column of the table that shows a cause, by the name of the cause's alert."""
 CAUSES_MAX: Final = 12
-"""Maximum number of causes on a screen; with --once, all are printed."""
+"""Maximum number of causes on a screen. With --once, all causes are printed."""
 SAYS_MAX: Final = 400
 """Maximum number of characters of the text of a cause."""
 
 
 class Frame(NamedTuple):
-    """The state of queues and log at one moment."""
+    """The state of the queues, of the log and of the inbox at one moment."""
 
     state: Overview | Unread
     log: LogOverview | Unread | None
@@ -233,8 +234,8 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return a frame as text of ``width`` characters, and at most ``height`` lines if given. Rates are averages since
-    the frame ``before``."""
+    """Return a frame as text that is ``width`` characters wide and, if ``height`` is given, has at most ``height``
+    lines. Rates are averages since the frame ``before``."""
     from rich.console import Group
     from rich.text import Text
 
@@ -323,7 +324,7 @@ def _queues(
 def _columns(
     frame: Frame, before: Frame | None
 ) -> list[tuple[str, Callable[[QueueOverview], str]]]:
-    """Return the titles of all columns, each with the function that makes its cell for a queue."""
+    """Return the titles of all columns, each with the function that makes the column's cell for a queue."""
     earlier, rates = _earlier(before), _ended(frame, before)
 
     def change(queue: QueueOverview) -> str:
@@ -357,7 +358,8 @@ def _earlier(before: Frame | None) -> dict[str, int]:
 
 
 def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
-    """Return the claims that ended per second, by queue; None unless both frames have the state of the log."""
+    """Return the number of claims that ended per second, by queue; None if one of the frames lacks the state of the
+    log."""
     from rq_core.metrics.causes import Unread
 
     if before is None or frame.log is None or before.log is None:

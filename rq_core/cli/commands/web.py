@@ -1,4 +1,4 @@
-"""``rq-core web``: the page, and the tokens of those who may look at it."""
+"""The commands ``rq-core web …``: the web page, and the tokens of the viewers who may see the page."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """Commands, and the default command, which is used for a command line without a command."""
+    """A group of commands with a default command, which is used if the command line names no command."""
 
     default: Final = "serve"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the default command to a line without a command."""
+        """Add the default command to a command line that names no command."""
         if not args or args[0] not in (*self.commands, *ctx.help_option_names):
             args = [self.default, *args]
         return super().parse_args(ctx, args)

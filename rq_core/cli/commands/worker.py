@@ -27,7 +27,7 @@ def check_target(target: str) -> str:
 
 
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
-    """Return the weights in ``mail=3,reports`` by queue; a queue without a weight has 1.
+    """Return the weights by queue from texts like ``mail=3,reports``. A queue without a weight has the weight 1.
 
     A queue that is named twice counts once, with its last weight. Raises BadParameter."""
     weights: dict[str, int] = {}
@@ -43,8 +43,8 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a function that returns an option's URL or, if the option has no URL, the URL in the environment. It
-    raises BadParameter if there is neither."""
+    """Return a callback for an option. The callback returns the option's URL or, if the option has no URL, the URL in
+    the environment variable ``variable``. It raises BadParameter if neither has a URL."""
 
     def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
         if url != "":

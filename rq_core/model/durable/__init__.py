@@ -1,4 +1,5 @@
-"""Durable jobs: what a handler has saved under names, and goes on behind after a crash.
+"""Durable jobs. The handler of a durable job saves values under names, called steps. After a crash, the handler
+continues after the last saved step.
 
-- ``boxes``: reads what the scripts keep of it in Redis.
+- ``boxes``: parses the entries in which Redis has the steps of durable jobs.
 """

@@ -1,4 +1,4 @@
-"""Boxes: what durable jobs have saved, as the scripts write it into ``boxes``.
+"""Boxes. The box of a durable job has the steps that the job has saved; scripts write it into the key ``boxes``.
 
     LIFE        job=ID entries=2 bytes=812
     LIFE|1      charge saved at=1795226390000 fence=1795225746504-88 digest=70c5…
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 LIFE_PATTERN: Final = r"[0-9a-f]{16}"
 NAME_PATTERN: Final = r"[A-Za-z0-9_.:=#%-]{1,64}"
-"""The pattern of an entry's name: of a step's own name, ``NAME#2``, or ``NAME=KEY`` with a percent-encoded key."""
+"""The pattern of an entry's name. The name is the step's own name, ``NAME#2``, or ``NAME=KEY`` with a percent-encoded
+key."""
 ENTRIES_MAX: Final = 10_000
 """Maximum number of entries of a job."""
 
@@ -26,35 +27,35 @@ _ENTRY: Final = re.compile(r"(\S+) (begun|saved) at=(\d+) fence=(\d+-\d+)(?: dig
 
 
 class BoxHeader(NamedTuple):
-    """The header of a box."""
+    """The header of a box, parsed."""
 
     job_id: str
     entries: int
     size: int
-    """Bytes of the values of all entries."""
+    """Total bytes of the values of all entries."""
 
 
 class StepEntry(NamedTuple):
-    """One entry of a box: a step."""
+    """One entry of a box, parsed: a step that was begun or saved."""
 
     name: str
     is_saved: bool
     at_ms: int
     fence: str
-    """The claim that wrote the entry."""
+    """Fence of the claim that wrote the entry."""
     note: str | None = None
-    """The digest of the value; without a value the reason why it is not kept; None: the entry was only begun."""
+    """The digest of the value or, if the value is not kept, the reason. None: the step was only begun."""
     value: str | None = None
-    """The value that the step returned, as JSON; None: it is not kept, or the entry was only begun."""
+    """The value that the step returned, as JSON. None: the value is not kept, or the step was only begun."""
 
 
 def new_life() -> str:
-    """Return a life that no other job has."""
+    """Return a new life, which is the random id of a job's box."""
     return secrets.token_hex(8)
 
 
 def read_header(text: str) -> BoxHeader:
-    """Return the header that a text has. Raises ValueError if it has none."""
+    """Parse the header of a box. Raises ValueError for any other text."""
     found = _HEADER.fullmatch(text)
     if found is None:
         raise ValueError(f"the header of the box reads {text!r}")
@@ -62,7 +63,7 @@ def read_header(text: str) -> BoxHeader:
 
 
 def header_in(text: str | None) -> BoxHeader | None:
-    """Return the header that a text has; None if it has none."""
+    """Parse the header of a box; None for any other text."""
     try:
         return read_header(text or "")
     except ValueError:
@@ -70,12 +71,12 @@ def header_in(text: str | None) -> BoxHeader | None:
 
 
 def write_header(job_id: str, entries: int, size: int) -> str:
-    """Return the text of a header."""
+    """Return the text of a box's header, as scripts write it."""
     return f"job={job_id} entries={entries} bytes={size}"
 
 
 def read_entry(text: str) -> StepEntry:
-    """Return the entry that a text has. Raises ValueError if it has none."""
+    """Parse an entry of a box. Raises ValueError for any other text."""
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
     if found is None or (found[2] == "begun") is (found[5] is not None):

@@ -1,8 +1,8 @@
-"""Helpers that know nothing of jobs or queues.
+"""Helpers that do not depend on jobs or queues.
 
 - ``checks``: checks of options that users give.
 - ``durations``: durations as users write them (seconds), and in Redis and SQL (ms).
-- ``moments``: times as people write them.
+- ``moments``: parses times as people write them.
 - ``zones``: time zones.
 - ``text``: makes text from jobs and servers safe to show.
 - ``logs``: log lines.

@@ -2,7 +2,7 @@
 
 In Python 3.11, ``functools.cached_property`` holds one lock for all objects of a class while it computes a value; a
 child that is forked meanwhile would wait for the lock for ever. Without the lock, two threads may both compute a value,
-and either value may be kept.
+and either of the two values may be kept.
 """
 
 from __future__ import annotations

@@ -13,6 +13,6 @@ def check_whole(option: str, value: object, minimum: int, maximum: int) -> None:
 
 
 def check_url(option: str, value: object, example: str) -> None:
-    """Raise InvalidOption for a URL that is neither text nor None. The message shows ``example``."""
+    """Raise InvalidOption for a URL that is neither text nor None. The message shows ``example``, a valid URL."""
     if value is not None and not isinstance(value, str):
         raise InvalidOption.of(option, value, f"must be a URL, like {example}")

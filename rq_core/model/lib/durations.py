@@ -1,4 +1,4 @@
-"""Durations and instants: seconds, timedelta or datetime where users write them, whole ms in Redis and SQL."""
+"""Converts durations and instants. Users write seconds, a timedelta or a datetime; Redis and SQL have whole ms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rq_core.errors import SECONDS_MAX, InvalidOption
 
 Duration = float | timedelta
-"""Seconds, as in asyncio, or a timedelta."""
+"""A duration: a number of seconds, as in asyncio, or a timedelta."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
@@ -16,7 +16,7 @@ _INSTANT_MAX: Final = datetime(2286, 1, 1, tzinfo=UTC)
 
 
 def instant_ms_of(option: str, value: datetime) -> int:
-    """Return an instant in Unix ms, rounded up, and at least 1 (also for instants before 1970).
+    """Return an instant in Unix ms, rounded up. For instants before 1970, return 1.
 
     Raises InvalidOption, which names ``option``, for a value that is not a datetime, has no time zone, or is not before
     the year 2286.

@@ -15,8 +15,8 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
-"""Maximum number of characters, in a log line, of the message with its traceback. The same limit holds for each
-fact."""
+"""Maximum number of characters of a message with its traceback in a log line. The same limit holds for each fact in the
+line."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -26,11 +26,12 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
 
 
 configured: tuple[str, str] | None = None
-"""The format and level of the last call of ``configure``, for processes that this process starts."""
+"""The format and level of the last call of ``configure``; child processes are configured in the same way."""
 
 
 class TextFormatter(logging.Formatter):
-    """``2026-11-21T10:00:00.123Z INFO message name=value …``; more lines of the same record are indented."""
+    """Formats a record as ``2026-11-21T10:00:00.123Z INFO message name=value …``; further lines of the record are
+    indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -58,7 +59,8 @@ def warn_with_traceback(
     lines: str | None,
     facts: dict[str, Any],
 ) -> None:
-    """Log a warning with a traceback that is text already. Every formatter of the standard library prints it."""
+    """Log a warning with a traceback that is given as text. Every formatter of the standard library prints this
+    traceback."""
     if not log.isEnabledFor(logging.WARNING):
         return
     where = log.findCaller(stacklevel=2)

@@ -1,4 +1,4 @@
-"""Times and time spans in the form in which people write them, such as ``10m ago`` and ``90d``."""
+"""Parses times and time spans as people write them, such as ``10m ago`` and ``90d``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def span_ms_of(text: str) -> int:
 
 
 def moment_of(text: str, now: datetime) -> int:
-    """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last time that a clock showed it),
-    ``10m ago``, ``now``, or a number of Unix ms. A time without a zone is in UTC.
+    """Return a time as Unix ms. The text is ``2026-11-21 10:00``, ``10:00`` (the last moment at which a clock showed
+    10:00), ``10m ago``, ``now``, or a number of Unix ms. A time without a zone is in UTC.
 
     Raise ValueError or OverflowError if the text is not such a time.
     """

@@ -13,20 +13,21 @@ length."""
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of a text as Redis has them. In the text, lone surrogates represent bytes that are not UTF-8."""
+    """Return the bytes that Redis has for a text. In the text, lone surrogates represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def number_in(text: str | None) -> int | None:
-    """Return a text of digits as a number; None for any other text, and for more digits than scripts write."""
+    """Return a text of digits as a number; None for any other text, and for a text with more digits than scripts
+    write."""
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
     return int(text)
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that cannot steer a terminal: characters that are not printable are escaped, and so are
-    line ends."""
+    """Return a text as one line that cannot control a terminal: line ends and other characters that are not printable
+    are escaped."""
     if text.isprintable():
         return text
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -34,8 +35,8 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text, without its middle if it has more than ``most`` characters. (The end of a traceback has the
-    error.)"""
+    """Return a text. If the text has more than ``most`` characters, its middle is left out. (The end stays, since the
+    end of a traceback has the error.)"""
     if len(text) <= most:
         return text
     half = most // 2 - 10

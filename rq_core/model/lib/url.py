@@ -11,7 +11,7 @@ from rq_core.errors import InvalidOption
 DEFAULT_URL: Final = "redis://localhost:6379/0"
 """The URL of the server for apps and commands that are given no URL."""
 REDIS_URL_VARIABLE: Final = "RQ_CORE_REDIS_URL"
-"""The environment variable with the server's URL, for apps and commands that are given no URL."""
+"""The environment variable with the server's URL. Apps and commands that are given no URL read it."""
 AUDIT_URL_VARIABLE: Final = "RQ_CORE_AUDIT_URL"
 """The environment variable with the URL of the audit database."""
 INBOX_URL_VARIABLE: Final = "RQ_CORE_INBOX_URL"
@@ -23,8 +23,8 @@ _URL: Final = re.compile(r"(?P<scheme>rediss?)://(?P<place>[^/?]*)")
 
 
 def check_password(url: str) -> None:
-    """Raise InvalidOption for a password with an unescaped ``/``, ``?`` or ``#``: the rest of the password would be
-    read, and shown in messages, as another part of the URL."""
+    """Raise InvalidOption for a URL whose password has an unescaped ``/``, ``?`` or ``#``. The rest of such a password
+    would be read as another part of the URL, and messages would show it."""
     rest = url.partition("://")[2]
     place = re.split("[/?#]", rest, maxsplit=1)[0]
     path = rest[len(place) :].partition("?")[0]
@@ -45,11 +45,11 @@ def check_port(parts: SplitResult) -> int | None:
 
 
 def is_cluster(url: str) -> bool:
-    """Return whether a URL is that of a Redis Cluster, by its scheme."""
+    """Return whether a URL names a Redis Cluster. The URL's scheme decides."""
     return url.partition("://")[0] in SCHEMES
 
 
 def cluster_url(url: str) -> str:
-    """Return the URL of the cluster that a node belongs to, for a user who gave the URL of the node alone."""
+    """Return the URL of a cluster, for a message to a user who passed the URL of a single node of the cluster."""
     parts = _URL.match(url)
     return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

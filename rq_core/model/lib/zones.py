@@ -17,11 +17,12 @@ _MISSING: Final = (
 _NO_OFFSET: Final = f"{_ZONE}, not an offset, which does not say when the clock changes"
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::?(\d\d))?|Z", re.IGNORECASE)
 _CONSTANT: Final = {"+": ("Etc/GMT-", 14), "-": ("Etc/GMT+", 12)}
-"""The begin of the names of zones with a constant offset, and the most hours that they have, by the offset's sign."""
+"""For each sign of an offset: the beginning of the names of zones with a constant offset, and the most hours that the
+offset of such a zone has."""
 
 
 def check_zone(tz: str) -> str:
-    """Return the name if this system knows a time zone of this name. Raises InvalidOption if not."""
+    """Return ``tz`` if this system knows a time zone of this name. Raises InvalidOption if it does not."""
     given: object = tz
     if not isinstance(given, str) or not given:
         raise InvalidOption.of("tz", tz, _ZONE)
@@ -34,12 +35,13 @@ def check_zone(tz: str) -> str:
 
 @lru_cache(maxsize=1024)
 def zone_of(tz: str) -> ZoneInfo:
-    """Return the time zone of this name, cached. Raises LookupError, OSError or ValueError without one."""
+    """Return the (cached) time zone of this name. Raises LookupError, OSError or ValueError if there is no such time
+    zone."""
     return ZoneInfo(tz)
 
 
 def _what_instead(tz: str) -> str:
-    """Return what must be written instead of a name that is no time zone."""
+    """Return the part of a message that says what to write in place of ``tz``, which is no name of a time zone."""
     offset = _OFFSET.fullmatch(tz)
     if offset is None:
         return _MISSING

@@ -1,4 +1,5 @@
-"""Limits as text: scopes, which are groups of jobs; how many jobs a scope takes; and which scopes a task's jobs have.
+"""Limits as text. A scope is a group of jobs that are counted together; a limit is the number of jobs that a scope
+admits; a policy says which scopes a task's jobs have.
 
 - ``scopes``: scopes and lanes.
 - ``limit``: caps and rates, and the two ways to write them.

@@ -1,4 +1,4 @@
-"""Limits: how many jobs a scope takes, and the two ways to write a limit.
+"""Limits: the number of jobs that a scope admits, and the two ways to write a limit.
 
 In Redis and in events a limit is stored as ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60
 s, 1 at once). Operators write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
@@ -21,15 +21,15 @@ CAP_MAX: Final = 1_000_000_000
 
 
 DECLARED: Final = "code"
-"""The word that a change has in place of a limit, to restore the limit that code declares."""
+"""The word that an operator passes in place of a limit to restore the limit that code declares."""
 
 
 _STORED_RATE = re.compile(r"(\d{1,10})/(\d{1,12})ms/(\d{1,10})")
 
 
 class Limit(NamedTuple):
-    """How many jobs a scope takes: for a cap, ``most`` at once (None: any number); for a rate, ``most`` per
-    ``window_ms``."""
+    """The number of jobs that a scope admits. A cap admits ``most`` jobs at once (None: any number); a rate admits
+    ``most`` jobs per ``window_ms``."""
 
     most: int | None
     window_ms: int | None = None
@@ -38,7 +38,7 @@ class Limit(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the limit that a stored text means. Raises ValueError for a text that is not a limit."""
+        """Parse a limit in the form in which Redis stores it. Raises ValueError for a text that is not a limit."""
         if text == "none":
             return cls(None)
         rate = _STORED_RATE.fullmatch(text)
@@ -50,20 +50,21 @@ class Limit(NamedTuple):
 
     @property
     def interval_us(self) -> int | None:
-        """Microseconds of the window that one job of a rate uses. None: the limit is not a rate, or is a rate of 0
-        jobs."""
+        """Microseconds between two jobs of a rate: the window divided by the number of jobs. None: the limit is not a
+        rate, or is a rate of 0 jobs."""
         return (
             None if not self.window_ms or not self.most else -(-self.window_ms * 1000 // self.most)
         )
 
     def latest_resume_ms(self, now_ms: int) -> int | None:
-        """Return the latest time at which an exhausted rate can admit jobs again (Unix ms); None for any other limit. A
-        stored time that is later was written before the clock was set back, or under a slower limit."""
+        """Return the latest time at which an exhausted rate can admit jobs again (Unix ms); None for any other limit.
+        If a stored time is later, it was written before the clock was set back, or while a slower limit was in
+        force."""
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
     def furthest_us(self, now_ms: int) -> int | None:
-        """Return the latest theoretical arrival time that a rate can have (Unix µs); None for any other limit. A stored
-        time that is later was written before the clock was set back, or under a slower limit."""
+        """Return the latest theoretical arrival time that a rate can have (Unix µs); None for any other limit. If a
+        stored time is later, it was written before the clock was set back, or while a slower limit was in force."""
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
     def __str__(self) -> str:
@@ -75,7 +76,7 @@ class Limit(NamedTuple):
 
 
 class CapEntry(NamedTuple):
-    """A field of ``caps``, parsed: a limit, its version, and whether code declared it or an operator set it."""
+    """A parsed field of the key ``caps``: a limit, its version, and whether code declared it or an operator set it."""
 
     limit: Limit
     version: int
@@ -84,15 +85,15 @@ class CapEntry(NamedTuple):
     was: tuple[str, ...] = ()
     """Limits, as text, that code declared before; code cannot set them again."""
     declared: Limit | None = None
-    """The limit that code declares, if a live limit is in force in its place."""
+    """The limit that code declares, if a limit that an operator set is in force in its place."""
     by: str | None = None
-    """The operator who set a live limit."""
+    """The operator who set the limit; None if code declared it."""
     at_ms: int | None = None
-    """Unix ms at which the operator set the live limit."""
+    """Unix ms at which the operator set the limit; None if code declared it."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a field as cap.lua writes it. Raises ValueError or KeyError for any other text."""
+        """Parse a field in the form in which cap.lua writes it. Raises ValueError or KeyError for any other text."""
         head, *rest = text.split()
         facts = dict(part.partition("=")[::2] for part in rest)
         was, declared, at_ms = map(facts.get, ("was", "code", "at"))
@@ -128,8 +129,8 @@ def shown(limit: Limit) -> str:
 
 
 def read_limit(text: str) -> Limit:
-    """Return the limit that a text means, as operators write limits or as Redis stores them. Raises InvalidOption for
-    any other text."""
+    """Parse a limit in the form in which operators write it, or in which Redis stores it. Raises InvalidOption for any
+    other text."""
     try:
         rate = _TYPED_RATE.fullmatch(text)
         if rate is None:

@@ -15,26 +15,26 @@ from rq_core.model.unique_names import digest_of, unique_name
 
 
 class ScopeSource(NamedTuple):
-    """The rule by which the jobs of a task get one of their scopes."""
+    """A rule that determines one scope of each job of a task."""
 
     family: str
     scope: str = ""
-    """The scope itself, if it does not depend on the arguments; else empty."""
+    """The scope, if it is the same for all jobs; else empty."""
     argument: str = ""
     """Name of the argument whose value is the key."""
     function: Callable[..., Any] | None = None
     """The function that takes a job's arguments by name and returns the key."""
     function_name: str = ""
-    """Name of the function, for processes that do not have the function itself."""
+    """Name of the function; processes that do not have the function itself know only this name."""
     default: str | None = None
-    """The key if a call leaves the argument out."""
+    """The key of a job whose call left the argument out."""
     otherwise: str | None = None
     """The key of a job for which the rule gives no key; None: no scope of this rule counts such a job."""
     on_full: str = "wait"
     max_waiting: int | None = None
     most: int | None = None
-    """The scope's cap in this code. While Redis stores no limit for the scope, this cap decides whether the scope is
-    full."""
+    """The scope's cap in the producer's code. While Redis stores no limit for the scope, this cap decides whether the
+    scope is full."""
 
     def document(self) -> dict[str, Any]:
         """Return the rule's JSON object in a policy; fields at their defaults are left out."""
@@ -55,25 +55,27 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The keyword by which a producer without the task's code passes the value that the task's function would return for a
-name."""
+"""The name, among ``keys``, under which a producer without the task's code passes the value that the function in
+``per`` would return for a unique name."""
 
 
 class Naming(NamedTuple):
-    """The rule by which jobs of a task get their names, for producers that do not have the task's code."""
+    """The rule for the unique names of a task's jobs, in a form for producers that do not have the task's code."""
 
     ties: Mapping[str, Any]
-    """Arguments of :func:`rq_core.model.job.ties_of`: the rule for a held name, and how long a job holds its name."""
+    """Keyword arguments for :func:`rq_core.model.job.ties_of`: the rule for a name that another job holds, and how long
+    a job holds its name."""
     arguments: tuple[str, ...] | None = None
-    """Names of the arguments whose values are in the name; None: all arguments, or a function returns the value."""
+    """Names of the arguments whose values are in the name. None: all arguments count, or a function returns the value
+    in the name."""
     function: str = ""
-    """Name of the function that returns the value; empty: there is no function."""
+    """Name of the function that returns the value in the name; empty: there is no function."""
     defaults: Mapping[str, Any] = {}
     """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
         """Return the name of a job with these arguments (in the types of JSON). ``key`` is the value that the rule's
-        function, if it has one, returns for the job."""
+        function returns for the job, if the rule has a function."""
         if self.function:
             return unique_name(task, {self.function: _text(key)})
         whole = {**self.defaults, **values}
@@ -104,8 +106,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """Return the families of a policy that have a single scope, which is the same for any arguments; empty for an
-    unreadable policy."""
+    """Return the families of a policy that have a single scope, regardless of the arguments; empty for an unreadable
+    policy."""
     try:
         return [
             str(each["family"])
@@ -121,8 +123,8 @@ def write_policy(
     naming: Naming | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a task's policy as JSON. ``options`` are the options of its jobs that differ from the defaults, by their
-    names in OPTIONS."""
+    """Return a task's policy as JSON. ``options`` are the options of the task's jobs that differ from the defaults, by
+    their names in OPTIONS."""
     said: dict[str, Any] = {"scopes": [source.document() for source in sources]}
     if naming is not None:
         said["name"] = naming.document()
@@ -138,8 +140,8 @@ OPTIONS: Final = {
     "keep_ms": int,
     "audit_result": str,
 }
-"""Options of a task that producers apply to its jobs at enqueue, each with the type of its value. (The timeout is not
-among them: workers take it from the task.)"""
+"""Options of a task that producers without the task's code apply when they enqueue a job, each with the type of its
+value. (The timeout is not among them: workers know it from the task.)"""
 
 
 def read_options(text: str) -> dict[str, Any]:
@@ -154,8 +156,8 @@ def read_options(text: str) -> dict[str, Any]:
 
 
 def read_naming(text: str) -> Naming | None:
-    """Return the rule by which jobs of a task get their names, from its policy; None if its jobs have no names. Raises
-    ValueError, KeyError or TypeError if the policy is invalid."""
+    """Read the rule for the unique names of a task's jobs from the task's policy. Return None if the jobs have no
+    unique names. Raises ValueError, KeyError or TypeError if the policy is invalid."""
     said = _document(text).get("name")
     if said is None:
         return None

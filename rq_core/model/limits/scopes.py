@@ -4,7 +4,8 @@ A *scope* is a group of jobs that a cap or a rate counts: ``queue``, ``task=send
 ``tenant=acme``. Its *family* is the text before the ``=``. A rate's family is named with its window:
 ``tenant@60s=acme``.
 
-A *lane* is the line of the ready jobs that have the same priority and the same scopes: ``2+task=send+tenant=acme``.
+A *lane* is the waiting line of the ready jobs that have the same priority and the same scopes:
+``2+task=send+tenant=acme``.
 
     >>> lane_name(2, ["tenant=acme", "task=send"])
     '2+task=send+tenant=acme'
@@ -31,19 +32,20 @@ TASK: Final = "task"
 FAIR: Final = "fair"
 WEIGHT: Final = "weight"
 TICK: Final = "tick"
-"""The family of scopes that lets one job of a schedule run at a time."""
+"""The family of the scopes that allow only one job of a schedule to run at a time."""
 RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
-"""Families that no key may be named after."""
+"""Names of families that are reserved: no cap may give such a name to its keys."""
 
 FAMILY_PATTERN: Final = NAME_PATTERN + r"(?:@[0-9.]{1,12}s)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""A look-ahead that rejects a text with a percent sign that :func:`encode_key` would not write."""
+"""A look-ahead of a regular expression. It rejects a text with a percent sign that :func:`encode_key` would not
+write."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
 
 def encode_key(value: str) -> str:
-    """Return a key's value as a scope has it: percent-encoded, so that it has no separators."""
+    """Return a key's value in the form that it has in a scope: percent-encoded, so that it contains no separators."""
     return quote(value, safe="-_.:~")
 
 
@@ -58,12 +60,12 @@ def family_of(scope_name: str) -> str:
 
 
 def is_rate(scope_name: str) -> bool:
-    """Return whether a scope is that of a rate: a window is in its name."""
+    """Return whether a scope belongs to a rate: the name of such a scope contains a window."""
     return "@" in family_of(scope_name)
 
 
 def is_counted(scope_name: str) -> bool:
-    """Return whether ``holders`` records the claimed jobs of a scope."""
+    """Return whether the key ``holders`` has the claimed jobs of a scope."""
     return not is_rate(scope_name) and family_of(scope_name) != FAIR
 
 
@@ -73,20 +75,22 @@ def is_scope(text: str) -> bool:
 
 
 def canonical(scopes: Iterable[str]) -> list[str]:
-    """Return scopes in their fixed order, each once: the task's first, then the others by name."""
+    """Return scopes in their fixed order, each once: first the task's scope, then the other scopes by name."""
     return sorted(set(scopes), key=lambda s: (not s.startswith("task="), s))
 
 
 def lane_name(rank: int, scopes: Iterable[str]) -> str:
-    """Return the lane of jobs of this priority (0 critical to 3 low) and these scopes; empty without scopes."""
+    """Return the lane of jobs with this priority (0 critical to 3 low) and these scopes; empty if there are no
+    scopes."""
     ordered = canonical(scopes)
     return "+".join((str(rank), *ordered)) if ordered else ""
 
 
 def scopes_of(lane: str) -> tuple[str, ...]:
-    """Return the scopes of a lane, in its order; nothing for the empty lane."""
+    """Return the scopes of a lane, in the lane's order; an empty tuple for the empty lane."""
     return tuple(lane.split("+")[1:])
 
 
 RANK: Final = 10**15
-"""The distance in ``open`` between the scores of lanes of one priority and those of lanes of the next priority."""
+"""The distance between the scores of one priority and the scores of the next priority, in the sorted set ``open`` of
+lanes."""

@@ -1,4 +1,5 @@
-"""The table of states and events: the one description that Lua, Python, SQL and the docs follow.
+"""The table of states and events. Lua, Python, SQL and the docs are all derived from this description, or checked
+against it.
 
 Read ``machine`` first.
 

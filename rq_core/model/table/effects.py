@@ -1,15 +1,15 @@
-"""The effect of each event on a job: the one table that every fold uses, and the sets of events that follow from it.
+"""The effect of each event on a job's fields, as one table, and sets of events that are computed from the table.
 
-:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply it with code of their own, so that a
-mistake in one of them shows as a difference. The table leaves out these rules, which hold for all events:
+:func:`rq_core.model.events.fold`, the mirror and ``audit verify`` each apply the table with code of their own, so that
+a mistake in one of them shows as a difference. The following rules hold for all events and are not in the table:
 
-- the event's time becomes ``since_ms``; ``due_ms`` is the event's own, or null;
-- a job that becomes ready has ``ready_at_ms``, one that becomes scheduled has none;
+- the event's time becomes ``since_ms``; ``due_ms`` becomes the event's ``due_ms``, or null if the event has none;
+- a job that becomes ready has ``ready_at_ms``; a job that becomes scheduled has no ``ready_at_ms``;
 - the event's ``error``, if it has one, becomes ``error_type`` and ``error_message``;
-- a job that dies has ``finished_at_ms``, and the event's ``reason`` or the one that the table names; a live job in any
-  other state has neither;
-- a baseline's times are its own ``since_ms``; a baseline that says that Redis does not have the job changes nothing
-  else;
+- a job that dies has ``finished_at_ms``, and as its reason the event's ``reason`` or the reason that the table names; a
+  live job in any other state has neither of the two fields;
+- the times that a baseline sets are its own ``since_ms``; a baseline which says that Redis does not have the job
+  changes nothing else;
 - a job without a claim in force has neither ``fence`` nor ``worker``. A claim that is no longer in force, and that no
   event has ended, counts as lost.
 """
@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """The ways in which an event with more than one possible target determines the job's next state."""
+    """The ways in which an event that may lead to several states determines the job's next state."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -38,13 +38,14 @@ class Effect(NamedTuple):
     """The effect of one event on a job's fields."""
 
     leads_to: State | Leads | None = None
-    """The job's state after the event; None: out of Redis."""
+    """The job's state after the event; None: the job has left Redis."""
     begins: bool = False
-    """Whether a job begins with the event, so that the job's earlier events do not matter."""
+    """Whether a job begins with the event. Earlier events with the same id then do not matter."""
     takes: tuple[tuple[str, str], ...] = ()
-    """Fields that get a value from the event, as (job's field, event's field). For a counter, null means 0."""
+    """Fields that get a value from the event, as pairs of the job's field and the event's field. For a counter, null
+    means 0."""
     takes_if_told: tuple[str, ...] = ()
-    """Fields that get the value of the event's field of the same name, unless that is null."""
+    """Fields that get the value of the event's field of the same name, unless the event's field is null."""
     zeroes: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     """Fields that become null."""
@@ -129,17 +130,17 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""The other events about jobs, each with the fields that it makes null. These events change nothing else, but for
-TAKES."""
+"""The events about jobs that are not in EFFECTS, each with the fields that it makes null. In addition, these events
+change only the fields in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
     _E.STEP_SAVED: ("life",),
 }
-"""By event, for events of CLEARS: the fields that get the value of the event's field of the same name."""
+"""For events of CLEARS: the job's fields that get the value of the event's field with the same name."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
-"""Events with which a job begins: its earlier events do not matter."""
+"""Events with which a job begins. Earlier events with the same id do not matter after them."""
 
 _SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} for event in EFFECTS}
 
@@ -149,20 +150,20 @@ CLAIM_ENDS: Final = frozenset(
 """Events that end the claim of a job, if a claim is in force."""
 
 ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIMED_STATES)
-"""Events that end a claim, and that happen only to jobs with a claim in force."""
+"""Events that end a claim, and that can happen only to a job with a claim in force."""
 
 JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
-"""Events after which a job is no longer in Redis. The states of such jobs in SQL have the same names."""
+"""Events after which a job is no longer in Redis. In SQL, the states of these jobs have the names of the events."""
 
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
 )
-"""Events that begin a life of a job that was dead or not in Redis, regardless of how an earlier life had ended."""
+"""Events that make a job alive which was dead or not in Redis, regardless of how the job had ended before."""
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
-    """Return the state that an event leads to, by its fields; None: out of Redis. Raises KeyError for an event that is
-    not about a job's state, ValueError for a target that is not a state.
+    """Return the state to which an event with these fields leads; None: the job has left Redis. Raises KeyError for an
+    event that is not about a job's state, ValueError for a target that is not a state.
     """
     leads_to = EFFECTS[event].leads_to
     if leads_to is Leads.BY_DUE:

@@ -1,6 +1,6 @@
-"""The fields of each event, in their order: an entry of the outbox is an array of their values.
+"""The fields of each event, in their order. An entry of the outbox has arrays of the fields' values in this order.
 
-:mod:`rq_core.model.table.effects` has the effect of each event on a job's fields. Nothing here does I/O.
+The effect of each event on a job's fields is in :mod:`rq_core.model.table.effects`. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("held_by", "the job or the scope that kept the job out; null: none did"),
     ),
 }  # fmt: skip
-"""Events about jobs: an outbox entry's ``jobs`` field is an array of arrays in these orders."""
+"""The fields of events about jobs. The field ``jobs`` of an outbox entry has one array for each job; the array's values
+are in this order."""
 
 QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.PAUSED: (),
@@ -234,4 +235,4 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.QUEUE_DELETED: (),
 }
-"""Events about the queue: an outbox entry's ``data`` field is one array in these orders."""
+"""The fields of events about the queue. The field ``data`` of an outbox entry is an array of values in this order."""

@@ -1,8 +1,8 @@
 """A job's fields: the name of each in a state line and elsewhere, its kind, and its default.
 
-In events, in a folded record and as a column of SQL's ``job``, a field has one name. In state lines fields have short
-names, since Redis keeps a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of each
-event, :mod:`rq_core.model.table.effects` the effect of each event on the fields.
+A field has the same name in events, in a folded record and as a column of SQL's table ``job``. In state lines, fields
+have short names, since Redis keeps a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of
+each event; :mod:`rq_core.model.table.effects` has the effect of each event on the fields.
 
     >>> BY_LINE["failed"].name
     'failures'
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.table.machine import DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_LOSSES, DEFAULT_PRIORITY
 
 WORD_LENGTH_MAX: Final = 512
-"""Maximum number of characters of a WORD. A longer text would not fit into an index of PostgreSQL."""
+"""Maximum number of characters of a field of the kind WORD. A longer text would not fit into an index of PostgreSQL."""
 
 
 class FieldKind(Enum):
@@ -40,11 +40,11 @@ class Field(NamedTuple):
     default: Any = None
     """The field's value if a state line leaves it out."""
     trait: int | None = None
-    """The field's place among the traits, from 1; None: the field is no trait. Traits are the last fields of each event
-    with which a job begins (enqueued, restored, baseline)."""
+    """The field's place among the traits, from 1; None: the field is no trait. A trait is one of the fields at the end
+    of each event with which a job begins (enqueued, restored, baseline)."""
     given: bool = False
-    """Whether the producer passes the trait in the job's ties, under its name in a state line; ``enqueue`` checks its
-    kind and copies it into the line and the event. Scripts compute the other traits."""
+    """Whether the producer passes the trait in the job's ties, under its name in a state line. The script ``enqueue``
+    checks the kind of such a trait, and copies it into the line and the event. Scripts compute all other traits."""
     meaning: str = ""
     """The meaning of a trait, for the reference of events and tables."""
 
@@ -104,21 +104,21 @@ FIELDS: Final = (
     Field("error_type", _K.WORD),
     Field("error_message", _K.MESSAGE),
 )  # fmt: skip
-"""Every field of a job but its id and its state. The fields of a state line are in the line's order."""
+"""Every field of a job, except its id and its state. The fields that a state line has are in the line's order."""
 
 BY_LINE: Final = {field.line: field for field in FIELDS if field.line is not None}
-"""The fields of a state line, by their names there, in their fixed order."""
+"""The fields of a state line, by their names in the line, in their fixed order."""
 
 STATE_FIELDS: Final = tuple(BY_LINE)
-"""The names of a state line's fields, in their fixed order, after the state itself."""
+"""The names of a state line's fields, in their fixed order. (The line begins with the state, which has no name.)"""
 
 TRAITS: Final = tuple(
     sorted(
         (field for field in FIELDS if field.trait is not None), key=lambda field: field.trait or 0
     )
 )
-"""The traits in the order of their places. A new trait takes the next place: the outbox may leave out null fields only
-at the end of an array."""
+"""The traits in the order of their places. A new trait must take the next place, because the outbox may leave out null
+fields only at the end of an array."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
 """The traits that a producer passes. In a state line they come after the traits that scripts compute, and before the

@@ -1,9 +1,9 @@
-"""The one table: states, events and transitions.
+"""The table of states, events and transitions.
 
-Everything that must agree about a job's life is derived from here: the Lua constants and the header check of every
-script, ``docs/reference/states.md``, the SQL CHECK constraints, the legality of :mod:`rq_core.model.events`, and the
-matrix of states and scripts of the tests. Only the fields of events and their effects on a job are elsewhere, in
-:mod:`rq_core.model.table.event_fields` and :mod:`rq_core.model.table.effects`. Nothing here does I/O.
+These parts are derived from this table, so that they agree: the Lua constants, the check of every script's header,
+``docs/reference/states.md``, the CHECK constraints in SQL, the legal transitions in :mod:`rq_core.model.events`, and
+the tests' matrix of states and scripts. The fields of events and their effects on a job are in
+:mod:`rq_core.model.table.event_fields` and :mod:`rq_core.model.table.effects`. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """The states of a live job. A job that is in none of them has left Redis; SQL remembers it."""
+    """The states of a job in Redis. A job in none of these states has left Redis; SQL still has its history."""
 
     SCHEDULED = "scheduled"
-    """Waits until its due time: after a delay, a retry's back-off, or a rollback."""
+    """The job waits until its due time: for its delay, for a retry's delay, or after a rollback."""
     READY = "ready"
-    """May be claimed now."""
+    """The job may be claimed now."""
     RUNNING = "running"
     """One claim is in force, until it is settled or its lease expires."""
     CANCELLING = "cancelling"
-    """Running, and asked to stop. The job ends as cancelled, unless it succeeds first."""
+    """The job runs, and was asked to stop. It ends as cancelled, unless it succeeds first."""
     DEAD = "dead"
-    """Not retried any more. The job is kept for operators, who may inspect and requeue it."""
+    """The job is not retried any more. It is kept for operators, who may inspect and requeue it."""
 
 
 CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
@@ -32,7 +32,8 @@ CLAIMED_STATES: Final = frozenset({State.RUNNING, State.CANCELLING})
 
 
 class Event(StrEnum):
-    """The events of jobs and queues, as past participles. The script that makes the change writes the event."""
+    """The events of jobs and queues. Their names are past participles. The script that makes a change also writes the
+    event."""
 
     ENQUEUED = "enqueued"
     DISCARDED = "discarded"
@@ -157,7 +158,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
 
 
 class Priority(StrEnum):
-    """The four priorities of jobs. A worker takes a job of one priority only if it can take none of a higher
+    """The four priorities of jobs. A worker claims a job of a priority only if it can claim no job of a higher
     priority."""
 
     CRITICAL = "critical"
@@ -169,17 +170,18 @@ class Priority(StrEnum):
 PRIORITIES: Final = tuple(Priority)
 
 LAYOUT: Final = 2
-"""The version of the keys' contents. A client refuses a queue of another layout."""
+"""The version of the layout: the form of the contents of keys. A client refuses a queue with another layout."""
 
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
-"""A job's defaults. They are part of the layout, since a state line leaves out a field that has its default."""
+"""The default of a job's max_losses. The defaults of a job are part of the layout, since a state line leaves out a
+field that has its default."""
 LIMIT_MAX: Final = 1_000_000
-"""Maximum number of attempts, and losses, that a job may have."""
+"""The greatest max_attempts and max_losses that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1
-"""The value of max_attempts or max_losses if the worker's definition of the task decides, since the producer did not
-know the task."""
+"""The value of max_attempts or max_losses of a job whose producer did not have the task. The worker's definition of the
+task then decides."""
 
 
 def transitions_of(script: str) -> tuple[Transition, ...]:

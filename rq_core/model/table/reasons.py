@@ -1,9 +1,10 @@
-"""The words that rq-core itself writes as a reason: why a job died or was given back, why a settlement was refused,
-and why an epoch began.
+"""The words that rq-core writes as reasons: why a job died, why a worker gave a job back to its queue, why the end of a
+claim was refused, and why an epoch began.
 
-A task's own retry policy and other clients may give other words. A new word needs only a line here: scripts and SQL
-take any. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the end
-(``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at all.
+A task's own retry policy and other clients may use other words. A new word needs only a line in this module, since
+scripts and SQL accept any word. A rollback whose reason begins with ``unknown_`` waits longer each time and dies in the
+end (``lua/rollback.lua``); a job that is rolled back for another reason waits as long as the worker asks, or not at
+all.
 """
 
 from __future__ import annotations
@@ -13,62 +14,67 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """Why a job died, was given back or was refused a settlement."""
+    """The reason why a job died, why a worker gave a job back, or why the end of a claim (its settlement) was
+    refused."""
 
     ATTEMPTS_SPENT = "attempts_spent"
-    """Died: it failed max_attempts times."""
+    """The job died: it had failed max_attempts times."""
     GAVE_UP = "gave_up"
-    """Died: its retry policy says that this error is final, or there is no delay for another attempt."""
+    """The job died: its retry policy says that the error is final, or the policy could return no delay for another
+    attempt."""
     NOT_RETRIED = "not_retried"
-    """Died: its error is not among those that its retry policy retries."""
+    """The job died: its retry policy does not retry errors of this type."""
     POISON = "poison"
-    """Died: its lease expired max_losses times."""
+    """The job died: its lease had expired max_losses times."""
     EXPIRED = "expired"
-    """Died: its deadline is over, and it had failed or lost a worker before."""
+    """The job died: its deadline had passed, and the job had failed or lost a worker before."""
     UNREADABLE = "unreadable"
-    """Died: a worker could not read its JSON."""
+    """The job died: a worker could not read the job's JSON."""
     CANCELLED = "cancelled"
-    """Its handler ended because it was asked to stop."""
+    """The job's handler ended because it was asked to stop."""
     UNKNOWN_TASK = "unknown_task"
-    """Given back, and dead after too many returns: the worker does not have its task."""
+    """A worker gave the job back because the worker does not have the job's task. After too many returns, the job
+    died."""
     UNKNOWN_ARGUMENTS = "unknown_arguments"
-    """Given back, and dead after too many returns: the worker's task does not take its arguments."""
+    """A worker gave the job back because the worker's task does not accept the job's arguments. After too many returns,
+    the job died."""
     LANE_CHANGED = "lane_changed"
-    """Given back into another lane: its producer did not know the caps of its task."""
+    """A worker gave the job back into another lane, because the producer did not know the caps of the task."""
     SUSPECT = "suspect"
-    """Given back with a delay: the job has lost a worker before, and another such job runs on this worker."""
+    """A worker gave the job back with a delay. The job has lost a worker before, and the worker already runs another
+    job that has lost a worker."""
     SNOOZED = "snoozed"
-    """Given back with a delay: its handler raised Snooze."""
+    """A worker gave the job back with a delay, because the job's handler raised Snooze."""
     SHUTDOWN = "shutdown"
-    """Given back: the worker was stopping."""
+    """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"
-    """Given back: the worker could not start a thread or a process for it."""
+    """A worker gave the job back because it could not start a thread or a process for the job."""
     NEW_EPOCH = "new_epoch"
-    """Given back: Redis began an epoch between the claim and its answer."""
+    """A worker gave the job back because Redis began an epoch between the claim and the claim's answer."""
     LATE = "late"
-    """Given back: its lease was nearly over before its handler could begin."""
+    """A worker gave the job back because the lease was nearly over before the handler could begin."""
     NO_ROOM = "no_room"
-    """Given back: the worker had no free place for it any more."""
+    """A worker gave the job back because the worker had no free place for the job any more."""
     GONE = "gone"
-    """A settlement was refused: Redis has no such job."""
+    """The end of a claim was refused, because Redis does not have the job."""
     STALE = "stale"
-    """A settlement was refused: its claim is not in force."""
+    """The end of a claim was refused, because the claim is not in force."""
 
 
 class Began(StrEnum):
-    """Why an epoch began."""
+    """The reason why an epoch (a new numbering of the outbox) began."""
 
     CREATED = "created"
-    """The queue is new: Redis has nothing of it."""
+    """The queue is new: Redis had no keys of the queue."""
     REPLID_CHANGED = "replid_changed"
-    """Redis has another replication id: it is another server, or the same server after a restart."""
+    """The replication id of Redis has changed: Redis is another server, or the same server after a restart."""
     OUTBOX_LOST = "outbox_lost"
     """Redis has the queue's jobs, but has lost its outbox."""
     ATTACHED = "attached"
-    """An audit database mirrors the queue from here on."""
+    """An audit database begins to mirror the queue."""
     BEHIND = "behind"
-    """The audit database has later entry numbers than Redis had."""
+    """The audit database had later entries than Redis, so Redis had lost entries."""
 
 
 RESTATED_BY: Final = (Began.ATTACHED, Began.BEHIND, Began.OUTBOX_LOST)
-"""The reasons of epochs that begin with a baseline of all live jobs."""
+"""The reasons of those epochs that begin with a baseline, which states all live jobs."""

@@ -112,7 +112,8 @@ def mirror(redis_url: str, path: str, stop: threading.Event) -> dict[str, Any]:
         batches += outcome is TurnOutcome.MIRRORED
         idle = outcome is TurnOutcome.IDLE
         if outcome in (TurnOutcome.IDLE, TurnOutcome.HELD):
-            stop.wait(0.002)
+            # Not `stop.wait`: once it is set, the mirror that waits would keep a processor from the one that works.
+            time.sleep(0.002)
     database.close()
     source.close()
     return {**told, "batches": batches}
